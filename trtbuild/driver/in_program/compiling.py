@@ -1,7 +1,7 @@
 """`trtbuild.compile`: build engines for a module in memory, and return a module that runs them.
 
-The module is traced in this process (`stages.trace.in_memory`). All later steps are planned, looked up and run as by the
-command line. So a program finds the engines that CI has built from a manifest, and the other way round.
+The module is traced in this process (`stages.trace.in_memory`). All later steps are planned, looked up and run as on the
+command line. So a program finds the engines that CI has built from a manifest, and CI finds the engines of a program.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def compile(
             "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
         )
     positional = arg_inputs if inputs is None else inputs
-    chosen = checked.text("name", name) if name is not None else type(module).__name__
+    model_name = checked.text("name", name) if name is not None else type(module).__name__
     with in_arguments():
-        found = _inputs_of(module, positional, kwarg_inputs, dims, dynamic_shapes)
-        return build_module(module, found, options_of(**options), chosen, caller())
+        described = _inputs_of(module, positional, kwarg_inputs, dims, dynamic_shapes)
+        return build_module(module, described, options_of(**options), model_name, caller())
 
 
 def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:
@@ -94,7 +94,10 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     started = time.monotonic()
     shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
     if shapes is None:
-        raise UsageError("; ".join(p.text for p in problems), hint=next((p.hint for p in problems if p.hint), None))
+        raise UsageError(
+            "; ".join(problem.text for problem in problems),
+            hint=next((problem.hint for problem in problems if problem.hint), None),
+        )
     model = Model(
         name=re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("-.") or "module",
         source=Source("module", type(module).__name__),
@@ -113,21 +116,21 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
         ensure_gpu(options.target, model.name)
     with made_on_the_cpu():
         traced = _traced(module, model, shapes)
-    space = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
-    with space.store.session():
-        outputs = _put(traced, space.store.put_bytes)
+    workspace = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
+    with workspace.store.session():
+        outputs = _store_trace(traced, workspace.store.put_bytes)
         # the label distinguishes this trace from others with the same name
         label = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
-        space.models[model.name] = replace(model, source=replace(model.source, kwargs=label))
-        space.give_trace(model.name, outputs, time.monotonic() - started)
-        document = _build(space)
+        workspace.models[model.name] = replace(model, source=replace(model.source, kwargs=label))
+        workspace.set_trace(model.name, outputs, time.monotonic() - started)
+        document = _build(workspace)
         target = None if is_cpu(options.device) else options.target.name
-        loaded = load_package(space.package, device=options.device, target=target)
-        made = loaded.module()
-    made.package = loaded.package
-    made.report = document
-    made.save = partial(save, made)
-    return made
+        loaded = load_package(workspace.package, device=options.device, target=target)
+        result = loaded.module()
+    result.package = loaded.package
+    result.report = document
+    result.save = partial(save, result)
+    return result
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
@@ -154,7 +157,8 @@ def _refuse_finished_graph(module: Any) -> None:
             "a module of TorchScript cannot be compiled",
             hint="give the nn.Module that it was made from; `trtbuild build` also accepts a file of torch.jit.save",
         )
-    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+    # torch.export replaces `eval` by a function that raises an error
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):
         raise UsageError(
             "the result of .module() of an exported program cannot be compiled",
             hint="give the program itself, as torch.export.export and torch.export.load return it",
@@ -192,7 +196,7 @@ def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
     return trace_in_memory(module, job, Path.cwd())
 
 
-def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
+def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:
     """Store the results of a trace, and return the outputs of its record."""
     from trtbuild.driver.workers.handlers import tensor_bytes
 
@@ -205,31 +209,31 @@ def _put(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, 
     table: dict[str, Weight] = {}
     for slot, tensor in traced.weights:
         dtype, shape, data = tensor_bytes(tensor)
-        kept = put(data)
-        outputs[f"weight:{slot}"] = kept
-        table[str(slot)] = Weight(dtype, tuple(shape), kept.sha256)
+        blob = put(data)
+        outputs[f"weight:{slot}"] = blob
+        table[str(slot)] = Weight(dtype, tuple(shape), blob.sha256)
     outputs["weights"] = put(json.dumps(weights_to_json(table)).encode())
     return outputs
 
 
-def _build(space: ProgramWorkspace) -> dict[str, Any]:
+def _build(workspace: ProgramWorkspace) -> dict[str, Any]:
     """Build, and return the document of the report. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
     from trtbuild.driver.building.events import Watcher
 
-    frozen, collects = gc.get_freeze_count(), gc.isenabled()
+    frozen_objects, collector_enabled = gc.get_freeze_count(), gc.isenabled()
     try:
-        result = build(space, Watcher())
+        result = build(workspace, Watcher())
     finally:
-        if not frozen:  # undo a setting that suits the short-lived command line, not a program
+        if not frozen_objects:  # undo a setting that suits the short-lived command line, not a program
             gc.unfreeze()
-        if not collects:
+        if not collector_enabled:
             gc.disable()
     for _, error in result.outcome.failed.values():
         raise error
     for error in result.errors:
         raise error
-    if not space.files:
+    if not workspace.files:
         raise InternalError("a build ended without its package")
     document: dict[str, Any] = encode(report.build_document(result))
     return document

@@ -9,10 +9,10 @@ Rules
    `max_specializations` values. One warning explains how to set a range.
 4. A graph that cannot become an engine runs in PyTorch, with a warning (with `pass_through_build_failures`: an error).
    Wrong options, and a machine that cannot build, are always errors.
-5. The engines contain the weights. If a parameter is replaced or written to, the next call notices it, and the graph is
-   built again. (Writes to ``parameter.data`` are not noticed, because torch does not count them.) Weights that change often
-   are being trained, and an engine for each step is useless. So after `CHANGES` changes PyTorch runs the graph, with a
-   warning. A change after more than `SETTLED` calls does not count.
+5. The engines contain the weights. If a parameter is replaced or written to, the next call detects it, and the graph is
+   built again. (Writes to ``parameter.data`` are not detected, because torch does not count them.) Frequent changes mean
+   that the model is being trained, and engines for each training step are useless. So after `CHANGES` changes PyTorch runs
+   the graph, with a warning. A change after more than `SETTLED` calls does not count.
 6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient, and under autocast.
 """
 
@@ -44,9 +44,11 @@ def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Call
 
     options = dict(arguments.get("options") or {})
     strict = bool(options.pop("pass_through_build_failures", False))
-    most = options.pop("max_specializations", SPECIALIZATIONS)
-    if type(most) is not int:
-        raise UsageError(f"max_specializations is {most!r}", hint="write a number of sets of engines, such as 8")
+    max_specializations = options.pop("max_specializations", SPECIALIZATIONS)
+    if type(max_specializations) is not int:
+        raise UsageError(
+            f"max_specializations is {max_specializations!r}", hint="write a number of sets of engines, such as 8"
+        )
     options.setdefault("device", _device(graph, example_inputs))
     with in_arguments():
         resolved = options_of(**options)
@@ -58,54 +60,56 @@ def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Call
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
         _warn(f"a graph of torch.compile runs in PyTorch: {reason}")
         return graph.forward  # type: ignore[no-any-return]
-    return _Graph(captured, resolved, strict, most, caller())
+    return _Graph(captured, resolved, strict, max_specializations, caller())
 
 
 class _Graph:
     """One graph, and the modules that were built for it."""
 
-    def __init__(self, captured: Any, options: Options, strict: bool, most: int, origin: Origin) -> None:
+    def __init__(self, captured: Any, options: Options, strict: bool, max_specializations: int, origin: Origin) -> None:
         self._captured = captured
         self._options = options
         self._strict = strict
-        self._most = most
+        self._limit = max_specializations
         self._origin = origin
         self._eager: Callable[..., Any] = captured.module.forward
-        #: Values of the open symbols → the module for them; None: PyTorch runs the graph.
+        #: Values of the open symbols → the module for these values, or None if PyTorch runs the graph.
         self._built: dict[tuple[int, ...], Any] = {}
         self._weights: KeptWeights | None = None
         self._calls = self._changes = 0
-        self._trains = False
+        self._runs_in_pytorch = False
         self._positions = tuple(entry.position for entry in captured.tensors)
-        self._open = tuple(captured.open)
+        self._open_symbols = tuple(captured.open)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
-        if self._trains or self._wants_gradient(arguments):
+        if self._runs_in_pytorch or self._needs_gradient(arguments):
             return self._eager(*arguments)
         self._calls += 1
         if self._weights is None or self._weights.have_changed(arguments):
-            if self._gives_up():
+            if self._changes_too_often():
                 return self._eager(*arguments)
             self._built.clear()
-            self._weights = KeptWeights([(w.position, arguments[w.position]) for w in self._captured.weights])
+            self._weights = KeptWeights(
+                [(weight.position, arguments[weight.position]) for weight in self._captured.weights]
+            )
         sizes = self._captured.sizes(arguments)
-        key = tuple(sizes.get(symbol, 0) for symbol in self._open)
+        key = tuple(sizes.get(symbol, 0) for symbol in self._open_symbols)
         if key not in self._built:
-            self._built[key] = self._make(arguments, sizes, key)
+            self._built[key] = self._module_for(arguments, sizes, key)
         module = self._built[key]
         if module is None:
             return self._eager(*arguments)
         return self._captured.put_back(module(*[arguments[position] for position in self._positions]), sizes)
 
-    def _gives_up(self) -> bool:
+    def _changes_too_often(self) -> bool:
         """Whether PyTorch has to run the graph from now on, because its weights change too often (rule 5)."""
         if self._weights is not None:
             self._changes = 1 if self._calls > SETTLED else self._changes + 1
         self._calls = 0
         if self._changes <= CHANGES:
             return False
-        self._trains, self._weights = True, None
+        self._runs_in_pytorch, self._weights = True, None
         self._built.clear()
         _warn(
             f"a graph of torch.compile runs in PyTorch from now on: its weights have changed {self._changes} times, each "
@@ -113,16 +117,16 @@ class _Graph:
         )
         return True
 
-    def _wants_gradient(self, arguments: Sequence[Any]) -> bool:
+    def _needs_gradient(self, arguments: Sequence[Any]) -> bool:
         import torch
 
         return torch.is_grad_enabled() and any(arguments[position].requires_grad for position in self._positions)
 
-    def _make(self, arguments: Sequence[Any], sizes: Mapping[Any, int], key: tuple[int, ...]) -> Any:
+    def _module_for(self, arguments: Sequence[Any], sizes: Mapping[Any, int], key: tuple[int, ...]) -> Any:
         """Return a module for the values `key` of the open symbols; None if PyTorch runs the graph."""
-        if self._open:
-            if len(self._built) >= self._most:
-                _warn(f"a graph of torch.compile has had {self._most} sizes without a range: PyTorch runs the others")
+        if self._open_symbols:
+            if len(self._built) >= self._limit:
+                _warn(f"a graph of torch.compile has had {self._limit} sizes without a range: PyTorch runs the others")
                 return None
             if not self._built:
                 _warn(
@@ -132,7 +136,7 @@ class _Graph:
         if _is_autocast(self._options):
             _warn("a graph of torch.compile runs in PyTorch: it is called under autocast; use precision= instead")
             return None
-        fixed = {symbol: sizes.get(symbol, 0) for symbol in self._open}
+        fixed = {symbol: sizes.get(symbol, 0) for symbol in self._open_symbols}
         try:
             with in_arguments():
                 return self._build(arguments, fixed)
@@ -152,21 +156,24 @@ class _Graph:
             module = as_module(self._captured, arguments, fixed)
         except NotSupported as reason:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
-        first: TrtbuildError | None = None
+        first_error: TrtbuildError | None = None
         for marked in (True, False):  # rule 3 of stages.dynamo.graph
-            described = self._described(arguments, fixed, marked)
-            if first is not None and described == self._described(arguments, fixed, True):
+            described = self._describe(arguments, fixed, marked)
+            if first_error is not None and described == self._describe(arguments, fixed, True):
                 break
             try:
                 return build_module(module, described, self._options, "graph", self._origin)
             except SourceError as error:
-                first = first or error
-        if first is None:
+                first_error = first_error or error
+        if first_error is None:
             raise AssertionError("a graph is built or refused")
-        raise first
+        raise first_error
 
-    def _described(self, arguments: Sequence[Any], fixed: Mapping[Any, int], marked: bool) -> Described:
-        """Return the inputs with their ranges. Axes that are not dynamic have the sizes of the first call."""
+    def _describe(self, arguments: Sequence[Any], fixed: Mapping[Any, int], marked: bool) -> Described:
+        """Return the inputs with their ranges. Static axes have the sizes of the first call.
+
+        With `marked`, the lower bounds of ``mark_dynamic`` replace those of dynamo.
+        """
         captured = self._captured
         dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed}
         inputs, shapes = [], []
@@ -174,19 +181,19 @@ class _Graph:
             first = tuple(int(size) for size in arguments[entry.position].shape)
             low, high = list(first), list(first)
             for dim in dims.values():
-                least = dim.marked_low if marked and dim.marked_low is not None else dim.low
+                lowest = dim.marked_low if marked and dim.marked_low is not None else dim.low
                 for owner, axis, unit in dim.at:
                     if owner == number:
-                        low[axis], high[axis] = max(1, least) * unit, int(dim.high or 0) * unit
+                        low[axis], high[axis] = max(1, lowest) * unit, int(dim.high or 0) * unit
             inputs.append(spec.Input(entry.name, dtype_name(entry.dtype)))
             shapes.append((entry.name, ShapeRange(tuple(low), first, tuple(high))))
-        named = []
+        named_dims = []
         for number, dim in enumerate(dims.values()):
             units: dict[int, list[tuple[str, int]]] = {}
             for owner, axis, unit in dim.at:
                 units.setdefault(unit, []).append((captured.tensors[owner].name, axis))
-            named += [NamedDim(f"s{number}_{unit}", tuple(at), unit) for unit, at in units.items()]
-        return Described(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named))
+            named_dims += [NamedDim(f"s{number}_{unit}", tuple(axes), unit) for unit, axes in units.items()]
+        return Described(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named_dims))
 
 
 def _device(graph: Any, example_inputs: Sequence[Any]) -> str | None:

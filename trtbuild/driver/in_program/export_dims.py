@@ -21,7 +21,7 @@ _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=
 
 
 def with_dims(described: Described, dynamic_shapes: Any) -> Described:
-    """Return the same inputs with the ranges of the ``torch.export.Dim``s of `dynamic_shapes`. Raises UsageError."""
+    """Return the same inputs with the ranges of the ``torch.export.Dim`` objects in `dynamic_shapes`. Raises UsageError."""
     names = [entry.name for entry in described.inputs]
     if not isinstance(dynamic_shapes, Mapping | list | tuple):
         raise checked.wrong("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
@@ -53,17 +53,17 @@ def with_dims(described: Described, dynamic_shapes: Any) -> Described:
                     hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
                 )
             low, high = int(root.min) * unit, root.max * unit
-            shapes[name] = _ranged(shapes[name], axis, low, high)
+            shapes[name] = _with_range(shapes[name], axis, low, high)
             key = root.__name__ if units.setdefault(root.__name__, unit) == unit else f"{root.__name__}_{unit}"
             units.setdefault(key, unit)
             places.setdefault(key, []).append((name, axis))
-    dims = tuple(NamedDim(name, tuple(at), units[name]) for name, at in places.items())
-    taken = {dim.name for dim in described.dims}
-    kept = [*described.dims, *(dim for dim in dims if dim.name not in taken)]
+    dims = tuple(NamedDim(name, tuple(axes), units[name]) for name, axes in places.items())
+    known = {dim.name for dim in described.dims}
+    all_dims = [*described.dims, *(dim for dim in dims if dim.name not in known)]
     order = {name: number for number, name in enumerate(names)}
-    kept.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
-    made = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
-    return replace(described, profiles=(made,), dims=tuple(kept))
+    all_dims.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
+    new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
+    return replace(described, profiles=(new_profile,), dims=tuple(all_dims))
 
 
 def _axes(axes: Any, name: str) -> list[tuple[int, Any]]:
@@ -96,10 +96,10 @@ def _root(dim: Any, where: str) -> tuple[Any, int]:
     return dim, 1
 
 
-def _ranged(shape: ShapeRange, axis: int, low: int, high: int) -> ShapeRange:
-    mid = min(max(shape.opt[axis], low), high)
+def _with_range(shape: ShapeRange, axis: int, low: int, high: int) -> ShapeRange:
+    opt = min(max(shape.opt[axis], low), high)
 
-    def put(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
+    def with_size(sizes: tuple[int, ...], size: int) -> tuple[int, ...]:
         return (*sizes[:axis], size, *sizes[axis + 1 :])
 
-    return ShapeRange(put(shape.min, low), put(shape.opt, mid), put(shape.max, high))
+    return ShapeRange(with_size(shape.min, low), with_size(shape.opt, opt), with_size(shape.max, high))

@@ -3,8 +3,8 @@
 Rules
 1. Without `inputs`, a dim has the program's range, and opt is the size in the program's example. If that size is not known,
    opt is the max.
-2. If `inputs` are tensors, their sizes are opt. If they are `Input`s with ranges, or several profiles, these replace the
-   program's ranges. Dtypes, ranks and allowed sizes are always the program's.
+2. If `inputs` are tensors, their sizes are opt. If `inputs` have ranges or several profiles, these replace the program's
+   ranges. Dtypes, ranks and allowed sizes are always those of the program.
 3. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 4. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 """
@@ -28,20 +28,26 @@ def describe_program(
     """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError."""
     from trtbuild.stages.trace.in_memory import ProgramAxis, program_inputs
 
-    own = program_inputs(exported)
-    names = [entry.name for entry in own if not entry.keyword]
-    given: Described | None = None
+    program_entries = program_inputs(exported)
+    names = [entry.name for entry in program_entries if not entry.keyword]
+    described: Described | None = None
     if inputs is not None or kwarg_inputs is not None:
-        given = _keywords_in_order(
-            own, describe(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes)
+        described = _keywords_in_order(
+            program_entries, describe(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes)
         )
-        _check_kinds(own, given)
-        if len(given.profiles) > 1 or not _is_example(own, given):
-            return given if given.dims else replace(given, dims=_shared(own, given.inputs))
-    examples = dict(given.profiles[0].shapes) if given is not None else {}
+        _check_dtypes_and_ranks(program_entries, described)
+        if len(described.profiles) > 1 or not _has_accepted_static_shapes(program_entries, described):
+            return (
+                described if described.dims else replace(described, dims=_named_dims(program_entries, described.inputs))
+            )
+    examples = dict(described.profiles[0].shapes) if described is not None else {}
     shapes: list[tuple[str, ShapeRange]] = []
-    labels = [entry.name for entry in given.inputs] if given is not None else [entry.name for entry in own]
-    ordered = _in_order(own, labels)
+    labels = (
+        [entry.name for entry in described.inputs]
+        if described is not None
+        else [entry.name for entry in program_entries]
+    )
+    ordered = _in_order(program_entries, labels)
     for label, entry in zip(labels, ordered, strict=True):
         low: list[int] = []
         mid: list[int] = []
@@ -62,33 +68,35 @@ def describe_program(
             for sizes_of, size in zip((low, mid, high), sizes, strict=True):
                 sizes_of.append(size)
         shapes.append((label, ShapeRange(tuple(low), tuple(mid), tuple(high))))
-    values = {entry.name: entry.range for entry in given.inputs} if given is not None else {}
-    made = tuple(
+    values = {entry.name: entry.range for entry in described.inputs} if described is not None else {}
+    spec_inputs = tuple(
         SpecInput(label, entry.dtype, entry.keyword, values.get(label))
         for label, entry in zip(labels, ordered, strict=True)
     )
-    return Described(made, (Profile("0", tuple(shapes)),), _shared(own, made))
+    return Described(spec_inputs, (Profile("0", tuple(shapes)),), _named_dims(program_entries, spec_inputs))
 
 
-def _keywords_in_order(own: Sequence[Any], given: Described) -> Described:
+def _keywords_in_order(program_entries: Sequence[Any], described: Described) -> Described:
     """Return the same inputs, with keyword inputs in the program's order (rule 3)."""
-    places = {entry.name: number for number, entry in enumerate(own)}
+    places = {entry.name: number for number, entry in enumerate(program_entries)}
     order = sorted(
-        range(len(given.inputs)),
-        key=lambda k: places.get(given.inputs[k].name, len(own)) if given.inputs[k].keyword else -1,
+        range(len(described.inputs)),
+        key=lambda k: places.get(described.inputs[k].name, len(program_entries)) if described.inputs[k].keyword else -1,
     )
     return replace(
-        given,
-        inputs=tuple(given.inputs[k] for k in order),
-        profiles=tuple(replace(each, shapes=tuple(each.shapes[k] for k in order)) for each in given.profiles),
+        described,
+        inputs=tuple(described.inputs[k] for k in order),
+        profiles=tuple(
+            replace(profile, shapes=tuple(profile.shapes[k] for k in order)) for profile in described.profiles
+        ),
     )
 
 
-def _check_kinds(own: Sequence[Any], given: Described) -> None:
+def _check_dtypes_and_ranks(program_entries: Sequence[Any], described: Described) -> None:
     """Raise UsageError if the dtype or rank of an input differs from the program's."""
-    for number, program in enumerate(_in_order(own, [entry.name for entry in given.inputs])):
-        entry = given.inputs[number]
-        for profile in given.profiles:
+    for number, program in enumerate(_in_order(program_entries, [entry.name for entry in described.inputs])):
+        entry = described.inputs[number]
+        for profile in described.profiles:
             rank = len(profile.shapes[number][1].opt)
             if entry.dtype != program.dtype or rank != len(program.shape):
                 raise UsageError(
@@ -98,8 +106,8 @@ def _check_kinds(own: Sequence[Any], given: Described) -> None:
                 )
 
 
-def _is_example(own: Sequence[Any], given: Described) -> bool:
-    """Whether the only profile of `given` has static shapes that the program accepts."""
+def _has_accepted_static_shapes(program_entries: Sequence[Any], described: Described) -> bool:
+    """Whether the only profile of `described` has static shapes that the program accepts."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     def fits(axis: Any, size: int) -> bool:
@@ -107,38 +115,40 @@ def _is_example(own: Sequence[Any], given: Described) -> bool:
             return bool(size == axis)
         return axis.low <= size and (axis.high is None or size <= axis.high) and size % axis.unit == 0
 
-    ordered = _in_order(own, [entry.name for entry in given.inputs])
-    (profile,) = given.profiles
+    ordered = _in_order(program_entries, [entry.name for entry in described.inputs])
+    (profile,) = described.profiles
     return all(
         shape.min == shape.max and all(map(fits, program.shape, shape.opt))
         for program, (_, shape) in zip(ordered, profile.shapes, strict=True)
     )
 
 
-def _in_order(own: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+def _in_order(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     """Return the program's inputs in the order of `labels`. Keyword inputs are found by name. Raises UsageError."""
-    by_name = {entry.name: entry for entry in own}
-    positional = iter([entry for entry in own if not entry.keyword])
-    found = []
+    by_name = {entry.name: entry for entry in program_entries}
+    positional = iter([entry for entry in program_entries if not entry.keyword])
+    ordered = []
     for label in labels:
         entry = by_name.get(label)
-        found.append(entry if entry is not None and entry.keyword else next(positional, None))
-    if None in found or len(found) != len(own):
+        ordered.append(entry if entry is not None and entry.keyword else next(positional, None))
+    if None in ordered or len(ordered) != len(program_entries):
         raise UsageError(
-            f"the exported program takes {[entry.name for entry in own]}, and {list(labels)} are given",
+            f"the exported program takes {[entry.name for entry in program_entries]}, and {list(labels)} are given",
             hint="leave inputs out: the program has its own",
         )
-    return found
+    return ordered
 
 
-def _shared(own: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
-    """Return the dims of a program: one for each symbol and each multiple of it."""
+def _named_dims(program_entries: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
+    """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     places: dict[tuple[str, int], list[tuple[str, int]]] = {}
-    for entry, given in zip(_in_order(own, [given.name for given in inputs]), inputs, strict=True):
+    for entry, spec_input in zip(
+        _in_order(program_entries, [spec_input.name for spec_input in inputs]), inputs, strict=True
+    ):
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):
-                places.setdefault((axis.symbol, axis.unit), []).append((given.name, number))
-    named = [NamedDim(f"dim{k}", tuple(at), unit) for k, ((_, unit), at) in enumerate(places.items())]
-    return tuple(dim for dim in named if len(dim.at) > 1 or dim.multiple_of > 1)
+                places.setdefault((axis.symbol, axis.unit), []).append((spec_input.name, number))
+    dims = [NamedDim(f"dim{k}", tuple(axes), unit) for k, ((_, unit), axes) in enumerate(places.items())]
+    return tuple(dim for dim in dims if len(dim.at) > 1 or dim.multiple_of > 1)

@@ -1,12 +1,12 @@
-"""The inputs of a module, as a program describes them in Torch-TensorRT's terms, converted to the values of a manifest.
+"""Convert the inputs of a module from Torch-TensorRT's form to the values of a manifest.
 
 Rules
 1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor, which gives a
    static shape and a dtype. `kwarg_inputs` are passed by name, `inputs` by position.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All have the
    same inputs; only the shapes differ.
-3. The name of a positional input is the name of its `Input`. Without one it is the name of the module's argument, and if
-   the module has no such argument, ``input_<number>``.
+3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's
+   argument. If the module has no such argument, the name is ``input_<number>``.
 4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
    ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` has the format of torch.export (`export_dims`).
 """
@@ -52,7 +52,7 @@ class Input:
         ranged = (min_shape, opt_shape, max_shape)
         if shape is not None and any(sizes is not None for sizes in ranged):
             raise UsageError(
-                f"Input{_of(name)} has shape and a range of shapes",
+                f"Input{_label(name)} has shape and a range of shapes",
                 hint="give shape, or min_shape, opt_shape, max_shape",
             )
         if shape is not None:
@@ -62,12 +62,12 @@ class Input:
             names = ("min_shape", "opt_shape", "max_shape")
             missing = [text for text, sizes in zip(names, ranged, strict=True) if sizes is None]
             raise UsageError(
-                f"Input{_of(name)} lacks {' and '.join(missing)}",
+                f"Input{_label(name)} lacks {' and '.join(missing)}",
                 hint="give shape, or all of min_shape, opt_shape and max_shape",
             )
         if format is not None and "contiguous" not in str(format):
             raise UsageError(
-                f"Input{_of(name)} has format {format}; engines take contiguous tensors",
+                f"Input{_label(name)} has format {format}; engines take contiguous tensors",
                 hint="leave format out; other layouts are copied when the module is called",
             )
         self.shapes = ShapeRange(_sizes(low, name), _sizes(mid, name), _sizes(high, name))
@@ -98,23 +98,23 @@ def describe(
     dims: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Described:
-    """Return the inputs of a module with the positional `arguments`. Raises UsageError."""
-    listed = [_one_profile(given, arguments) for given in _profiles(inputs)]
-    named = [dict(given) for given in _named_profiles(kwarg_inputs)]
-    count = max(len(listed), len(named))
-    if {len(listed), len(named)} - {1, count}:
+    """Return the described inputs of a module. `arguments` are the names of its positional arguments. Raises UsageError."""
+    by_position = [_one_profile(profile, arguments) for profile in _profiles(inputs)]
+    by_name = [dict(profile) for profile in _named_profiles(kwarg_inputs)]
+    count = max(len(by_position), len(by_name))
+    if {len(by_position), len(by_name)} - {1, count}:
         raise UsageError(
-            f"inputs have {len(listed)} profiles and kwarg_inputs {len(named)}",
+            f"inputs have {len(by_position)} profiles and kwarg_inputs {len(by_name)}",
             hint="give both for each profile, or one of them for all profiles",
         )
-    listed = listed * count if len(listed) == 1 else listed
-    named = named * count if len(named) == 1 else named
+    by_position = by_position * count if len(by_position) == 1 else by_position
+    by_name = by_name * count if len(by_name) == 1 else by_name
     profiles = []
-    for positional, keywords in zip(listed, named, strict=True):
-        entries = [(spec.Input(name, given.dtype, range=given.range), given.shapes) for name, given in positional]
+    for positional, keywords in zip(by_position, by_name, strict=True):
+        entries = [(spec.Input(name, entry.dtype, range=entry.range), entry.shapes) for name, entry in positional]
         for name, value in keywords.items():
-            given = _input(value, f"kwarg_inputs[{name!r}]")
-            entries.append((spec.Input(str(name), given.dtype, True, given.range), given.shapes))
+            entry = _input(value, f"kwarg_inputs[{name!r}]")
+            entries.append((spec.Input(str(name), entry.dtype, True, entry.range), entry.shapes))
         profiles.append(entries)
     first = tuple(entry for entry, _ in profiles[0])
     _check_names(first)
@@ -124,13 +124,13 @@ def describe(
                 f"the inputs of profile {number} differ from those of profile 0: {[e.name for e, _ in entries]}",
                 hint="all profiles have the same inputs, in one order, with the same dtypes and ranges; only shapes differ",
             )
-    made = tuple(
+    spec_profiles = tuple(
         Profile(str(number), tuple((entry.name, shape) for entry, shape in entries))
         for number, entries in enumerate(profiles)
     )
     listed_dims = {} if dims is None else checked.mapping("dims", dims, '{"batch": ["x.0", "mask.0"]}')
-    found = Described(first, made, _named_dims(listed_dims, first))
-    return found if dynamic_shapes is None else with_dims(found, dynamic_shapes)
+    described = Described(first, spec_profiles, _named_dims(listed_dims, first))
+    return described if dynamic_shapes is None else with_dims(described, dynamic_shapes)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -152,7 +152,7 @@ SHORT = (
 _DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
-def _of(name: str) -> str:
+def _label(name: str) -> str:
     return f" {name!r}" if name else ""
 
 
@@ -160,10 +160,12 @@ def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
     try:
         sizes = tuple(index(size) for size in shape)
     except TypeError:
-        raise UsageError(f"{shape!r} is not a shape for Input{_of(name)}", hint="write a sequence of sizes") from None
+        raise UsageError(
+            f"{shape!r} is not a shape for Input{_label(name)}", hint="write a sequence of sizes"
+        ) from None
     if any(size < 0 for size in sizes):
         raise UsageError(
-            f"Input{_of(name)} has the shape {list(sizes)}: a size cannot be negative",
+            f"Input{_label(name)} has the shape {list(sizes)}: a size cannot be negative",
             hint="a dynamic size is a range: min_shape, opt_shape and max_shape",
         )
     return sizes
@@ -174,12 +176,12 @@ def _values(dtype: str, ends: Any, name: str) -> ValueRange:
         low, high = ends
     except (TypeError, ValueError):
         raise UsageError(
-            f"range of Input{_of(name)} is {ends!r:.40}", hint="write the smallest and the largest value: (0, 30521)"
+            f"range of Input{_label(name)} is {ends!r:.40}", hint="write the smallest and the largest value: (0, 30521)"
         ) from None
-    found = value_range(dtype, low, high)
-    if isinstance(found, Misfit):
-        raise UsageError(f"Input{_of(name)}: {found.text}", hint=found.hint)
-    return found
+    parsed = value_range(dtype, low, high)
+    if isinstance(parsed, Misfit):
+        raise UsageError(f"Input{_label(name)}: {parsed.text}", hint=parsed.hint)
+    return parsed
 
 
 def is_tensor(value: object) -> bool:
@@ -204,25 +206,25 @@ def _profiles(inputs: Any) -> list[list[Any]]:
         return [[]]
     if isinstance(inputs, Input) or is_tensor(inputs):
         return [[inputs]]
-    found = checked.listed("inputs", inputs, "[trtbuild.Input((1, 3, 224, 224))]")
-    if found and all(isinstance(entry, list | tuple) for entry in found):
-        return [list(entry) for entry in found]
-    return [found]
+    entries = checked.listed("inputs", inputs, "[trtbuild.Input((1, 3, 224, 224))]")
+    if entries and all(isinstance(entry, list | tuple) for entry in entries):
+        return [list(entry) for entry in entries]
+    return [entries]
 
 
 def _named_profiles(kwarg_inputs: Any) -> list[Mapping[str, Any]]:
     if kwarg_inputs is None:
         return [{}]
-    given = kwarg_inputs if isinstance(kwarg_inputs, list | tuple) else [kwarg_inputs]
-    return [checked.mapping("kwarg_inputs", entry, '{"mask": trtbuild.Input((8, 128))}') for entry in given]
+    profiles = kwarg_inputs if isinstance(kwarg_inputs, list | tuple) else [kwarg_inputs]
+    return [checked.mapping("kwarg_inputs", entry, '{"mask": trtbuild.Input((8, 128))}') for entry in profiles]
 
 
 def _one_profile(inputs: Sequence[Any], arguments: Sequence[str]) -> list[tuple[str, Input]]:
-    found = []
+    entries = []
     for number, value in enumerate(inputs):
-        given = _input(value, f"inputs[{number}]")
-        found.append((given.name or (arguments[number] if number < len(arguments) else f"input_{number}"), given))
-    return found
+        entry = _input(value, f"inputs[{number}]")
+        entries.append((entry.name or (arguments[number] if number < len(arguments) else f"input_{number}"), entry))
+    return entries
 
 
 def _check_names(inputs: Sequence[spec.Input]) -> None:
@@ -238,12 +240,12 @@ def _check_names(inputs: Sequence[spec.Input]) -> None:
 
 def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[NamedDim, ...]:
     order = {entry.name: number for number, entry in enumerate(inputs)}
-    found = []
+    named_dims = []
     for name, value in dims.items():
         at = value.get("at") if isinstance(value, Mapping) else value
         unit = value.get("multiple_of", 1) if isinstance(value, Mapping) else 1
-        known = not isinstance(value, Mapping) or value.keys() <= {"at", "multiple_of"}
-        if not at or not isinstance(at, str | list | tuple) or not known:
+        has_known_fields = not isinstance(value, Mapping) or value.keys() <= {"at", "multiple_of"}
+        if not at or not isinstance(at, str | list | tuple) or not has_known_fields:
             raise UsageError(
                 f"dim {name!r} is {value!r}, which names no axes",
                 hint='write ["x.0", "mask.0"], or {"at": ["x.0"], "multiple_of": 32}',
@@ -258,5 +260,5 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
                     hint=f"write <input>.<axis>; the inputs are: {', '.join(order)}",
                 )
             places.append((owner, int(axis)))
-        found.append(NamedDim(str(name), tuple(sorted(places, key=lambda at: (order[at[0]], at[1]))), unit))
-    return tuple(sorted(found, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
+        named_dims.append(NamedDim(str(name), tuple(sorted(places, key=lambda at: (order[at[0]], at[1]))), unit))
+    return tuple(sorted(named_dims, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))

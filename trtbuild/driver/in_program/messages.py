@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from trtbuild.errors import TrtbuildError
 
-#: (pattern, replacement). All are applied, in order.
+#: (pattern, replacement). All of these are applied, in order.
 _SETTINGS = (
     (
         r"set `reference: true` in the manifest and build again; then device=\"cpu\" runs it",
@@ -75,8 +75,8 @@ _SHAPES = (
     (r"dims: \{(\w+): \{at: \[([^\]]*)\]\}\}", r'dims={"\1": "\2"}'),
     (r"dims: \{(\w+): \{at: \[([^\]]*)\], multiple_of: (\d+)\}\}", r'dims={"\1": {"at": "\2", "multiple_of": \3}}'),
 )  # fmt: skip
-_WORDS = tuple((re.compile(found), words) for found, words in (*_SETTINGS, *_INPUTS, *_SHAPES))
-#: The axes of a dim in one string, ``"x.0, y.0"``, which become a list.
+_WORDS = tuple((re.compile(pattern), words) for pattern, words in (*_SETTINGS, *_INPUTS, *_SHAPES))
+#: The axes of a dim in one string, ``"x.0, y.0"``. `reworded` converts the string to a list.
 _PLACES = re.compile(r'(dims=\{"\w+": (?:\{"at": )?)"([^"]*)"')
 
 
@@ -96,7 +96,7 @@ def reworded(text: str) -> str:
     """Return `text` with the names of arguments instead of fields of a manifest."""
     for pattern, words in _WORDS:
         text = pattern.sub(words, text)
-    return _PLACES.sub(lambda found: f"{found[1]}[{_quoted(found[2])}]", text)
+    return _PLACES.sub(lambda match: f"{match[1]}[{_quoted(match[2])}]", text)
 
 
 def _quoted(places: str) -> str:

@@ -42,24 +42,26 @@ def save(
         )
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise checked.wrong("path", "a path", path)
-    place = Path(path)
-    chosen = output_format if output_format is not None else "pt2" if place.suffix == ".pt2" else "package"
-    if output_format is None and place.suffix in _FILES and not place.is_dir():
+    destination = Path(path)
+    format_name = output_format if output_format is not None else "pt2" if destination.suffix == ".pt2" else "package"
+    if output_format is None and destination.suffix in _FILES and not destination.is_dir():
         raise UsageError(
-            f"{place.name!r} has the ending of a file, but a package is a directory",
-            hint=f'write {place.stem}.pt2 for a file of torch.export.load, or give output_format="pt2" or "package"',
+            f"{destination.name!r} has the ending of a file, but a package is a directory",
+            hint=f'write {destination.stem}.pt2 for a file of torch.export.load, or give output_format="pt2" or "package"',
         )
-    if chosen not in FORMATS:
-        raise UsageError(f"there is no output_format {chosen!r}", hint=f"there are: {', '.join(FORMATS)}")
-    if FORMATS[chosen] == "pt2":
-        _write(place, pt2_bytes(package, _target(package, target)))
-        return place
+    if format_name not in FORMATS:
+        raise UsageError(f"there is no output_format {format_name!r}", hint=f"there are: {', '.join(FORMATS)}")
+    if FORMATS[format_name] == "pt2":
+        _write(destination, pt2_bytes(package, _target(package, target)))
+        return destination
     if target is not None:
         raise UsageError("a package has all its targets", hint='leave target out, or write output_format="pt2"')
-    if place.is_file():
-        raise UsageError(f"{place} is a file, but a package is a directory", hint="name a directory, or a .pt2 file")
-    _write_package(package, place)
-    return place
+    if destination.is_file():
+        raise UsageError(
+            f"{destination} is a file, but a package is a directory", hint="name a directory, or a .pt2 file"
+        )
+    _write_package(package, destination)
+    return destination
 
 
 def pt2_bytes(package: Package, target: str) -> bytes:
@@ -87,13 +89,13 @@ def _target(package: Package, target: str | None) -> str:
 def _write_package(package: Package, root: Path) -> None:
     if root.exists() and package.path.exists() and root.samefile(package.path):
         return
-    old = before(root, (), None)
+    old_files = before(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
     _write(root / INDEX, package.raw)
-    wanted = {root / name for name in package.index.files}
-    for path in old:
-        if path not in wanted:
+    new_files = {root / name for name in package.index.files}
+    for path in old_files:
+        if path not in new_files:
             remove(path, root)
 
 

@@ -50,21 +50,21 @@ _BUILDER = tuple(entry.name for entry in fields(BuilderSettings))
 
 
 def precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
-    """Return the precision. Torch-TensorRT's set may contain float32 and one other. Raises UsageError."""
+    """Return the precision. `enabled_precisions` may contain float32 and one other precision. Raises UsageError."""
     enabled = (
         () if enabled_precisions is None else checked.listed("enabled_precisions", enabled_precisions, "{torch.half}")
     )
     lower = {_precision(entry, "enabled_precisions") for entry in enabled} - {"float32"}
     single = _precision(precision, "precision") if precision is not None else None
-    found = lower | ({single} if single is not None else set())
-    if not found:
+    precisions = lower | ({single} if single is not None else set())
+    if not precisions:
         return "float32"
-    if len(found) > 1 or not found <= {"float32", "float16", "bfloat16"}:
+    if len(precisions) > 1 or not precisions <= {"float32", "float16", "bfloat16"}:
         raise UsageError(
-            f"precision cannot be {' and '.join(sorted(found))}",
+            f"precision cannot be {' and '.join(sorted(precisions))}",
             hint='a model computes in one of "float32", "float16" and "bfloat16"',
         )
-    return found.pop()  # type: ignore[return-value]
+    return precisions.pop()  # type: ignore[return-value]
 
 
 def partition_of(
@@ -90,22 +90,22 @@ def partition_of(
 
 
 def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderSettings:
-    """Return TensorRT's builder settings, given by the names of a manifest or of Torch-TensorRT.
+    """Return TensorRT's builder settings. `given` has the names of a manifest or of Torch-TensorRT.
 
-    `others` are further names to suggest for an unknown one. Raises UsageError.
+    The hint for an unknown name may also suggest one of `others`. Raises UsageError.
     """
     from trtbuild.manifest.format.fields import BuilderFields
 
-    named: dict[str, Any] = {}
-    called: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    program_names: dict[str, str] = {}
     for name, value in given.items():
         if name in ALIASES:
-            own, translate = ALIASES[name]
-            value = translate(checked.flag(name, value) if own == "tf32" else value)
-            called[own] = name
-            if own == "workspace" and value is None:
+            manifest_name, translate = ALIASES[name]
+            value = translate(checked.flag(name, value) if manifest_name == "tf32" else value)
+            program_names[manifest_name] = name
+            if manifest_name == "workspace" and value is None:
                 continue
-            name = own
+            name = manifest_name
         if name in NOT_NEEDED:
             raise UsageError(f"{name!r} is a setting of Torch-TensorRT only", hint=f"leave it out: {NOT_NEEDED[name]}")
         if name not in _BUILDER:
@@ -113,40 +113,45 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
             raise UsageError(f"there is no setting {name!r}", hint=hint)
         if name == "optimization_level" and value is None:
             continue
-        named[name] = value
-    return _settings(BuilderSettings(), BuilderFields, named, called)  # type: ignore[no-any-return]
+        settings[name] = value
+    return _settings(BuilderSettings(), BuilderFields, settings, program_names)  # type: ignore[no-any-return]
 
 
-def _settings(defaults: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str] | None = None) -> Any:
-    """Check `given` by the pydantic `model` of a manifest. `called` maps names of a manifest to those of the program."""
+def _settings(
+    defaults: Any, model: Any, given: Mapping[str, Any], program_names: Mapping[str, str] | None = None
+) -> Any:
+    """Check `given` with the pydantic `model` of a manifest.
+
+    `program_names` maps a manifest's name to the name that the program used, if that is another one.
+    """
     from pydantic import ValidationError
 
     try:
-        found = model(**given)
+        fields_model = model(**given)
     except ValidationError as error:
-        raise _refused(error.errors(include_url=False)[0], model, given, called or {}) from None
-    values = {name: getattr(found, name) for name in found.model_fields_set}
+        raise _refused(error.errors(include_url=False)[0], model, given, program_names or {}) from None
+    values = {name: getattr(fields_model, name) for name in fields_model.model_fields_set}
     return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
 
-def _refused(details: Any, model: Any, given: Mapping[str, Any], called: Mapping[str, str]) -> UsageError:
-    """Convert pydantic's error about one of `given` to a UsageError with the wording of manifests."""
+def _refused(details: Any, model: Any, given: Mapping[str, Any], program_names: Mapping[str, str]) -> UsageError:
+    """Convert pydantic's error about a setting in `given` to a UsageError with the wording of manifests."""
     from trtbuild.manifest.format.wording import Expected, allowed
 
     place: Expected | None = Expected(model)
-    name, entry = "a setting", False
+    name, is_entry = "a setting", False
     for step in details["loc"]:
         place = place.inside(step) if place is not None else None
-        name, entry = (name, True) if isinstance(step, int) else (str(step), False)
-    argument = called.get(name, name)
+        name, is_entry = (name, True) if isinstance(step, int) else (str(step), False)
+    argument = program_names.get(name, name)
     context = details.get("ctx", {})
     if details["type"] == "trtbuild":
         return UsageError(f"{argument}: {context['text']}", hint=context["hint"])
     words = allowed(place) if place is not None else "another value"
     words = "True or False" if words == "true or false" else words
-    where = f"each entry of {argument}" if entry else argument
-    found = details["input"] if entry or name not in given else given[name]
-    return checked.wrong(where, words, found)
+    where = f"each entry of {argument}" if is_entry else argument
+    value = details["input"] if is_entry or name not in given else given[name]
+    return checked.wrong(where, words, value)
 
 
 def _precision(entry: Any, argument: str) -> str:

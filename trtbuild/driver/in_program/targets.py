@@ -1,4 +1,4 @@
-"""The target that a program builds for: the given one, or the GPU that the result runs on."""
+"""The target that a program builds for: its `target` argument, or the GPU that the result runs on."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def target_of(
         return target
     if isinstance(target, Mapping):
         return _declared(target, toolchain)
-    sm = _found(device) if target is None else _sm(target)
+    sm = _sm_of_device(device) if target is None else _sm(target)
     chosen = _toolchain(sm, toolchain)
-    found = Target(f"sm{sm}", sm, chosen, version, platform=table.host_platform())
-    return found if compatibility is None else replace(found, compatibility=_compatibility(compatibility))
+    resolved = Target(f"sm{sm}", sm, chosen, version, platform=table.host_platform())
+    return resolved if compatibility is None else replace(resolved, compatibility=_compatibility(compatibility))
 
 
 def ensure_gpu(target: Target, name: str) -> None:
@@ -103,7 +103,7 @@ def _compatibility(given: str) -> Compatibility:
 
 
 def _toolchain(sm: int, given: str | None) -> ToolchainName:
-    """Return the given toolchain. Without one, return the first installed toolchain for `sm`, or TensorRT-RTX."""
+    """Return the toolchain `given`. If it is None, return the first installed toolchain for `sm`, or TensorRT-RTX."""
     if given is not None:
         for name in table.FLAVOURS:
             if given == name:
@@ -115,14 +115,14 @@ def _toolchain(sm: int, given: str | None) -> ToolchainName:
     return "tensorrt-rtx"
 
 
-def _found(device: Any) -> int:
+def _sm_of_device(device: Any) -> int:
     """Return the SM of the GPU of `device` (``"cuda:1"``, 1; None: the current one). Raises EnvironmentFault."""
     sms = device_sms()
     ordinal = gpu_number(device)
     if not sms or ordinal is None:
-        here = "this machine has no GPU" if not sms else f"the model is to run on {device}"
+        reason = "this machine has no GPU" if not sms else f"the model is to run on {device}"
         raise EnvironmentFault(
-            f"no target is given, and {here}: the GPU to build for is not known",
+            f"no target is given, and {reason}: the GPU to build for is not known",
             hint='give a target, such as target=89; with device="cpu" the result runs here, without its engines',
         )
     if ordinal >= len(sms):

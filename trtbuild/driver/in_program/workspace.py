@@ -3,9 +3,9 @@
 Rules
 1. The cache is `cache_dir`. Without one, it is the cache of ``trtbuild build`` in the working directory. Remotes and trust
    come from the user's configuration.
-2. Durations and logs of failed steps are kept in the user's cache directory, not in the working directory, because a
+2. Durations and logs of failed steps are stored in the user's cache directory, not in the working directory, because a
    program may run anywhere.
-3. The trace is not looked up. The program passes it in (`give_trace`), and only this build uses its record.
+3. The trace is not looked up. The program passes it to `set_trace`, and only this build uses its record.
 4. A lock file in the working directory is ignored, because it belongs to a project.
 """
 
@@ -36,28 +36,28 @@ from trtbuild.runtime.packages.package import Package
 
 
 class ProgramWorkspace(Workspace):
-    """A workspace of one model. `files` are those of its package, once it is built."""
+    """A workspace of one model. After the build, `files` contains the files of the model's package."""
 
     def __init__(
         self, model: Model, shapes: ShapePlan, cache_dir: str | os.PathLike[str] | None, jobs: int | None
     ) -> None:
-        here = Path.cwd()
-        self.project = _state()
+        working_directory = Path.cwd()
+        self.project = _state_directory()
         self.request = Request(self.project, jobs=jobs)
-        self.configuration = wiring.configuration(here)
+        self.configuration = wiring.configuration(working_directory)
         self.manifests = {}
         self.models = {model.name: model}
         self.shapes = {model.name: shapes}
         self.lock_file = None
         self.facts = environment.gather([model])
         root = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
-        self.store = wiring.open_store(here, self.configuration, root)
+        self.store = wiring.open_store(working_directory, self.configuration, root)
         self.history = History(self.project / wiring.STATE)
         self.digests = wiring.file_digests(self.project)
         self.lookups = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
         self.files: dict[str, OutputFile] = {}
 
-    def give_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
+    def set_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
         """Use the trace that was made in this process as the model's trace (rule 3)."""
         step = self.plan(name).steps[step_id(name, "trace")]
         if step.recipe is None:
@@ -65,7 +65,7 @@ class ProgramWorkspace(Workspace):
         self.lookups.note_run(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
 
     def plan(self, name: str) -> ModelPlan:
-        """Return the plan. No output counts as written, because a program reads its package from the cache."""
+        """Return the model's plan. No output counts as written, because a program reads its package from the cache."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
@@ -84,19 +84,19 @@ class ProgramWorkspace(Workspace):
         """The built package."""
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
-        place = self.project / "packages" / index.sha256[:32]  # where a runtime cache may be kept
-        return StoredPackage(place, read_index(data), index.sha256, data, Inside(place), self.files, self.store)
+        directory = self.project / "packages" / index.sha256[:32]  # a runtime cache may be stored there
+        return StoredPackage(directory, read_index(data), index.sha256, data, Inside(directory), self.files, self.store)
 
 
 @dataclass(frozen=True)
 class StoredPackage(Package):
-    """A package in a store: its files are blobs. `path` is a directory that need not be there."""
+    """A package in a store: its files are blobs. `path` is a directory that may be missing."""
 
     files: Mapping[str, OutputFile]
     store: Store
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """The bytes of files by name; the store verifies what it reads. Raises PackageDamaged."""
+        """The bytes of files by name. The store verifies these bytes. Raises PackageDamaged."""
         return {name: self._read(name) for name in dict.fromkeys(names)}
 
     def _read(self, name: str) -> memoryview:
@@ -110,14 +110,14 @@ class StoredPackage(Package):
             ) from error
 
 
-def _state() -> Path:
+def _state_directory() -> Path:
     """Return the directory for durations and logs: in the user's cache directory or, if that fails, a temporary one."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    place = Path(base if base.startswith("/") else "~/.cache").expanduser() / "trtbuild" / "programs"
+    directory = Path(base if base.startswith("/") else "~/.cache").expanduser() / "trtbuild" / "programs"
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        if os.access(place, os.W_OK):
-            return place
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK):
+            return directory
     except (OSError, RuntimeError):
         pass
     return Path(tempfile.mkdtemp(prefix="trtbuild-"))

@@ -198,4 +198,4 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: Stor
 def _names(contents: Contents, lookups: StoreLookups) -> dict[str, object]:
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
-    return {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}
+    return {target: name_table(partitions, modules, origins) for target, partitions in contents.cuts.items()}

@@ -42,7 +42,7 @@ def stats(request: Request) -> CacheStats:
 
 
 def verify(request: Request) -> CacheVerify:
-    """Check all entries of the project's cache. If some are damaged, `ok` is false, and they are in quarantine afterwards."""
+    """Check all entries of the project's cache. Damaged entries are moved to the quarantine, and then `ok` is false."""
     result = check.verify(_open(request))
     return CacheVerify(
         ok=not result.damage,

@@ -99,9 +99,8 @@ def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock
     models = {name: _model(workspace, plan) for name, plan in plans.items()}
     if before is not None and workspace.request.models:
         models = {**before.models, **models}
-    versions = {
-        step: number for step, number in STEP_VERSIONS.items() if step != "verify"
-    }  # verify is not a step of a build
+    # "verify" is not a step of a build
+    versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
 

@@ -1,8 +1,8 @@
 """Check cached engines by building them again and comparing the bytes.
 
 Rules
-1. An engine of this project can be checked if it is a hit, if its toolchain is reproducible, and if the version in its
-   recipe is installed here. The result names each engine that cannot be checked, with the reason.
+1. An engine of this project can be checked under three conditions: it is a hit, its toolchain is reproducible, and the
+   version in its recipe is installed here. The result names each engine that cannot be checked, with the reason.
 2. Each engine is built in a separate worker, into a temporary store. The result is not written to the cache. If the bytes
    differ, the engine is built up to `TRIES` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
    bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
@@ -131,9 +131,9 @@ def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str 
     flavour = table.FLAVOURS[target.toolchain]
     if not flavour.reproducible:
         return f"{flavour.name} does not give the same bytes twice"
-    installed, wanted = table.installed_version(target.toolchain), _job(step).toolchain_version
-    if installed is not None and installed != wanted:
-        return f"it was built by {flavour.name} {wanted}, and {installed} is installed here"
+    installed, required = table.installed_version(target.toolchain), _job(step).toolchain_version
+    if installed is not None and installed != required:
+        return f"it was built by {flavour.name} {required}, and {installed} is installed here"
     try:
         table.check_target(target, plan.model.builder, installed)
     except TrtbuildError as error:

@@ -70,8 +70,8 @@ def _may_exist(path: str) -> bool:
 
 def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
     """The configuration file's absolute path, and whether ``$TRTBUILD_CONFIG`` names it."""
-    if chosen := environ.get("TRTBUILD_CONFIG"):
-        return os.path.abspath(expanded(chosen, environ)), True  # noqa: PTH100
+    if named_path := environ.get("TRTBUILD_CONFIG"):
+        return os.path.abspath(expanded(named_path, environ)), True  # noqa: PTH100
     base = environ.get("XDG_CONFIG_HOME", "")
     if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
         base = expanded("~/.config", environ)

@@ -165,12 +165,14 @@ def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
         part = variable_part(entry.name)
         if not part:
             continue
-        other = by_part.setdefault(part, entry.name) if part in by_part else None
+        earlier_name = by_part.setdefault(part, entry.name) if part in by_part else None
         by_part.setdefault(part, entry.name)
-        if other == entry.name:
+        if earlier_name == entry.name:
             sources.add_problem(entry.place, f"two remotes are called {entry.name!r}", "give one of them another name")
-        elif other is not None:
-            text = f"remotes {other!r} and {entry.name!r} would have the same variables (TRTBUILD_REMOTE_{part}_…)"
+        elif earlier_name is not None:
+            text = (
+                f"remotes {earlier_name!r} and {entry.name!r} would have the same variables (TRTBUILD_REMOTE_{part}_…)"
+            )
             sources.add_problem(entry.place, text, "give one of them another name")
 
 

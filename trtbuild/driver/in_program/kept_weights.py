@@ -12,9 +12,9 @@ from typing import Any
 class KeptWeights:
     """The state of `weights` at construction. `weights` are pairs: a position among the graph's arguments, and a tensor.
 
-    A weight has changed if the argument is another tensor, if the tensor was written to (torch counts writes), or if its
-    memory is at another address (``parameter.data = …`` does not count as a write). This object keeps the memory of the
-    weights alive, so that no other tensor can get the same address.
+    A weight has changed if the argument is another tensor, or if the tensor was written to (torch counts writes). A weight
+    has also changed if its memory is at another address, because torch does not count ``parameter.data = …`` as a write.
+    This object keeps the memory of the weights alive, so that no other tensor can get the same address.
     """
 
     def __init__(self, weights: Sequence[tuple[int, Any]]) -> None:

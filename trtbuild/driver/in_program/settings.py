@@ -77,28 +77,30 @@ def partition_of(
     from trtbuild.manifest.format.fields import PartitionFields
 
     operators = checked.listed("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "torch_executed_ops": [_operator(entry) for entry in operators],
         "require_full_compilation": require_full_compilation,
     }
     if min_block_size is not None:
-        given["min_block_size"] = min_block_size
+        arguments["min_block_size"] = min_block_size
     if granularity is not None:
         is_text = isinstance(granularity, str)
-        given["granularity"] = granularity if is_text else checked.listed("granularity", granularity, '["layers.*"]')
-    return _settings(PartitionSettings(), PartitionFields, given)  # type: ignore[no-any-return]
+        arguments["granularity"] = (
+            granularity if is_text else checked.listed("granularity", granularity, '["layers.*"]')
+        )
+    return _settings(PartitionSettings(), PartitionFields, arguments)  # type: ignore[no-any-return]
 
 
-def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderSettings:
-    """Return TensorRT's builder settings. `given` has the names of a manifest or of Torch-TensorRT.
+def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) -> BuilderSettings:
+    """Return TensorRT's builder settings. `arguments` has the names of a manifest or of Torch-TensorRT.
 
-    The hint for an unknown name may also suggest one of `others`. Raises UsageError.
+    The hint for an unknown name may also suggest one of `other_names`. Raises UsageError.
     """
     from trtbuild.manifest.format.fields import BuilderFields
 
     settings: dict[str, Any] = {}
     program_names: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in ALIASES:
             manifest_name, translate = ALIASES[name]
             value = translate(checked.flag(name, value) if manifest_name == "tf32" else value)
@@ -109,7 +111,7 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
         if name in NOT_NEEDED:
             raise UsageError(f"{name!r} is a setting of Torch-TensorRT only", hint=f"leave it out: {NOT_NEEDED[name]}")
         if name not in _BUILDER:
-            hint = suggestion(name, [*others, *_BUILDER, *ALIASES], "settings")
+            hint = suggestion(name, [*other_names, *_BUILDER, *ALIASES], "settings")
             raise UsageError(f"there is no setting {name!r}", hint=hint)
         if name == "optimization_level" and value is None:
             continue
@@ -118,24 +120,24 @@ def builder_of(given: Mapping[str, Any], others: Iterable[str] = ()) -> BuilderS
 
 
 def _settings(
-    defaults: Any, model: Any, given: Mapping[str, Any], program_names: Mapping[str, str] | None = None
+    defaults: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str] | None = None
 ) -> Any:
-    """Check `given` with the pydantic `model` of a manifest.
+    """Check `arguments` with the pydantic `model` of a manifest.
 
     `program_names` maps a manifest's name to the name that the program used, if that is another one.
     """
     from pydantic import ValidationError
 
     try:
-        fields_model = model(**given)
+        checked_fields = model(**arguments)
     except ValidationError as error:
-        raise _refused(error.errors(include_url=False)[0], model, given, program_names or {}) from None
-    values = {name: getattr(fields_model, name) for name in fields_model.model_fields_set}
+        raise _refused(error.errors(include_url=False)[0], model, arguments, program_names or {}) from None
+    values = {name: getattr(checked_fields, name) for name in checked_fields.model_fields_set}
     return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
 
-def _refused(details: Any, model: Any, given: Mapping[str, Any], program_names: Mapping[str, str]) -> UsageError:
-    """Convert pydantic's error about a setting in `given` to a UsageError with the wording of manifests."""
+def _refused(details: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]) -> UsageError:
+    """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifests."""
     from trtbuild.manifest.format.wording import Expected, allowed
 
     place: Expected | None = Expected(model)
@@ -150,7 +152,7 @@ def _refused(details: Any, model: Any, given: Mapping[str, Any], program_names: 
     words = allowed(place) if place is not None else "another value"
     words = "True or False" if words == "true or false" else words
     where = f"each entry of {argument}" if is_entry else argument
-    value = details["input"] if is_entry or name not in given else given[name]
+    value = details["input"] if is_entry or name not in arguments else arguments[name]
     return checked.wrong(where, words, value)
 
 
@@ -167,5 +169,5 @@ def _dtype(entry: Any) -> str:
 
 
 def _operator(entry: Any) -> str:
-    """Return ``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``, given as the operator or as a string."""
+    """Return ``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``, which may be the operator or a string."""
     return str(entry).removeprefix("torch.ops.").replace("::", ".")

@@ -58,18 +58,18 @@ def _sm(target: Any) -> int:
     return int(match[1]) if match[1] else int(match[2]) * 10 + int(match[3])
 
 
-def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
+def _declared(mapping: Mapping[str, Any], toolchain: str | None) -> Target:
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
 
-    without_name = {name: value for name, value in given.items() if name != "name"}
+    without_name = {name: value for name, value in mapping.items() if name != "name"}
     try:
         fields = TargetFields(**without_name)
     except ValidationError as error:
-        raise _refused(given, error.errors(include_url=False)[0], TargetFields) from None
+        raise _refused(mapping, error.errors(include_url=False)[0], TargetFields) from None
     return Target(
-        str(given.get("name", f"sm{fields.sm}")),
+        str(mapping.get("name", f"sm{fields.sm}")),
         fields.sm,
         _toolchain(fields.sm, fields.toolchain or toolchain),
         fields.version,
@@ -78,7 +78,7 @@ def _declared(given: Mapping[str, Any], toolchain: str | None) -> Target:
     )
 
 
-def _refused(given: Mapping[str, Any], details: Any, model: Any) -> UsageError:
+def _refused(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError:
     from trtbuild.manifest.format.wording import Expected, allowed
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
@@ -91,24 +91,24 @@ def _refused(given: Mapping[str, Any], details: Any, model: Any) -> UsageError:
         text = f"{name!r} is missing"
     else:
         text = f"{name!r} must be {allowed(Expected(model).inside(name) or Expected(model))}, not {details['input']!r}"
-    return UsageError(f"target {dict(given)!r}: {text}", hint=hint)
+    return UsageError(f"target {dict(mapping)!r}: {text}", hint=hint)
 
 
-def _compatibility(given: str) -> Compatibility:
+def _compatibility(value: str) -> Compatibility:
     known: tuple[Compatibility, ...] = ("exact", "same_compute_capability", "ampere_plus")
     for name in known:
-        if given == name:
+        if value == name:
             return name
-    raise UsageError(f"{given!r} is not a compatibility", hint=f"there are: {', '.join(known)}")
+    raise UsageError(f"{value!r} is not a compatibility", hint=f"there are: {', '.join(known)}")
 
 
-def _toolchain(sm: int, given: str | None) -> ToolchainName:
-    """Return the toolchain `given`. If it is None, return the first installed toolchain for `sm`, or TensorRT-RTX."""
-    if given is not None:
+def _toolchain(sm: int, requested: str | None) -> ToolchainName:
+    """Return the `requested` toolchain. If that is None, return the first installed toolchain for `sm`, or TensorRT-RTX."""
+    if requested is not None:
         for name in table.FLAVOURS:
-            if given == name:
+            if requested == name:
                 return name
-        raise UsageError(f"{given!r} is not a toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
+        raise UsageError(f"{requested!r} is not a toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
     for name, flavour in table.FLAVOURS.items():
         if table.installed_version(name) is not None and (flavour.sms is None or sm in flavour.sms):
             return name

@@ -133,7 +133,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
         answer = partial(show.text, flags, for_people=builds.built)
-        snapshot.keep(workspace, verified_build.known(result), flags["arguments"], answer, other_files)
+        snapshot.keep(workspace, verified_build.as_repeated(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
 
 

@@ -89,7 +89,7 @@ file = _completer(lambda project, files: [], "file")
 class _Bash(BashComplete):
     """Completion in bash (rule 3)."""
 
-    _cut = 0
+    _prefix_length = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:
         words, incomplete = super().get_completion_args()

@@ -124,8 +124,8 @@ class Progress(Watcher):
         """One line for a step or other work. If `about` does not fit in `width`, it is cut or left out."""
         row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
         if width is not None:
-            left = width - len(click.unstyle(row)) - 2
-            about = fitted(about, left) if left >= LEAST_ABOUT else ""
+            free_columns = width - len(click.unstyle(row)) - 2
+            about = fitted(about, free_columns) if free_columns >= LEAST_ABOUT else ""
         return f"{row}  {terminal.dim(about)}" if about else row.rstrip()
 
     def _elapsed(self, name: str) -> str:

@@ -55,8 +55,8 @@ def write_output(
     changed = differing(project, files, digests)
     for turn in sorted({file.turn for file in changed}):
         write(project, [file for file in changed if file.turn == turn], store, learn)
-    wanted = {project / file.path for file in files}
+    new_paths = {project / file.path for file in files}
     for path in old_paths:
-        if path not in wanted:
+        if path not in new_paths:
             remove(path, project / root)
     return bool(changed)

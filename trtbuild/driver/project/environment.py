@@ -208,11 +208,11 @@ def check_releases(model: Model, facts: Facts) -> None:
 
 
 def check_targets(
-    models: Mapping[str, Model], wanted: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
+    models: Mapping[str, Model], engines: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
 ) -> None:
     """Raise EnvironmentFault if an engine has to be built, but no toolchain on this machine can build it."""
-    devices = device_sms() if wanted else ()
-    for model, target in wanted:
+    devices = device_sms() if engines else ()
+    for model, target in engines:
         version = table.installed_version(target.toolchain)
         try:
             planned = facts[model].toolchains[target].version

@@ -70,10 +70,10 @@ class StoreLookups:
     def record_of(self, recipe: Recipe) -> Record | None:
         return self._record(recipe.key, recipe)
 
-    def _record(self, key: str, wanted: Recipe | None) -> Record | None:
+    def _record(self, key: str, recipe: Recipe | None) -> Record | None:
         if key not in self._records:
             try:
-                self._records[key] = self._store.get_record(key, wanted)
+                self._records[key] = self._store.get_record(key, recipe)
             except EntryCorrupt:
                 self.corrupt.add(key)
                 self._records[key] = None
@@ -128,8 +128,8 @@ class StoreLookups:
 
     def seen_records(self) -> frozenset[str]:
         """The keys of all records that were looked up and found so far, including the links of chains."""
-        found = {key for key, record in self._records.items() if record is not None}
-        return frozenset(found | self._links.keys())
+        found_keys = {key for key, record in self._records.items() if record is not None}
+        return frozenset(found_keys | self._links.keys())
 
     def ahead(self, link: Recipe) -> Sequence[Dependency]:
         record = self._records.get(link.key)
@@ -246,10 +246,11 @@ class StoreLookups:
             self._trail.clear()
         return record
 
-    def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
-        """Put the tensors `wanted` of the weights file into the local store. Raises SourceError if the file has changed."""
-        table = self.weights_table(model) if wanted else None
-        missing = [sha256 for sha256 in wanted if not self._store.local.has(sha256)]  # the file is faster than a remote
+    def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
+        """Put tensors of the weights file into the local store, by digest. Raises SourceError if the file has changed."""
+        table = self.weights_table(model) if digests else None
+        # the file is faster than a remote, so only the local store counts
+        missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
         if model.weights is not None and table is not None and missing:
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
 

@@ -76,12 +76,12 @@ class WeightsFile:
         store.put_record(Record(recipe, {"table": output}), replace=True)
         return table
 
-    def keep(self, table: Mapping[str, Weight], wanted: Sequence[str], store: Store) -> None:
-        """Put the tensors of `table` with the digests `wanted` into the store.
+    def keep(self, table: Mapping[str, Weight], digests: Sequence[str], store: Store) -> None:
+        """Put the tensors of `table` with these digests into the store.
 
         Raises SourceError if the file does not match the table any more, and StoreUnavailable.
         """
-        missing = set(wanted)
+        missing = set(digests)
         with self._open() as descriptor:
             start, tensors = self._tensors(descriptor)
             for tensor in tensors:

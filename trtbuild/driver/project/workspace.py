@@ -118,7 +118,7 @@ class Workspace:
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
         """Raise EnvironmentFault if a step has to run that cannot run on this machine."""
-        wanted: list[tuple[str, Target]] = []
+        engines: list[tuple[str, Target]] = []
         requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():
             stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & requested_stages
@@ -134,8 +134,8 @@ class Workspace:
                 if step.stage not in requested_stages:
                     continue
                 if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
-                    wanted.append((name, targets[step.target]))
-        environment.check_targets(self.models, list(dict.fromkeys(wanted)), self.facts)
+                    engines.append((name, targets[step.target]))
+        environment.check_targets(self.models, list(dict.fromkeys(engines)), self.facts)
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""

@@ -243,10 +243,10 @@ class _SnapshotRows:
         elif kind == "file":
             self._add_file(name, seen)
 
-    def _add_file(self, name: str, wanted: str | None) -> None:
-        """Add a file that has to have the digest `wanted`; with None any content is accepted."""
+    def _add_file(self, name: str, expected: str | None) -> None:
+        """Add a file that has to have the digest `expected`. With None, any content is accepted."""
         if name not in self.files:
-            self.files[name] = null_build.identity(_verified_stat(self._path(name), wanted, self._workspace.digests))
+            self.files[name] = null_build.identity(_verified_stat(self._path(name), expected, self._workspace.digests))
 
     def _add_listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
@@ -264,10 +264,10 @@ class _SnapshotRows:
         self.links[dependency.name] = target
 
 
-def _verified_stat(path: str, wanted: str | None, digests: FileDigests) -> os.stat_result:
-    """The stat of a file with the digest `wanted`. Each later edit changes this stat."""
+def _verified_stat(path: str, expected: str | None, digests: FileDigests) -> os.stat_result:
+    """The stat of a file with the digest `expected`. Each later edit changes this stat."""
     known = digests.known(path)
-    if known is not None and known[0] == wanted:
+    if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()
     _require(stat.S_ISREG(status.st_mode))
@@ -276,7 +276,7 @@ def _verified_stat(path: str, wanted: str | None, digests: FileDigests) -> os.st
         time.sleep(2 * _FINE_NS / 1e9)
         status, now_ns = os.stat(path), time.time_ns()
         _require(_settled(status, now_ns))
-    _require(wanted is None or FileDigests(None).sha256(path) == wanted)
+    _require(expected is None or FileDigests(None).sha256(path) == expected)
     after = os.stat(path)
     _require(null_build.identity(after) == null_build.identity(status))
     return after

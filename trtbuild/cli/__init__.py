@@ -1,4 +1,4 @@
-"""The command line. `main` declares the commands; each calls the driver and shows the document that it returns.
+"""The command line. `main` declares the commands. Each command calls the driver, and shows the document that it gets.
 
 Packages, from the lowest layer: `terminal`, `screens`, `commands`.
 """

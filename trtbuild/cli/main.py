@@ -45,7 +45,7 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
     if version:
         from trtbuild.driver.project import versions
 
-        show.document(flags, versions.document(), lambda found: [f"trtbuild, version {found.trtbuild}"])
+        show.document(flags, versions.document(), lambda result: [f"trtbuild, version {result.trtbuild}"])
         context.exit(0)
     if context.invoked_subcommand is None:
         raise click.UsageError("Missing command.", context)
@@ -133,7 +133,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
         answer = partial(show.text, flags, for_people=builds.built)
-        snapshot.keep(workspace, verified_build.known(result), flags["arguments"], answer, other_files)
+        snapshot.keep(workspace, verified_build.as_repeated(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
 
 
@@ -226,11 +226,11 @@ def diff(first: str, second: str, flags: Flags) -> int:
     A and B are directories of packages, or names of models. A model stands for the package that would be built now. The
     exit status is 1 if they differ.
     """
-    from trtbuild.cli.screens import differences as shown
+    from trtbuild.cli.screens import differences as differences_screen
     from trtbuild.driver.answers import differences
 
     document = differences.diff(request(flags), first, second)
-    show.document(flags, document, shown.differing)
+    show.document(flags, document, differences_screen.differing)
     return 0 if document.same else 1
 
 
@@ -266,12 +266,12 @@ def schema(of_documents: bool, flags: Flags) -> int:
     if of_documents:
         from trtbuild.cli.commands import documents
 
-        found = documents.schema()
+        result = documents.schema()
     else:
         from trtbuild import manifest
 
-        found = manifest.schema()
-    terminal.answer(json.dumps(found, indent=2) + "\n")
+        result = manifest.schema()
+    terminal.answer(json.dumps(result, indent=2) + "\n")
     return 0
 
 
@@ -296,8 +296,8 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         if not had_stdout and (as_json or not {"-q", "--quiet"}.intersection(words)):
             raise EnvironmentFault("standard output is closed", hint="redirect it (>/dev/null), or use --quiet")
-        found = cli.main(words, prog_name="trtbuild", standalone_mode=False, obj={"arguments": list(words)})
-        return int(found or 0)
+        exit_code = cli.main(words, prog_name="trtbuild", standalone_mode=False, obj={"arguments": list(words)})
+        return int(exit_code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:

@@ -59,7 +59,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     show.document(
         flags,
         document,
-        lambda found: caches.verified(found) + (rebuilds.compared(found.rebuilt) if found.rebuilt else []),
+        lambda result: caches.verified(result) + (rebuilds.compared(result.rebuilt) if result.rebuilt else []),
     )
     return 0 if document.ok else 1
 

@@ -4,7 +4,7 @@ Rules
 1. Completion is quick and silent. It reads the manifests and the history, plans nothing, and imports neither torch nor
    TensorRT. After an error it offers no names.
 2. Names come from the manifests. Names of steps also come from the history, because some are known only after a build.
-3. bash splits words before and after an ``@`` (COMP_WORDBREAKS), which step ids have, so that the parts are joined again.
+3. bash splits a word before and after an ``@`` (COMP_WORDBREAKS). Step ids contain an ``@``, so the parts are joined again.
    Answers begin with the ``@``, because bash 5.2 inserts them at that place (readline's special prefix of host names).
 """
 
@@ -27,29 +27,29 @@ SHELLS = ("bash", "zsh", "fish")
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _quiet(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
+def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
     """A completer of the names that begin with the typed text, or of `kinds` (``dir``, ``file``) if no name does."""
 
     @functools.wraps(complete)
-    def quiet(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete_quietly(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             names = complete(*_project(context))
         except Exception:  # rule 1
             names = []
-        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type=kind) for kind in kinds]
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return items or [CompletionItem(incomplete, type=kind) for kind in kinds]
 
-    return quiet
+    return complete_quietly
 
 
 def _project(context: click.Context) -> tuple[Path, tuple[str, ...]]:
     """The project and the manifests that the earlier words name."""
     directory, files = ".", ()
-    at: click.Context | None = context
-    while at is not None:
-        directory = at.params.get("directory") or directory
-        files = at.params.get("files") or files
-        at = at.parent
+    current: click.Context | None = context
+    while current is not None:
+        directory = current.params.get("directory") or directory
+        files = current.params.get("files") or files
+        current = current.parent
     return Path(directory), files
 
 
@@ -71,36 +71,36 @@ def _steps(project: Path, files: tuple[str, ...]) -> list[str]:
     models = _models(project, files)
     steps = {f"{model}/{stage}" for model in models for stage in STAGES if stage not in ("convert", "engine")}
     try:
-        known = json.loads(read_regular(project / ".trtbuild" / "history.json"))
+        history = json.loads(read_regular(project / ".trtbuild" / "history.json"))
     except (OSError, ValueError):
-        known = {}
-    return [*models, *sorted(steps | {step for step in known if step.partition("/")[0] in models})]
+        history = {}
+    return [*models, *sorted(steps | {step for step in history if step.partition("/")[0] in models})]
 
 
-models = _quiet(_models)
-targets = _quiet(_targets)
-steps = _quiet(_steps)
+models = _completer(_models)
+targets = _completer(_targets)
+steps = _completer(_steps)
 #: A model, or the directory of a package.
-packages = _quiet(_models, "dir")
-directory = _quiet(lambda project, files: [], "dir")
-file = _quiet(lambda project, files: [], "file")
+packages = _completer(_models, "dir")
+directory = _completer(lambda project, files: [], "dir")
+file = _completer(lambda project, files: [], "file")
 
 
 class _Bash(BashComplete):
     """Completion in bash (rule 3)."""
 
-    _cut = 0
+    _prefix_length = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:
         words, incomplete = super().get_completion_args()
         while words and (words[-1] == "@" or incomplete.startswith("@")):
             if incomplete.startswith("@"):
-                self._cut = len(words[-1])
+                self._prefix_length = len(words[-1])
             incomplete = words.pop() + incomplete
         return words, incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        return super().format_completion(CompletionItem(item.value[self._cut :], type=item.type))
+        return super().format_completion(CompletionItem(item.value[self._prefix_length :], type=item.type))
 
 
 add_completion_class(_Bash)

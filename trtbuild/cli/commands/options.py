@@ -168,8 +168,8 @@ def common(command: Command) -> Command:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         inherited = (context.parent or context).obj or {}
-        own = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
-        flags = {**inherited, **{name: value for name, value in own.items() if value not in (None, ())}}
+        own_flags = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
+        flags = {**inherited, **{name: value for name, value in own_flags.items() if value not in (None, ())}}
         context.obj = flags
         return command(*args, flags=flags, **kwargs)
 

@@ -39,13 +39,13 @@ class Sections(_Command, click.Group):
     group_class = type  # subgroups are `Sections`, too
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        left = {name: command for name, command in self.commands.items() if not command.hidden}
-        width = max(len(name) for name in left)
+        remaining = {name: command for name, command in self.commands.items() if not command.hidden}
+        width = max(len(name) for name in remaining)
         limit = formatter.width - width - 6
         sections = SECTIONS if ctx.parent is None else {}  # `cache verify` is in no section, although `verify` is
-        rest = "Other" if sections else "Commands"
-        for title, names in {**sections, rest: tuple(left)}.items():
-            shown = [(name, left.pop(name)) for name in names if name in left]
+        rest_title = "Other" if sections else "Commands"
+        for title, names in {**sections, rest_title: tuple(remaining)}.items():
+            shown = [(name, remaining.pop(name)) for name in names if name in remaining]
             if shown:
                 with formatter.section(title):
                     formatter.write_dl(

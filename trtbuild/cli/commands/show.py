@@ -27,18 +27,18 @@ Document = TypeVar("Document")
 Flags = dict[str, Any]
 
 
-def document(flags: Flags, found: Document, for_people: Callable[[Document], list[str]]) -> None:
+def document(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> None:
     """Write a command's result to standard output."""
-    terminal.answer(text(flags, found, for_people))
+    terminal.answer(text(flags, result, for_people))
 
 
-def text(flags: Flags, found: Document, for_people: Callable[[Document], list[str]]) -> str:
+def text(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> str:
     """A command's result as it is written to standard output: JSON with `--json`, and lines otherwise."""
     if flags.get("as_json"):
-        return json.dumps(encode(found)) + "\n"
+        return json.dumps(encode(result)) + "\n"
     if flags.get("quiet"):
         return ""
-    return terminal.rendered("".join(f"{line}\n" for line in for_people(found)), sys.stdout)
+    return terminal.rendered("".join(f"{line}\n" for line in for_people(result)), sys.stdout)
 
 
 def problems(lines: Sequence[str]) -> None:
@@ -60,16 +60,16 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
     if as_json or command == "build":
         from trtbuild.driver.answers import report
 
-        found = report.failure_document(f"trtbuild.{command}/1", problem)
+        failure = report.failure_document(f"trtbuild.{command}/1", problem)
         if command == "build":
-            summary(found)
+            summary(failure)
         if as_json:
             with contextlib.suppress(TrtbuildError):  # the error may be about standard output
-                terminal.answer(json.dumps(encode(found)) + "\n")
+                terminal.answer(json.dumps(encode(failure)) + "\n")
     for text in problem.warnings if isinstance(problem, FrozenError) else ():
         _warn(text)
-    for one in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
-        terminal.say(f"{terminal.red('error')}: {one}")
+    for each_problem in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
+        terminal.say(f"{terminal.red('error')}: {each_problem}")
 
 
 def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -> None:

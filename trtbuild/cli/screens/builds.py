@@ -11,21 +11,21 @@ from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
 from trtbuild.store.layers.accounts import Account
 
-#: The largest number of listed outputs. The number of the others is shown.
+#: The largest number of outputs that are listed. If there are more, their number is shown.
 MOST_OUTPUTS = 20
 
 
-def built(found: Build) -> list[str]:
+def built(document: Build) -> list[str]:
     """The lines for standard output: outputs, warnings, and, if there was no error, the summary line."""
-    written = [entry for entry in found.outputs if entry.written]
-    lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, found.steps)
+    written = [entry for entry in document.outputs if entry.written]
+    lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, document.steps)
     if len(written) > MOST_OUTPUTS + 1:
         lines.append(terminal.dim(f"… and {len(written) - MOST_OUTPUTS:,} more outputs"))
-    if found.verification is not None:
-        lines += verifications.overview(found.verification)
-    lines += aligned(_remote(report) for report in found.remotes if _was_used(report))
-    lines += [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(found.warnings)]
-    return [*lines, _summary(found)] if found.ok else lines
+    if document.verification is not None:
+        lines += verifications.overview(document.verification)
+    lines += aligned(_remote(report) for report in document.remotes if _was_used(report))
+    lines += [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(document.warnings)]
+    return [*lines, _summary(document)] if document.ok else lines
 
 
 def _outputs(written: list[BuiltOutput], steps: Iterable[StepEntry]) -> list[str]:
@@ -56,31 +56,31 @@ def _remote(report: Account) -> tuple[str, str, str]:
     )
 
 
-def _summary(found: Build) -> str:
-    verdicts = Counter[str](step.verdict for step in found.steps)
+def _summary(document: Build) -> str:
+    verdicts = Counter[str](step.verdict for step in document.steps)
     counts = ", ".join(f"{verdicts[word]:,} {word}" for word in ("run", "hit", "failed", "skipped") if verdicts[word])
-    if not found.ok:
-        more = "; --keep-going builds everything that does not need the failed steps" if found.not_begun else ""
-        return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(found.duration_s)}{more}"
-    if not verdicts["run"] and not any(entry.written for entry in found.outputs):
+    if not document.ok:
+        more = "; --keep-going builds everything that does not need the failed steps" if document.not_begun else ""
+        return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(document.duration_s)}{more}"
+    if not verdicts["run"] and not any(entry.written for entry in document.outputs):
         # in ms, because a null build is short; `trtbuild.null_build` replaces this time by its own
-        return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {found.duration_s:.3f} s"
-    return f"{terminal.green('done')}: {counts} in {duration(found.duration_s)}"
+        return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {document.duration_s:.3f} s"
+    return f"{terminal.green('done')}: {counts} in {duration(document.duration_s)}"
 
 
-def failures(found: Build) -> list[str]:
-    """The lines for standard error: every error in full; errors with an equal text are grouped. Empty without errors."""
+def failures(document: Build) -> list[str]:
+    """The lines for standard error: every error in full. Errors with an equal text are grouped. Empty without errors."""
     steps_by_message: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for entry in found.errors:
+    for entry in document.errors:
         steps_by_message[_message(entry), entry.log or ""].append(entry.step or "")
     lines = []
     for (message, log), steps in steps_by_message.items():
-        named = few([step for step in steps if step])
-        head = f"{terminal.red('FAIL')} {named}" if named else terminal.red("error")
+        step_names = few([step for step in steps if step])
+        head = f"{terminal.red('FAIL')} {step_names}" if step_names else terminal.red("error")
         lines += [head, *(f"  {line}" for line in message.splitlines())]
         if log and log not in message:
             lines.append(f"  {terminal.dim(f'log: {log}')}")
-    return lines if found.ok else [*lines, _summary(found)]
+    return lines if document.ok else [*lines, _summary(document)]
 
 
 def _message(entry: ErrorEntry) -> str:

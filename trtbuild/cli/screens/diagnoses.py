@@ -9,15 +9,15 @@ from trtbuild.driver.doctor.examination import Diagnosis
 _MARKS = {"ok": terminal.green("ok     "), "warning": terminal.yellow("warning"), "problem": terminal.red("PROBLEM")}
 
 
-def diagnosed(found: Diagnosis) -> list[str]:
+def diagnosed(document: Diagnosis) -> list[str]:
     """A line for each check, and the numbers of problems and warnings."""
-    width = max(len(check.name) for check in found.checks)
+    width = max(len(check.name) for check in document.checks)
     lines = []
-    for check in found.checks:
+    for check in document.checks:
         lines.append(f"{_MARKS[check.status]}  {check.name:{width}}  {check.text}")
         if check.fix:
             lines.append(f"{'':{9 + width}}  → {check.fix}")
-    problems, warnings = (sum(check.status == word for check in found.checks) for word in ("problem", "warning"))
+    problems, warnings = (sum(check.status == word for check in document.checks) for word in ("problem", "warning"))
     if not problems and not warnings:
         return [*lines, "all is well"]
     return [*lines, f"{count(problems, 'problem')}, {count(warnings, 'warning')}"]

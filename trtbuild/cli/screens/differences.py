@@ -18,23 +18,23 @@ _FROM = {
 }
 
 
-def differing(found: Diff) -> list[str]:
+def differing(document: Diff) -> list[str]:
     """Both sides, their differences, and the number of differences."""
-    lines = [_side("a", found.a), _side("b", found.b)]
-    for area, entries in groupby(found.differences, key=lambda entry: entry.area):
+    lines = [_side("a", document.a), _side("b", document.b)]
+    for area, entries in groupby(document.differences, key=lambda entry: entry.area):
         lines.append(f"{terminal.bold(area)}:")
         for entry in entries:
             lines += _entry(entry)
-    differences = found.differences
+    differences = document.differences
     lines.append(count(len(differences), "difference") if differences else "no differences")
     return lines
 
 
 def _side(letter: str, side: Side) -> str:
-    known = _FROM[side.known_from]
+    description = _FROM[side.known_from]
     if side.known_from == "recipes" and not side.engine_recipes:
-        known = "by the keys of its engines; their records are not in this cache"
-    return f"{letter}: {side.kind} {terminal.bold(side.name)}, {known}"
+        description = "by the keys of its engines; their records are not in this cache"
+    return f"{letter}: {side.kind} {terminal.bold(side.name)}, {description}"
 
 
 def _entry(entry: Difference) -> list[str]:

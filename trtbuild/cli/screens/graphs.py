@@ -16,32 +16,32 @@ def graph_as(form: str) -> Callable[[Graph], list[str]]:
     return {"dot": _dot, "mermaid": _mermaid}.get(form, _text)
 
 
-def _text(found: Graph) -> list[str]:
+def _text(document: Graph) -> list[str]:
     before: dict[str, list[str]] = defaultdict(list)
-    for source, target in found.edges:
+    for source, target in document.edges:
         before[target].append(source)
     steps: dict[str, list[str]] = defaultdict(list)
-    for node in found.nodes:
+    for node in document.nodes:
         steps[node.model].append(node.id)
     lines: list[str] = []
     for model, names in steps.items():
         lines.append(terminal.bold(model))
         rows = []
         for name in names:
-            needs = [other.removeprefix(f"{model}/") for other in before[name]]
+            needs = [source_id.removeprefix(f"{model}/") for source_id in before[name]]
             rows.append((f"  {name.removeprefix(f'{model}/')}", terminal.dim(f"← {few(needs)}") if needs else ""))
         lines += aligned(rows)
     return lines
 
 
-def _dot(found: Graph) -> list[str]:
-    nodes = [f"  {json.dumps(node.id)} [shape=box];" for node in found.nodes]
-    edges = [f"  {json.dumps(source)} -> {json.dumps(target)};" for source, target in found.edges]
+def _dot(document: Graph) -> list[str]:
+    nodes = [f"  {json.dumps(node.id)} [shape=box];" for node in document.nodes]
+    edges = [f"  {json.dumps(source)} -> {json.dumps(target)};" for source, target in document.edges]
     return ["digraph trtbuild {", "  rankdir=LR;", *nodes, *edges, "}"]
 
 
-def _mermaid(found: Graph) -> list[str]:
-    names = {node.id: f"n{number}" for number, node in enumerate(found.nodes)}
-    nodes = [f'  {names[node.id]}["{node.id}"]' for node in found.nodes]
-    edges = [f"  {names[source]} --> {names[target]}" for source, target in found.edges if source in names]
+def _mermaid(document: Graph) -> list[str]:
+    names = {node.id: f"n{number}" for number, node in enumerate(document.nodes)}
+    nodes = [f'  {names[node.id]}["{node.id}"]' for node in document.nodes]
+    edges = [f"  {names[source]} --> {names[target]}" for source, target in document.edges if source in names]
     return ["flowchart LR", *nodes, *edges]

@@ -3,8 +3,8 @@
 Rules
 1. The summary never fails or delays a build: if the file cannot be written, there is no summary.
 2. The summary is appended in one write, because other commands of the step write to the file, too.
-3. GitHub drops a summary of more than 1 MiB for the whole step. So texts are cut, and long tables end with the number of
-   the other rows. If the file has not enough space left, only the first line is written, or nothing.
+3. GitHub drops the summary of a step that is larger than 1 MiB. So long texts are cut, and a long table ends with the
+   number of rows that it does not show. If the file has too little space left, only the first line is written, or nothing.
 4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
    entities, so that they are shown as text.
 """
@@ -45,12 +45,12 @@ def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 return False
-            if found.st_size + len(text) > LARGEST_BYTES:
+            if status.st_size + len(text) > LARGEST_BYTES:
                 text = b"\n" + text.strip().partition(b"\n")[0] + b"\n"
-            if found.st_size + len(text) > LARGEST_BYTES:
+            if status.st_size + len(text) > LARGEST_BYTES:
                 return False
             return os.write(descriptor, text) == len(text)
         finally:
@@ -89,7 +89,7 @@ def _models(steps: Sequence[StepEntry]) -> list[str]:
     if not by_model:
         return []
     header = ("model", "hits", "runs", "failed", "skipped", "hits from", "time saved")
-    rows = [_model_row(code(name), found) for name, found in list(by_model.items())[:MOST_MODELS]]
+    rows = [_model_row(code(name), model_steps) for name, model_steps in list(by_model.items())[:MOST_MODELS]]
     if len(by_model) > MOST_MODELS:
         rows.append((f"… and {len(by_model) - MOST_MODELS:,} more", "", "", "", "", "", ""))
     if len(by_model) > 1:
@@ -106,11 +106,11 @@ def _model_row(name: str, steps: Sequence[StepEntry]) -> tuple[str, ...]:
 
 def _saved_s(steps: Iterable[StepEntry]) -> float:
     """The sum of the original durations of all hits, in s. A key counts once, and not if it ran in this build."""
-    found = {step.key: step.saved_s for step in steps if step.verdict == "hit"}
+    saved_by_key = {step.key: step.saved_s for step in steps if step.verdict == "hit"}
     for step in steps:
         if step.verdict == "run":
-            found.pop(step.key, None)
-    return sum(found.values())
+            saved_by_key.pop(step.key, None)
+    return sum(saved_by_key.values())
 
 
 def _remotes(reports: Iterable[Account]) -> list[str]:
@@ -145,7 +145,7 @@ def _failures(document: Build | Failure) -> list[str]:
         place = ":".join(str(part) for part in (error.file, error.line) if part is not None)
         text = f"{place}: {error.text}" if place else error.text
         hint = f"\n→ {error.hint}" if error.hint else ""
-        rows.append((code(step) if step else "", plain(reasons.get(step, "")), lined(f"{text}{hint}")))
+        rows.append((code(step) if step else "", plain(reasons.get(step, "")), multiline(f"{text}{hint}")))
     if len(errors) > MOST_FAILURES:
         rows.append((f"… and {count(len(errors) - MOST_FAILURES, 'more error')}", "", ""))
     return _table(("failed step", "why it ran", "error"), rows)
@@ -167,11 +167,11 @@ def plain(text: str) -> str:
     line = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
     if len(line) > LONGEST_TEXT:
         line = f"{line[: LONGEST_TEXT - 1]}…"
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", line)
 
 
-def lined(text: str) -> str:
-    """As `plain`, for a message of several lines, which are also lines of the cell."""
+def multiline(text: str) -> str:
+    """Like `plain`, for a message of several lines. Each of them is a line of the cell."""
     lines = text.splitlines()
     shown = [plain(line) for line in (lines if len(lines) <= MOST_LINES + 2 else [*lines[:MOST_LINES], "…", lines[-1]])]
     return "<br>".join(line for line in shown if line)

@@ -21,40 +21,42 @@ _BAR, _GAP, _TOP = 16, 14, 64
 _LONGEST = 36
 
 
-def drawn(found: Bench) -> str:
+def drawn(document: Bench) -> str:
     """The picture of a ``trtbuild.bench/1`` document."""
-    runs = found.runs
-    points = [[run for run in runs if run.point == number] for number in range(len(found.points))]
-    held = max([1e-6, *(run.latency_ms.p90 for run in runs)])
-    longest = min(2 * held, max([1e-6, *(run.latency_ms.p99 for run in runs)]))
-    ticks = _ticks(longest)
+    runs = document.runs
+    points = [[run for run in runs if run.point == number] for number in range(len(document.points))]
+    largest_p90 = max([1e-6, *(run.latency_ms.p90 for run in runs)])
+    axis_end = min(2 * largest_p90, max([1e-6, *(run.latency_ms.p99 for run in runs)]))
+    ticks = _ticks(axis_end)
     scale = (_WIDTH - _LEFT - _RIGHT) / ticks[-1]
-    height = _TOP + sum(len(own) * _BAR + _GAP for own in points) + 34
+    height = _TOP + sum(len(point_runs) * _BAR + _GAP for point_runs in points) + 34
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
         'font-family="system-ui, sans-serif" font-size="12" role="img">',
-        f"<title>{escape(_title(found))}</title>",
+        f"<title>{escape(_title(document))}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="16" y="24" font-size="15" font-weight="600" fill="#1b1f24">{escape(_title(found))}</text>',
+        f'<text x="16" y="24" font-size="15" font-weight="600" fill="#1b1f24">{escape(_title(document))}</text>',
         *_legend(list(dict.fromkeys(run.runner for run in runs))),
         *_axis(ticks, scale, height),
     ]
     y = _TOP
-    for point, own in zip(found.points, points, strict=True):
-        middle = y + len(own) * _BAR / 2 + 4
+    for point, point_runs in zip(document.points, points, strict=True):
+        middle = y + len(point_runs) * _BAR / 2 + 4
         lines.append(
             f'<text x="{_LEFT - 10}" y="{middle:.1f}" text-anchor="end" fill="#1b1f24">{escape(label(point))}</text>'
         )
-        for run in own:
+        for run in point_runs:
             lines += _bar(run, y, scale)
             y += _BAR
         y += _GAP
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _title(found: Bench) -> str:
-    where = "the reference program on the CPU, no engine" if found.reference else f"{found.device}, {found.target}"
-    return f"{found.model}: latency of a call in ms ({where})"
+def _title(document: Bench) -> str:
+    where = (
+        "the reference program on the CPU, no engine" if document.reference else f"{document.device}, {document.target}"
+    )
+    return f"{document.model}: latency of a call in ms ({where})"
 
 
 def _legend(runners: list[str]) -> Iterator[str]:

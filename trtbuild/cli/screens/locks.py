@@ -16,10 +16,10 @@ _MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed":
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
-def locked(found: Locked) -> list[str]:
-    """The locked models, or the steps and differences because of which nothing was locked."""
-    path, missing = found.path, found.missing
-    differences = found.differences if found.existed else []
+def locked(document: Locked) -> list[str]:
+    """The locked models, or the missing steps and the differences that prevented the lock."""
+    path, missing = document.path, document.missing
+    differences = document.differences if document.existed else []
     if missing:
         shown = aligned([(f"  {step.id}", step.reason.text) for step in missing[:_MOST]])
         more = [f"  and {len(missing) - _MOST:,} more: trtbuild plan"] if len(missing) > _MOST else []
@@ -28,22 +28,22 @@ def locked(found: Locked) -> list[str]:
             *shown,
             *more,
             *_differing(differences),
-            _next(found),
+            _next(document),
         ]
-    if found.check:
-        if not found.ok:
-            what = "out of date" if found.existed else "missing"
-            return [f"{terminal.red(what)}: {path}", *_differing(differences), _next(found)]
-        return [f"{terminal.green('up to date')}: {path}", *_models(found)]
-    verb = "locked" if found.written else "nothing to change in"
-    return [f"{terminal.green(verb)}: {path}", *_models(found), *_differing(differences)]
+    if document.check:
+        if not document.ok:
+            state = "out of date" if document.existed else "missing"
+            return [f"{terminal.red(state)}: {path}", *_differing(differences), _next(document)]
+        return [f"{terminal.green('up to date')}: {path}", *_models(document)]
+    verb = "locked" if document.written else "nothing to change in"
+    return [f"{terminal.green(verb)}: {path}", *_models(document), *_differing(differences)]
 
 
-def _next(found: Locked) -> str:
-    return f"→ {', then '.join(found.next)}"
+def _next(document: Locked) -> str:
+    return f"→ {', then '.join(document.next)}"
 
 
-def _models(found: Locked) -> list[str]:
+def _models(document: Locked) -> list[str]:
     rows = [
         (
             f"  {model.model}",
@@ -51,7 +51,7 @@ def _models(found: Locked) -> list[str]:
             f"{count(model.engines, 'engine')}, {size(model.engine_bytes)}",
             few(model.targets),
         )
-        for model in found.models
+        for model in document.models
     ]
     return aligned(rows)
 

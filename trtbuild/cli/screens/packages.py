@@ -21,28 +21,28 @@ MOST_OPERATORS = 6
 def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
     """The function that shows the index of a package and, if required, the layers and trtexec commands of its engines."""
 
-    def lines(found: Inspection) -> list[str]:
-        result = _index(found)
+    def lines(document: Inspection) -> list[str]:
+        result = _index(document)
         if layers:
-            result += _each(found.engines, _layers)
+            result += _grouped_by_text(document.engines, _layers)
         if trtexec:
-            result += _each(found.engines, _trtexec)
+            result += _grouped_by_text(document.engines, _trtexec)
         return result
 
     return lines
 
 
-def _index(found: Inspection) -> list[str]:
-    index = found.package
-    lines = [f"{terminal.bold(found.path)}: model {index.model}, {index.precision}{_reference(index)}"]
+def _index(document: Inspection) -> list[str]:
+    index = document.package
+    lines = [f"{terminal.bold(document.path)}: model {index.model}, {index.precision}{_reference(index)}"]
     for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])
     lines += _section("profiles", [*_profiles(index)])
     for target in index.targets.values():
         lines += _target(target, index)
-    lines += _memory(found.memory, [profile.name for profile in index.profiles])
-    return [*lines, *_provenance(found.provenance, _NOT_VERIFIED.get(found.source, "trtbuild verify"))]
+    lines += _memory(document.memory, [profile.name for profile in index.profiles])
+    return [*lines, *_provenance(document.provenance, _NOT_VERIFIED.get(document.source, "trtbuild verify"))]
 
 
 def _reference(index: PackageIndex) -> str:
@@ -99,16 +99,16 @@ def _shape(shape: Sequence[Expression], dims: Sequence[PackedDim]) -> str:
 # -- other parts of a package
 
 
-def _memory(found: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[str]:
+def _memory(memory: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[str]:
     """The device memory of one execution context: a row for each engine, a column for each profile."""
-    if found is None:
+    if memory is None:
         return
-    if found.because is not None:
-        yield f"device memory: {found.because}"
+    if memory.because is not None:
+        yield f"device memory: {memory.because}"
         return
-    yield f"device memory of a context, {found.device}, target {found.target}"
+    yield f"device memory of a context, {memory.device}, target {memory.target}"
     rows = [("  profile", *profiles)] if len(profiles) > 1 else []
-    rows += [(f"  {name}", *map(size, sizes)) for name, sizes in found.contexts.items()]
+    rows += [(f"  {name}", *map(size, sizes)) for name, sizes in memory.contexts.items()]
     yield from aligned(rows, right=range(1, len(profiles) + 1))
 
 
@@ -119,12 +119,12 @@ _NOT_VERIFIED: Mapping[str | None, str] = {
 }
 
 
-def _provenance(found: Provenance, otherwise: str) -> Iterator[str]:
-    if found.void is not None:
-        yield f"not verified: {found.void}"
-    elif not found.verified:
-        yield terminal.dim(f"not verified: {otherwise}")
-    for entry in found.verified:
+def _provenance(provenance: Provenance, advice: str) -> Iterator[str]:
+    if provenance.void is not None:
+        yield f"not verified: {provenance.void}"
+    elif not provenance.verified:
+        yield terminal.dim(f"not verified: {advice}")
+    for entry in provenance.verified:
         yield _verified(summary(entry))
 
 
@@ -138,7 +138,7 @@ def _verified(entry: Summary) -> str:
     return f"{text}, {entry.finished}" if entry.finished else text
 
 
-def _each(engines: Sequence[InspectedEngine], make: Callable[[InspectedEngine], list[str]]) -> Iterator[str]:
+def _grouped_by_text(engines: Sequence[InspectedEngine], make: Callable[[InspectedEngine], list[str]]) -> Iterator[str]:
     """For each engine a heading and lines. Engines that differ only in their target have a common heading."""
     targets_by_text: dict[tuple[str, ...], list[str]] = {}
     for engine in engines:
@@ -153,14 +153,14 @@ def _layers(engine: InspectedEngine) -> list[str]:
     if not engine.layers:
         return ["the layers are not known"]
     rows = []
-    for module, of_module in groupby(engine.layers, key=lambda layer: layer.module):
-        layers = list(of_module)
+    for module, module_layers in groupby(engine.layers, key=lambda layer: layer.module):
+        layers = list(module_layers)
         operators = list(dict.fromkeys(layer.operator for layer in layers if layer.operator))
         first, last = layers[0].name, layers[-1].name
         names = first if first == last else f"{first} … {last}"
-        named = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
+        first_operators = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
         more = f" and {len(operators) - MOST_OPERATORS} more" if len(operators) > MOST_OPERATORS else ""
-        rows.append((_module(module), count(len(layers), "layer"), names, named + more))
+        rows.append((_module(module), count(len(layers), "layer"), names, first_operators + more))
     return aligned(rows)
 
 
@@ -177,9 +177,9 @@ def _operator(name: str) -> str:
 
 
 def _trtexec(engine: InspectedEngine) -> list[str]:
-    found = engine.trtexec
-    if found is None:
+    command = engine.trtexec
+    if command is None:
         return ["the source of this engine is not in this cache"]
-    lines = [found.tool, *(f"  {shlex.quote(argument)}" for argument in found.arguments)]
+    lines = [command.tool, *(f"  {shlex.quote(argument)}" for argument in command.arguments)]
     lines = [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
-    return [*lines, *(terminal.dim(f"# {text}") for text in found.differs)]
+    return [*lines, *(terminal.dim(f"# {text}") for text in command.differs)]

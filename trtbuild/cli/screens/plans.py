@@ -16,7 +16,7 @@ from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.driver.answers.documents import ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
 
-#: The largest number of rows of a model. The number of the others is shown.
+#: The largest number of rows of a model. If there are more, their number is shown.
 MOST_ROWS = 40
 
 #: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.
@@ -28,10 +28,10 @@ MOST_PARTS = 48
 Row = tuple[str, str, str]
 
 
-def planned(found: Plan) -> list[str]:
+def planned(document: Plan) -> list[str]:
     """A plan: the steps that would run and their reasons, and the number of hits."""
     by_model: dict[str, list[StepEntry]] = defaultdict(list)
-    for step in found.steps:
+    for step in document.steps:
         if step.verdict != "hit":
             by_model[step.model].append(step)
     models_by_rows: dict[tuple[Row, ...], list[str]] = defaultdict(list)
@@ -48,9 +48,9 @@ def planned(found: Plan) -> list[str]:
         ]
         if len(shown) < len(rows):
             lines.append(terminal.dim(f"  … and {len(rows) - len(shown):,} more rows"))
-    lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in found.errors]
+    lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in document.errors]
     todo = "" if lines else "nothing to run, "
-    return [*lines, *warned(found.warnings), f"plan: {todo}{_counts(found.steps)}"]
+    return [*lines, *warned(document.warnings), f"plan: {todo}{_counts(document.steps)}"]
 
 
 def warned(warnings: Iterable[str]) -> list[str]:
@@ -85,51 +85,51 @@ def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
         why = _reason(step.reason, model) if step.verdict == "run" else step.reason.text.replace(f"{model}/", "")
         targets.setdefault((step.verdict, step.stage, name, why), []).append(target)
     names: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
-    for (verdict, stage, name, why), places in targets.items():
-        names.setdefault((verdict, stage, why, tuple(places)), []).append(name)
+    for (verdict, stage, name, why), step_targets in targets.items():
+        names.setdefault((verdict, stage, why, tuple(step_targets)), []).append(name)
     rows: list[Row] = []
     waiting: list[str] = []
-    for (verdict, stage, why, where), parts in names.items():
-        text = _steps(stage, parts, [target for target in where if target])
+    for (verdict, stage, why, row_targets), parts in names.items():
+        text = _steps(stage, parts, [target for target in row_targets if target])
         if verdict == "unknown":
             waiting.append(text)
         else:
             rows.append((verdict, text, why))
-    if waiting:  # for the steps of the rows above
+    if waiting:  # they wait for the steps of the rows above
         rows.append(("unknown", ", ".join(waiting), ""))
     return rows
 
 
 def _steps(stage: str, names: Sequence[str], targets: Sequence[str]) -> str:
-    what = few([names[0], *(name.removeprefix(f"{stage}/") for name in names[1:])], 4)
+    text = few([names[0], *(name.removeprefix(f"{stage}/") for name in names[1:])], 4)
     if not targets:
-        return what
-    return f"{what} @{','.join(targets)}" if len(targets) <= 3 else f"{what} × {len(targets)} targets"
+        return text
+    return f"{text} @{','.join(targets)}" if len(targets) <= 3 else f"{text} × {len(targets)} targets"
 
 
 def _reason(reason: Reason, model: str) -> str:
     return brief(reason).replace(f"{model}/", "")
 
 
-def why(found: Why) -> list[str]:
+def why(document: Why) -> list[str]:
     """The reason for each step, with every changed part."""
     lines: list[str] = []
-    width = min(max((len(step.id) for step in found.steps), default=0), MOST_STEPS)
-    for step in found.steps:
+    width = min(max((len(step.id) for step in document.steps), default=0), MOST_STEPS)
+    for step in document.steps:
         last, reason = step.last_run, step.reason
         name = f"{step.id:{width}}".replace(step.id, terminal.bold(step.id), 1)
         if step.verdict == "hit":
             lines.append(f"{name}  {terminal.green('hit')}: {reason.text}")
             if last:
-                lines.append(f"    last ran in {duration(last.duration_s)}: {_since(last.reason)}")
+                lines.append(f"    last ran in {duration(last.duration_s)}: {_reason_text(last.reason)}")
                 lines += _changes(last.reason.changed)
         else:
-            lines.append(f"{name}  {terminal.yellow(step.verdict)}: {_since(reason)}")
+            lines.append(f"{name}  {terminal.yellow(step.verdict)}: {_reason_text(reason)}")
             lines += _changes(reason.changed)
-    return [*lines, *warned(found.warnings)]
+    return [*lines, *warned(document.warnings)]
 
 
-def _since(reason: Reason) -> str:
+def _reason_text(reason: Reason) -> str:
     """The reason, or the number of changed parts if a list of them follows."""
     changed = len(reason.changed)
     return f"{count(changed, 'part')} changed" if changed else reason.text
@@ -144,14 +144,14 @@ def _changes(changed: Sequence[Change]) -> list[str]:
     ]
 
 
-def status(found: Status) -> list[str]:
+def status(document: Status) -> list[str]:
     """One line for each model, and the number that is up to date. With many models, only those out of date are listed."""
-    models = found.models
-    current = sum(entry.up_to_date for entry in models)
+    models = document.models
+    up_to_date = sum(entry.up_to_date for entry in models)
     shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry.up_to_date]
     rows = [(terminal.bold(entry.model), _state(entry)) for entry in shown]
-    whole = f"{current:,} of {count(len(models), 'model')} up to date"
-    return [*aligned(rows), *warned(found.warnings), *([whole] if len(models) > 1 else [])]
+    total = f"{up_to_date:,} of {count(len(models), 'model')} up to date"
+    return [*aligned(rows), *warned(document.warnings), *([total] if len(models) > 1 else [])]
 
 
 def _state(entry: ModelStatus) -> str:

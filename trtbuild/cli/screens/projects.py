@@ -7,11 +7,11 @@ from trtbuild.cli.terminal.quantities import aligned
 from trtbuild.driver.answers.documents import NewProject
 
 
-def begun(found: NewProject) -> list[str]:
+def begun(document: NewProject) -> list[str]:
     """The result of ``trtbuild init``."""
     return [
-        *aligned([(entry.action, entry.path, entry.text) for entry in found.files]),
-        *(f"{terminal.yellow('warning')}: {text}" for text in found.warnings),
+        *aligned([(entry.action, entry.path, entry.text) for entry in document.files]),
+        *(f"{terminal.yellow('warning')}: {text}" for text in document.warnings),
         "next:",
-        *(f"  {command}" for command in found.next),
+        *(f"  {command}" for command in document.next),
     ]

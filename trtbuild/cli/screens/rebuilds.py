@@ -19,20 +19,20 @@ def compared(rebuilt: Rebuilt) -> list[str]:
         lines = [f"{terminal.green('equal')}: {sample}, byte for byte"]
     else:
         lines = [f"{terminal.yellow('nothing could be compared')}: {sample}"]
-    for each in different:
-        lines += _difference(each)
-    reasons = Counter(each.reason for each in rebuilt.unchecked)
+    for engine in different:
+        lines += _difference(engine)
+    reasons = Counter(engine.reason for engine in rebuilt.unchecked)
     return [*lines, *(f"  {number:,} not checked: {reason}" for reason, number in reasons.most_common())]
 
 
-def _difference(each: RebuiltEngine) -> list[str]:
+def _difference(engine: RebuiltEngine) -> list[str]:
     rows = [
-        ("    in the cache", each.recorded),
-        ("    built again", each.rebuilt),
-        ("    built by", each.builder or "(unknown)"),
-        ("    signed by", ", ".join(each.signed_by) or "nobody"),
+        ("    in the cache", engine.recorded),
+        ("    built again", engine.rebuilt),
+        ("    built by", engine.builder or "(unknown)"),
+        ("    signed by", ", ".join(engine.signed_by) or "nobody"),
     ]
-    hints = ["its record was moved to the quarantine"] if each.quarantined else []
-    hints += [f"remove ac/{each.key} from remote {name}" for name in each.remotes]
+    hints = ["its record was moved to the quarantine"] if engine.quarantined else []
+    hints += [f"remove ac/{engine.key} from remote {name}" for name in engine.remotes]
     hints.append("trtbuild build then builds the engine and its packages again")
-    return [f"  {each.step}", *aligned(rows), *(f"    → {hint}" for hint in hints)]
+    return [f"  {engine.step}", *aligned(rows), *(f"    → {hint}" for hint in hints)]

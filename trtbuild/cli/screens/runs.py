@@ -12,26 +12,26 @@ from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun, Run, 
 PERCENTILES = ("p50", "p90", "p99")
 
 
-def ran(found: Run) -> list[str]:
+def ran(document: Run) -> list[str]:
     """The device, the time of the first call, and a summary of each input and output."""
-    took = milliseconds(found.duration_s * 1e3)
-    lines = [f"{_head(found)}, {took} ms for the first call"]
-    if found.dims:
-        dims = ", ".join(f"{name} {size}" for name, size in found.dims.items())
-        profile = f", profile {found.profile}" if found.profile else ""
+    took = milliseconds(document.duration_s * 1e3)
+    lines = [f"{_head(document)}, {took} ms for the first call"]
+    if document.dims:
+        dims = ", ".join(f"{name} {size}" for name, size in document.dims.items())
+        profile = f", profile {document.profile}" if document.profile else ""
         lines.append(terminal.dim(f"{dims}{profile}"))
-    for kind, entries in (("inputs", found.inputs), ("outputs", found.outputs)):
+    for kind, entries in (("inputs", document.inputs), ("outputs", document.outputs)):
         lines += [kind, *aligned(_tensor(entry) for entry in entries)]
-    if found.output:
-        lines.append(f"written: {terminal.bold(found.output)}")
+    if document.output:
+        lines.append(f"written: {terminal.bold(document.output)}")
     return lines
 
 
-def _head(found: Run | Bench) -> str:
-    name = terminal.bold(found.model)
-    if found.reference:
-        return f"{name} on the CPU: the reference program in {found.computed_by}, no engine"
-    return f"{name} on {found.device}: engines of target {found.target}"
+def _head(document: Run | Bench) -> str:
+    name = terminal.bold(document.model)
+    if document.reference:
+        return f"{name} on the CPU: the reference program in {document.computed_by}, no engine"
+    return f"{name} on {document.device}: engines of target {document.target}"
 
 
 def _tensor(entry: TensorSummary) -> tuple[str, ...]:
@@ -50,29 +50,29 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def benched(found: Bench) -> list[str]:
+def benched(document: Bench) -> list[str]:
     """A row for each shape and runner, with percentiles of the latency and the speedup over eager PyTorch."""
-    lines = [f"{_head(found)} ({found.device_name})" if found.device_name else _head(found)]
+    lines = [f"{_head(document)} ({document.device_name})" if document.device_name else _head(document)]
     rows = [("  shape", "runner", *(f"{name} ms" for name in PERCENTILES), "calls/s", "", "first s")]
-    for number, point in enumerate(found.points):
-        rows += _rows(number, point, found.runs)
+    for number, point in enumerate(document.points):
+        rows += _rows(number, point, document.runs)
     lines += aligned(rows, right=(2, 3, 4, 5, 6, 7))
-    lines += [f"{terminal.yellow('warning')}: {text}" for text in found.warnings]
-    if found.plot:
-        lines.append(f"drawn: {terminal.bold(found.plot)}")
+    lines += [f"{terminal.yellow('warning')}: {text}" for text in document.warnings]
+    if document.plot:
+        lines.append(f"drawn: {terminal.bold(document.plot)}")
     return lines
 
 
 def _rows(number: int, point: BenchPoint, runs: Sequence[BenchRun]) -> Iterator[tuple[str, ...]]:
-    own = [run for run in runs if run.point == number]
-    eager = next((run for run in own if run.runner == "eager"), None)
-    for place, run in enumerate(own):
+    point_runs = [run for run in runs if run.point == number]
+    eager = next((run for run in point_runs if run.runner == "eager"), None)
+    for position, run in enumerate(point_runs):
         latency = run.latency_ms
         speedup = ""
         if eager is not None and run is not eager:
             speedup = f"{eager.latency_ms.p50 / latency.p50:.2f}× eager"
         yield (
-            f"  {label(point)}" if place == 0 else "",
+            f"  {label(point)}" if position == 0 else "",
             run.runner,
             *(milliseconds(getattr(latency, name)) for name in PERCENTILES),
             _rate(1e3 / latency.mean),

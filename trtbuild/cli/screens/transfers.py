@@ -21,53 +21,53 @@ _LIVE_S = 0.1
 _LOG_S = 10.0
 
 
-def pushed(found: CachePush) -> list[str]:
+def pushed(document: CachePush) -> list[str]:
     """The records that were sent to each remote, and those that were not sent."""
     rows = []
-    for remote in found.remotes:
-        there = f"{count(remote.records_there, 'record')}, {size(remote.bytes_there)} there already"
-        already_there = terminal.dim(there) if remote.records_there else ""
+    for remote in document.remotes:
+        already_text = f"{count(remote.records_there, 'record')}, {size(remote.bytes_there)} there already"
+        already_there = terminal.dim(already_text) if remote.records_there else ""
         rows.append(
             ("pushed", terminal.bold(remote.name), _moved(remote.records_sent, remote.bytes_sent), already_there)
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for each in found.not_sent:
-        by_reason.setdefault((each.remote, each.reason), []).append(each.step)
+    for record in document.not_sent:
+        by_reason.setdefault((record.remote, record.reason), []).append(record.step)
     failed = [
         (f"  {terminal.red('not sent')}", f"{few(sorted(steps))} to {remote}", reason)
         for (remote, reason), steps in by_reason.items()
     ]
-    missing = _missing(found.missing, "not built", "trtbuild build, then push again")
+    missing = _missing(document.missing, "not built", "trtbuild build, then push again")
     shown = {f"{remote}: {reason}" for remote, reason in by_reason}
-    warnings = [text for text in found.warnings if text.partition(" (")[0] not in shown and text not in shown]
+    warnings = [text for text in document.warnings if text.partition(" (")[0] not in shown and text not in shown]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
     return [*aligned(rows), *_shown(failed), *(hint if failed else []), *missing, *_warned(warnings)]
 
 
-def pulled(found: CachePull) -> list[str]:
+def pulled(document: CachePull) -> list[str]:
     """The records that each remote sent, and those that no remote has."""
-    rows = [("pulled", terminal.bold(remote.name), _moved(remote.records, remote.bytes)) for remote in found.remotes]
-    rows.append(("here already", "", count(found.present, "record")))
+    rows = [("pulled", terminal.bold(remote.name), _moved(remote.records, remote.bytes)) for remote in document.remotes]
+    rows.append(("here already", "", count(document.present, "record")))
     return [
         *aligned(rows),
-        *_missing(found.missing, "not there", "trtbuild build makes it here"),
-        *_warned(found.warnings),
+        *_missing(document.missing, "not there", "trtbuild build makes it here"),
+        *_warned(document.warnings),
     ]
 
 
-def exported(found: CacheExport) -> list[str]:
+def exported(document: CacheExport) -> list[str]:
     """The file that was written."""
-    rows = [("exported", terminal.bold(found.file), f"{count(found.records, 'record')}, {size(found.bytes)}")]
-    left_out = [(f"  {terminal.yellow('left out')}", f"record {each.key}", each.reason) for each in found.left_out]
-    return [*aligned(rows), *_shown(left_out), f"→ on the other machine: trtbuild cache import {found.file}"]
+    rows = [("exported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
+    left_out = [(f"  {terminal.yellow('left out')}", f"record {each.key}", each.reason) for each in document.left_out]
+    return [*aligned(rows), *_shown(left_out), f"→ on the other machine: trtbuild cache import {document.file}"]
 
 
-def imported(found: CacheImport) -> list[str]:
+def imported(document: CacheImport) -> list[str]:
     """The imported records of a bundle, and those that are not trusted."""
-    rows = [("imported", terminal.bold(found.file), f"{count(found.records, 'record')}, {size(found.bytes)}")]
-    if found.present:
-        rows.append(("here already", "", count(found.present, "record")))
-    untrusted = [(f"  {terminal.red('not trusted')}", f"record {each.key}", each.reason) for each in found.untrusted]
+    rows = [("imported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
+    if document.present:
+        rows.append(("here already", "", count(document.present, "record")))
+    untrusted = [(f"  {terminal.red('not trusted')}", f"record {each.key}", each.reason) for each in document.untrusted]
     hint = (
         ["→ add the signer's key to the trusted keys, or ask for a bundle with a trusted signature"]
         if untrusted
@@ -80,8 +80,8 @@ def _moved(records: int, size_bytes: int) -> str:
     return f"{count(records, 'record')}, {size(size_bytes)}"
 
 
-def _missing(missing: Sequence[MissingRecord], what: str, hint: str) -> list[str]:
-    rows = [(f"  {terminal.red(what)}", each.step, each.reason) for each in missing]
+def _missing(missing: Sequence[MissingRecord], label: str, hint: str) -> list[str]:
+    rows = [(f"  {terminal.red(label)}", record.step, record.reason) for record in missing]
     return [*_shown(rows), f"→ {hint}"] if rows else []
 
 
@@ -98,18 +98,18 @@ def _shown(rows: list[tuple[str, str, str]]) -> list[str]:
 def progress(flags: dict[str, Any]) -> Iterator[Progress]:
     """Show the progress of a transfer on standard error: one line that is overwritten, or a line every 10 s in a log."""
     live = terminal.can_be_live(sys.stderr)
-    every = _LIVE_S if live else _LOG_S
-    last, width = time.monotonic(), 0
+    interval_s = _LIVE_S if live else _LOG_S
+    last_update, width = time.monotonic(), 0
 
-    def report(what: str, done: int, total: int, unit: str) -> None:
-        nonlocal last, width
+    def report(activity: str, done: int, total: int, unit: str) -> None:
+        nonlocal last_update, width
         now = time.monotonic()
-        if flags.get("quiet") or now - last < every:
+        if flags.get("quiet") or now - last_update < interval_s:
             return
-        last = now
+        last_update = now
         share = f"{100 * done // total}%" if total else ""
         amount = f"{size(done)} of {size(total)}" if unit == "bytes" else f"{done:,} of {count(total, 'record')}"
-        line = f"{what}  {amount}  {share}"
+        line = f"{activity}  {amount}  {share}"
         with contextlib.suppress(OSError):
             if live:
                 sys.stderr.write(f"\r{line:{width}}")

@@ -13,18 +13,18 @@ from trtbuild.driver.answers.documents import Verification
 _BY = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
-def verified(found: Verification) -> list[str]:
+def verified(document: Verification) -> list[str]:
     """One line for each model and runner; below it the results that are wrong or were not compared."""
-    rows = [each for model in found.models for each in _model(model)]
+    rows = [each for model in document.models for each in _model(model)]
     lines = []
     for line, (_, notes) in zip(aligned(row for row, _ in rows), rows, strict=True):
         lines += [line, *notes]
-    return [*lines, _summary(found)]
+    return [*lines, _summary(document)]
 
 
-def overview(found: Verification) -> list[str]:
+def overview(document: Verification) -> list[str]:
     """The line of each model and runner, without details, as a part of a build's result."""
-    rows = [row for model in found.models for row, _ in _model(model)]
+    rows = [row for model in document.models for row, _ in _model(model)]
     return aligned([("verified", *row) for row in rows])
 
 
@@ -98,21 +98,21 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
     return [f"    {subject} {error_text(entry)}", *(f"    {line}" for line in advice(entry))]
 
 
-def _summary(found: Verification) -> str:
-    other_errors = len(found.errors) - sum(
-        model.status == "failed" for model in found.models
+def _summary(document: Verification) -> str:
+    other_errors = len(document.errors) - sum(
+        model.status == "failed" for model in document.models
     )  # errors that belong to none of these models
-    wrong = sum(not model.ok for model in found.models) + other_errors
-    total = count(len(found.models) + other_errors, "model")
+    wrong = sum(not model.ok for model in document.models) + other_errors
+    total = count(len(document.models) + other_errors, "model")
     if wrong:
-        return f"{terminal.red('failed')}: {wrong:,} of {total} in {duration(found.duration_s)}"
-    return f"{terminal.green('ok')}: {total} in {duration(found.duration_s)} (--seed {found.seed})"
+        return f"{terminal.red('failed')}: {wrong:,} of {total} in {duration(document.duration_s)}"
+    return f"{terminal.green('ok')}: {total} in {duration(document.duration_s)} (--seed {document.seed})"
 
 
-def failures(found: Verification) -> list[str]:
-    """The errors because of which a model was not compared."""
+def failures(document: Verification) -> list[str]:
+    """The errors that prevented the comparison of a model."""
     lines = []
-    for error in found.errors:
+    for error in document.errors:
         about = f"{error.package}: " if error.package else ""
         lines.append(f"{terminal.red('error')}: {about}{error.text}")
         lines += [f"  → {error.hint}"] if error.hint else []

@@ -52,7 +52,7 @@ class LiveProgress(Progress):
         self._begun = time.monotonic()
         #: Step id → its start time and its duration in the last build, in s.
         self._running: dict[str, tuple[float, float | None]] = {}
-        #: The rows of the area. Rich's thread reads them without our lock: a thread with our lock may wait for Rich's.
+        #: The rows of the area. Rich's thread reads them without `_lock`: a thread that holds `_lock` may wait for Rich.
         self._shown: tuple[tuple[str, tuple[float, float | None]], ...] = ()
         self._last_duration_s: LastDuration = lambda _: None
         self._phases: dict[str, float] = {}
@@ -65,8 +65,8 @@ class LiveProgress(Progress):
 
     def started(self, step: Step) -> None:
         with self._lock:
-            self._since[step.id] = time.monotonic()
-            self._running[step.id] = (self._since[step.id], self._last_duration_s(step.id))
+            self._start_times[step.id] = time.monotonic()
+            self._running[step.id] = (self._start_times[step.id], self._last_duration_s(step.id))
             self._shown = tuple(self._running.items())
             self._begin()
 
@@ -88,7 +88,7 @@ class LiveProgress(Progress):
 
     def work_started(self, name: str) -> None:
         with self._lock:
-            self._since[name] = time.monotonic()
+            self._start_times[name] = time.monotonic()
             self.phase_started(name)
 
     def work_finished(self, name: str, *, well: bool) -> None:
@@ -106,7 +106,7 @@ class LiveProgress(Progress):
 
     def phase_finished(self, name: str) -> None:
         with self._lock:
-            self._phases = {other: since for other, since in self._phases.items() if other != name}
+            self._phases = {phase: since for phase, since in self._phases.items() if phase != name}
             if not self._phases:
                 self._stop_timer()
 
@@ -173,8 +173,8 @@ class LiveProgress(Progress):
         frame = self._spinner[int(now * REFRESH) % len(self._spinner)]
         phases = [(name, (since, None)) for name, since in self._phases.items() if now - since > PATIENCE_S]
         running = [*phases, *self._shown]
-        most = max(1, height // 2 - 1)
-        shown = running if len(running) <= most else running[: most - 1]
+        most_rows = max(1, height // 2 - 1)
+        shown = running if len(running) <= most_rows else running[: most_rows - 1]
         rows = [self._running_row(step, now - since, last_s, frame, width) for step, (since, last_s) in shown]
         if len(shown) < len(running):
             rows.append(terminal.dim(cropped(f"     … and {len(running) - len(shown)} more", width - 1)))

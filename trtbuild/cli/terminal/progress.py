@@ -88,7 +88,7 @@ class Progress(Watcher):
     def __init__(self) -> None:
         self.tally = Tally()
         self._lock = threading.RLock()
-        self._since: dict[str, float] = {}
+        self._start_times: dict[str, float] = {}
 
     def planned(self, plan: ModelPlan) -> None:
         with self._lock:
@@ -96,7 +96,7 @@ class Progress(Watcher):
 
     def started(self, step: Step) -> None:
         with self._lock:
-            self._since[step.id] = time.monotonic()
+            self._start_times[step.id] = time.monotonic()
             self._say(self._row(terminal.dim("run "), "", step.id, brief(step.reason)))
 
     def finished(self, step: Step, ran: Ran) -> None:
@@ -112,7 +112,7 @@ class Progress(Watcher):
 
     def work_started(self, name: str) -> None:
         with self._lock:
-            self._since[name] = time.monotonic()
+            self._start_times[name] = time.monotonic()
             self._say(self._row(terminal.dim("run "), "", name))
 
     def work_finished(self, name: str, *, well: bool) -> None:
@@ -124,12 +124,12 @@ class Progress(Watcher):
         """One line for a step or other work. If `about` does not fit in `width`, it is cut or left out."""
         row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
         if width is not None:
-            left = width - len(click.unstyle(row)) - 2
-            about = fitted(about, left) if left >= LEAST_ABOUT else ""
+            free_columns = width - len(click.unstyle(row)) - 2
+            about = fitted(about, free_columns) if free_columns >= LEAST_ABOUT else ""
         return f"{row}  {terminal.dim(about)}" if about else row.rstrip()
 
     def _elapsed(self, name: str) -> str:
-        return duration(time.monotonic() - self._since.pop(name, time.monotonic()))
+        return duration(time.monotonic() - self._start_times.pop(name, time.monotonic()))
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # rule 2 of watchers

@@ -13,10 +13,10 @@ def duration(seconds: float) -> str:
     """``0.3 s``, ``42.0 s``, ``2 min 05 s``, ``1 h 02 min``."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    whole_seconds = round(seconds)
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min {whole_seconds % 60:02} s"
+    return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60:02} min"
 
 
 def size(size_bytes: float) -> str:

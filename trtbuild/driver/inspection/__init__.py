@@ -72,11 +72,11 @@ def _document(package: Package, name: str) -> Any:
 
 def _layers(package: Package, names: Any, target: str, partition: str) -> list[Layer]:
     """Return the layers of an engine; empty if the package's files do not list them."""
-    found = package.index.targets[target].layers.get(partition)
-    if found is None:
+    path = package.index.targets[target].layers.get(partition)
+    if path is None:
         return []
     try:
-        return layers(_document(package, found), names[target][partition])
+        return layers(_document(package, path), names[target][partition])
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 

@@ -30,7 +30,7 @@ def device_memory(path: Path) -> DeviceMemory:
             return _unknown("the GPU cannot be used")
         files = package.read(target.engines.values())
         version = None if target.runs_on_later else target.version
-        library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # `choose_target` found it
+        library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # `choose_target` has checked it
         contexts = {}
         for partition, plan in target.engines.items():
             engine = library.load_engine(files[plan])

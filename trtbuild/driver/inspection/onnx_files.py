@@ -39,10 +39,10 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     for target, entry in index.targets.items():
         for partition in entry.engines:
             parts = _recipe(subject, target, partition)
-            wanted = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
+            digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
             try:
-                store.bring(wanted)
-                model, *values = (store.get_bytes(sha256) for sha256 in wanted)
+                store.bring(digests)
+                model, *values = (store.get_bytes(sha256) for sha256 in digests)
             except BlobMissing as error:
                 raise BlobMissing(
                     f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",

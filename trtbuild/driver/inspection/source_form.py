@@ -13,7 +13,7 @@ _NETWORK, _ONNX = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
 
 def source_form(names: Any) -> GraphKindName | None:
-    """Return the kind of graph, from the document ``names.json`` of a package; None if it is not clear."""
+    """Return the kind of graph that the document ``names.json`` of a package shows; None if it is not clear."""
     try:
         operators = list(_operators(names))
     except (AttributeError, TypeError, IndexError):

@@ -2,7 +2,7 @@
 
 The flags come from NVIDIA/TensorRT's ``samples/common/sampleOptions.cpp`` (8.6 to 10), without the flags that TensorRT 11
 removed (migration guide 10.x to 11.x, "trtexec"), and from TensorRT-RTX's ``tensorrt_rtx`` (guide, "Using tensorrt_rtx").
-Settings without a flag are listed beside the command.
+`TrtexecCommand.differs` lists the settings without a flag.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _profiles(
     for number, profile in sorted(profiles.items(), key=lambda entry: int(entry[0])):
         if len(profiles) > 1:
             yield f"--profile={number}"
-        for which in ("min", "opt", "max"):
-            shapes = ",".join(f"{name}:{_shape(profile[name][which])}" for name in dynamic)
-            yield f"--{which}Shapes={shapes}"
+        for kind in ("min", "opt", "max"):
+            shapes = ",".join(f"{name}:{_shape(profile[name][kind])}" for name in dynamic)
+            yield f"--{kind}Shapes={shapes}"
 
 
 def _shape(sizes: Sequence[int]) -> str:
@@ -87,10 +87,12 @@ def _settings(settings: Mapping[str, Any], toolchain: ToolchainName, version: st
             continue
         choices = get_args(_TYPES[name])
         number = choices.index(value) if value in choices else None
-        argument = argument.format(_written(SETTINGS[name], value, toolchain, version), number=number)
-        pools = next((k for k, other in enumerate(arguments) if other.startswith(_POOLS)), None)
-        if argument.startswith(_POOLS) and pools is not None:  # trtexec reads this argument once
-            arguments[pools] += "," + argument.removeprefix(_POOLS)
+        argument = argument.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
+        pool_position = next(
+            (position for position, earlier in enumerate(arguments) if earlier.startswith(_POOLS)), None
+        )
+        if argument.startswith(_POOLS) and pool_position is not None:  # trtexec reads this argument once
+            arguments[pool_position] += "," + argument.removeprefix(_POOLS)
         else:
             arguments.append(argument)
     return arguments
@@ -108,7 +110,7 @@ def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _written(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
+def _formatted_value(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
     """Return the value of a setting as trtexec reads it. A pool's size without a unit would be in MiB."""
     match setting.sets:
         case MemoryPool():

@@ -1,6 +1,6 @@
-"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. One module for each kind.
+"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. Each kind has one module.
 
-Input: a package's record and index. Output: files in the project. `files` has the rules.
+The input is a package's record and index. The output is files in the project. The rules are in `files`.
 This package imports no other package of `driver`.
 """
 
@@ -48,15 +48,15 @@ def write_output(
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
-    `last` is the recipe of the package that was written before. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
+    `last` is the recipe of the package in the previous build. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
     OSError.
     """
-    old = KINDS[kind].before(project / root, files, last)
+    old_paths = KINDS[kind].before(project / root, files, last)
     changed = differing(project, files, digests)
     for turn in sorted({file.turn for file in changed}):
         write(project, [file for file in changed if file.turn == turn], store, learn)
-    wanted = {project / file.path for file in files}
-    for path in old:
-        if path not in wanted:
+    new_paths = {project / file.path for file in files}
+    for path in old_paths:
+        if path not in new_paths:
             remove(path, project / root)
     return bool(changed)

@@ -3,14 +3,15 @@
 Rules
 1. A file is written only if its content differs, so that `make` sees correct times. It is a copy, never a link to the
    store's file, because an edit of the output must not change the cache.
-2. Files are written in the order of their turns, files that name other files last (`OutputFile.turn`). Each is written
-   atomically. So a reader finds the old output, the new one, or an index whose digests do not match yet, but never a
-   damaged file that looks right. All files of a turn are durable before the next turn begins, even after a loss of power.
-   Files of one turn are written in parallel, so that their syncs overlap.
-3. Files of an earlier build that are not in this one are removed. They are the files that the existing index names. Raw
-   plans have no index; their files are the engines of the package's last recipe. Other files in the directory stay.
-4. The content depends only on the package's index and record, and the digests are known without reading other files. The
-   check for an unchanged build depends on that. (`pt2` has a separate record, used instead of the package's.)
+2. Files are written in the order of their turns (`OutputFile.turn`). Files that name other files have a later turn. Each
+   file is written atomically. So a reader finds the old output, the new output, or an index whose digests do not match
+   yet. A reader never finds a damaged file that looks valid. All files of a turn are durable before the next turn begins,
+   so this is also true after a loss of power. Files of one turn are written in parallel, so that their syncs overlap.
+3. Files of an earlier build that this build does not write are removed. The existing index names the files of the earlier
+   build. Raw plans have no index: their files are the engines in the package's last recipe. Other files in the directory
+   stay.
+4. The content of an output depends only on the package's index and record. Its digests are known without reading other
+   files. The check for an unchanged build relies on that. (`pt2` uses a separate record instead of the package's record.)
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class OutputFile:
     data: bytes | None = field(default=None, compare=False, repr=False)
 
 
-def made(path: str, data: bytes, turn: int = 0) -> OutputFile:
+def generated(path: str, data: bytes, turn: int = 0) -> OutputFile:
     """Return a file with the bytes `data`, which are not in the store."""
     return OutputFile(path, hashlib.sha256(data).hexdigest(), turn, data)
 
@@ -55,8 +56,8 @@ def made(path: str, data: bytes, turn: int = 0) -> OutputFile:
 def differing(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:
     """Return the files that are missing or have other content. Raises OSError for an unreadable file."""
     paths = {file: f"{project}/{file.path}" for file in files}
-    found = digests(list(paths.values()))
-    return [file for file in files if found[paths[file]] != file.sha256]
+    actual = digests(list(paths.values()))
+    return [file for file in files if actual[paths[file]] != file.sha256]
 
 
 def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:

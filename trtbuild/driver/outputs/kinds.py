@@ -25,7 +25,7 @@ class Kind(Protocol):
     def before(self, root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
         """Return the files that an earlier build wrote below `root`, as far as they are known.
 
-        Those that are not in `files` are removed. `last` is the recipe of the model's package in that build.
+        The caller removes those that are not in `files`. `last` is the recipe of the model's package in that build.
         """
 
 

@@ -24,13 +24,13 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 
 def files_below(root: str, digests: Mapping[str, str], record: Record) -> list[OutputFile]:
-    """Return the files with these SHA-256 by path, and then the index."""
+    """Return the files that `digests` names (path → SHA-256), and then the index."""
     base = str(PurePosixPath(root) / "_")[:-1]  # joined by hand: there may be thousands of files
-    found = [OutputFile(f"{base}{path}", sha256) for path, sha256 in sorted(digests.items())]
+    result = [OutputFile(f"{base}{path}", sha256) for path, sha256 in sorted(digests.items())]
     if NAMES not in digests:  # packages of step version 1
-        found.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))
-    found.append(OutputFile(f"{base}{INDEX}", record.outputs["index"].sha256, turn=1))
-    return found
+        result.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))
+    result.append(OutputFile(f"{base}{INDEX}", record.outputs["index"].sha256, turn=1))
+    return result
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:

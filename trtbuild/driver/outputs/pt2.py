@@ -3,8 +3,8 @@
 The file is ``<name>.pt2`` if there is one target. With several targets there is one ``<name>.<target>.pt2`` for each,
 because their partitions may differ.
 
-PyTorch makes the bytes, so they do not depend on the index alone. They are the blobs of a separate record (`recipe`), which
-is the `record` that `files` receives.
+PyTorch writes the bytes, so they do not depend on the index alone. They are the blobs of a separate record, whose recipe
+`recipe` returns. `files` receives this record as `record`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
     `versions` is None on a machine without torch, or without the lock file's version of torch. The recipe then finds files
     that any version of torch has written.
     """
-    made = keys.exported_file(package.outputs["index"].sha256, None if versions is None else versions.get("torch"))
-    return keys.exported_file_with_any_torch(made) if versions is None else made
+    exact_recipe = keys.exported_file(
+        package.outputs["index"].sha256, None if versions is None else versions.get("torch")
+    )
+    return keys.exported_file_with_any_torch(exact_recipe) if versions is None else exact_recipe
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trtbuild.core.partition.engine_text import EngineText
     from trtbuild.runtime.engines.engine_set import EngineSet
 
-#: (toolchain, version, GPU) → the engines that are open there, which share activation memory.
-_sets: dict[tuple[str, str, int], EngineSet] = {}
+#: (toolchain, version, GPU) → the open engines, which share activation memory.
+_engine_sets: dict[tuple[str, str, int], EngineSet] = {}
 
 
 def register() -> None:
@@ -66,12 +66,12 @@ def _engines(text: EngineText, ordinal: int) -> EngineSet:
     from trtbuild.toolchain.libraries import table
     from trtbuild.toolchain.running.execution import load_library
 
-    place = (text.toolchain, text.version, ordinal)
-    if place not in _sets:
+    key = (text.toolchain, text.version, ordinal)
+    if key not in _engine_sets:
         toolchain = next(name for name in table.FLAVOURS if name == text.toolchain)  # `choose_target` checked it
         library = load_library(toolchain, None if text.version_compatible else text.version)
-        _sets[place] = EngineSet(library, choose_memory(ordinal))
-    return _sets[place]
+        _engine_sets[key] = EngineSet(library, choose_memory(ordinal))
+    return _engine_sets[key]
 
 
 def _index(text: EngineText) -> PackageIndex:

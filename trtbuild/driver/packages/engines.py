@@ -14,7 +14,7 @@ from trtbuild.toolchain.running.execution import load_library
 
 
 class Engines(EngineSet):
-    """The engines from which `trtbuild.runtime.calls.loaded` makes parts. Raises ToolchainMissing and EnvironmentFault."""
+    """Implements `trtbuild.runtime.calls.loaded.Engines` for a package. Raises ToolchainMissing and EnvironmentFault."""
 
     def __init__(self, package: Package, target: PackedTarget, ordinal: int) -> None:
         toolchain = cast(ToolchainName, target.toolchain)

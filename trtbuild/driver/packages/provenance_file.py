@@ -49,10 +49,14 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
-        mine = {target for entry in entries if entry.by == "engine" for target in entry.targets}
-        kept = [old for old in _known(package) if _is_of_engines(package, old) and mine.isdisjoint(old["targets"])]
+        new_targets = {target for entry in entries if entry.by == "engine" for target in entry.targets}
+        kept = [
+            old
+            for old in _existing_entries(package)
+            if _is_about_same_engines(package, old) and new_targets.isdisjoint(old["targets"])
+        ]
         if entries or kept:
-            _write(package, [*map(_to_write, entries), *kept])
+            _write(package, [*map(_without_transient_fields, entries), *kept])
             return
     if folder is not None:
         (project / folder / provenance.NAME).unlink(missing_ok=True)
@@ -72,18 +76,18 @@ def remove_of(project: Path, plan: ModelPlan) -> None:
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
     """Write `entries` beside a package. Existing entries of other runners or targets stay."""
-    mine = [(entry.by, list(entry.targets)) for entry in entries]
-    kept = [old for old in _known(package) if (old.get("by"), old.get("targets")) not in mine]
-    _write(package, [*kept, *map(_to_write, entries)])
+    replaced = [(entry.by, list(entry.targets)) for entry in entries]
+    kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced]
+    _write(package, [*kept, *map(_without_transient_fields, entries)])
 
 
-def _known(package: Package) -> list[dict[str, Any]]:
+def _existing_entries(package: Package) -> list[dict[str, Any]]:
     """Return the existing entries about a package."""
-    known = provenance.parse(package.beside(provenance.NAME), package.digest).verified
-    return [dict(entry) for entry in known]
+    entries = provenance.parse(package.beside(provenance.NAME), package.digest).verified
+    return [dict(entry) for entry in entries]
 
 
-def _is_of_engines(package: Package, entry: Mapping[str, Any]) -> bool:
+def _is_about_same_engines(package: Package, entry: Mapping[str, Any]) -> bool:
     """Whether an entry is about engines that are byte for byte those of the package."""
     try:
         if entry["by"] != "engine" or not entry["targets"]:
@@ -96,13 +100,13 @@ def _is_of_engines(package: Package, entry: Mapping[str, Any]) -> bool:
         return False
 
 
-def _to_write(entry: CutEntry) -> dict[str, Any]:
+def _without_transient_fields(entry: CutEntry) -> dict[str, Any]:
     return {name: value for name, value in encode(entry).items() if name not in _TRANSIENT}
 
 
 def _write(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write the file if its content differs."""
-    place = package.path / provenance.NAME
+    path = package.path / provenance.NAME
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, entries))
     if package.beside(provenance.NAME) != data:
-        replace_file(place, data, durable=True)  # replaces a link instead of following it
+        replace_file(path, data, durable=True)  # replaces a link instead of following it

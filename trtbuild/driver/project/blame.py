@@ -1,7 +1,7 @@
 """Add the line of the manifest to the error of a failed step, if the error has no place yet.
 
-A stage does not know the manifest. The driver knows which field of the manifest a step depends on. Errors of the store and
-of this machine get no place, because no change of the manifest corrects them.
+A stage does not read the manifest. The driver finds the field of the manifest that a step depends on. Errors of the store
+and of this machine get no place, because no change of the manifest corrects them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Versions are read from metadata, not from imported modules. Reading metadata takes a millisecond and needs no GPU, but an
 import of torch takes seconds. The workers check that they load these versions.
 
-A version comes from the lock file, if that contains the model and target. Otherwise it is the pin of the target, or the
-installed version. A step is never run with another version than it was planned with; that is checked before any work.
+A version comes from the lock file, if the lock file contains the model and target. Otherwise it is the pin of the target,
+or the installed version. A step never runs with a version other than the planned one. This is checked before any step runs.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _TORCH = "'trtbuild[torch]'"
 
 def torch_versions() -> dict[str, str] | None:
     """The versions of Python and of `TORCH_SIDE`, or None if one of them is not installed."""
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in TORCH_SIDE:
         version = installed_version(name)
         if version is None:
             return None
-        found[name] = version
-    return found
+        versions[name] = version
+    return versions
 
 
 def missing_on_torch_side() -> list[str]:
@@ -57,12 +57,12 @@ def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts
     Raises ToolchainMissing if a toolchain is neither locked, pinned nor installed, and LockFileError if a pin differs from
     the lock.
     """
-    platform, here = table.host_platform(), torch_versions()
-    found: dict[str, Facts] = {}
+    platform, installed = table.host_platform(), torch_versions()
+    facts: dict[str, Facts] = {}
     toolchains: dict[tuple[Target, str | None], ToolchainFacts] = {}
     for model in models:
         locked = lock.models.get(model.name) if lock is not None else None
-        own: dict[Target, ToolchainFacts] = {}
+        model_toolchains: dict[Target, ToolchainFacts] = {}
         for target in model.targets:
             version = _locked_version(model, target, lock)
             if (target, version) not in toolchains:
@@ -71,17 +71,17 @@ def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts
                 except EnvironmentFault as error:
                     place_of_target(error, model, target)
                     raise
-            own[target] = toolchains[target, version]
-        versions = here if locked is None or here == locked.versions else None
+            model_toolchains[target] = toolchains[target, version]
+        versions = installed if locked is None or installed == locked.versions else None
         trace = _locked_trace(locked) if locked is not None else None
         sms = {target: table.built_sms(target) for target in model.targets}
-        found[model.name] = Facts(platform, versions, own, ENGINE_ENVIRONMENT, trace, sms)
-    return found
+        facts[model.name] = Facts(platform, versions, model_toolchains, ENGINE_ENVIRONMENT, trace, sms)
+    return facts
 
 
 def _locked_trace(locked: LockedModel) -> LockedTrace:
-    cuts = tuple(step.key for name, step in locked.steps.items() if stage_of(name) == "partition")
-    return LockedTrace(locked.trace, locked.versions, cuts)
+    partition_keys = tuple(step.key for name, step in locked.steps.items() if stage_of(name) == "partition")
+    return LockedTrace(locked.trace, locked.versions, partition_keys)
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
@@ -120,44 +120,46 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
     opset = table.opset(target.toolchain, version)
     if not flavour.needs_gpu:
         return ToolchainFacts(version, opset, flavour.default_workspace)
-    own = table.installed_version(target.toolchain) == version and bool(device_sms())
-    stand_in = None if own else table.stand_in(target.toolchain, version)
-    can_ask = own or stand_in is not None
+    has_own_parser = table.installed_version(target.toolchain) == version and bool(device_sms())
+    stand_in = None if has_own_parser else table.stand_in(target.toolchain, version)
+    can_ask = has_own_parser or stand_in is not None
     narrows = table.narrows_int64(target.toolchain, version)
     return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask, narrows)
 
 
 def check_torch_side(model: str, facts: Facts) -> None:
-    """Raise if `model` cannot be traced or converted on this machine. Raises ToolchainMissing or EnvironmentFault."""
+    """Raise ToolchainMissing or EnvironmentFault if this machine cannot trace or convert `model`."""
     if facts.versions is not None:
         return
     locked = facts.locked.versions if facts.locked is not None else {}
     missing = missing_on_torch_side()
     if missing:
-        are = "is" if len(missing) == 1 else "are"
-        wanted = " ".join(f"'{name}=={locked[name]}'" for name in missing if name in locked)
+        verb = "is" if len(missing) == 1 else "are"
+        requirements = " ".join(f"'{name}=={locked[name]}'" for name in missing if name in locked)
         raise ToolchainMissing(
-            f"model {model!r} has to be traced or converted, but {' and '.join(missing)} {are} not installed",
-            hint=f"pip install {wanted or _TORCH}",
+            f"model {model!r} has to be traced or converted, but {' and '.join(missing)} {verb} not installed",
+            hint=f"pip install {requirements or _TORCH}",
         )
-    here = torch_versions() or {}
-    other = [name for name in sorted({**locked, **here}) if locked.get(name) != here.get(name)]
-    versions = ", ".join(f"{name} {locked.get(name, '(none)')} (installed: {here.get(name, 'none')})" for name in other)
-    install = [f"'{name}=={locked[name]}'" for name in other if name in locked and name != "python"]
-    ways = [f"use Python {locked['python']}"] if "python" in other and "python" in locked else []
-    ways += [f"pip install {' '.join(install)}"] if install else []
+    installed = torch_versions() or {}
+    differing = [name for name in sorted({**locked, **installed}) if locked.get(name) != installed.get(name)]
+    versions = ", ".join(
+        f"{name} {locked.get(name, '(none)')} (installed: {installed.get(name, 'none')})" for name in differing
+    )
+    install = [f"'{name}=={locked[name]}'" for name in differing if name in locked and name != "python"]
+    remedies = [f"use Python {locked['python']}"] if "python" in differing and "python" in locked else []
+    remedies += [f"pip install {' '.join(install)}"] if install else []
     raise EnvironmentFault(
         f"model {model!r} has to be traced or converted, and {NAME} requires {versions}",
-        hint=f"{' and '.join(ways)}; or use the installed versions: {UPGRADE}",
+        hint=f"{' and '.join(remedies)}; or use the installed versions: {UPGRADE}",
     )
 
 
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
-    """Raise ToolchainMissing if `model` has to be partitioned for one of `toolchains` without an available parser."""
-    for target, found in facts.toolchains.items():
-        if target.toolchain in toolchains and not found.can_ask:
+    """Raise ToolchainMissing if one of `toolchains`, for which `model` has to be partitioned, has no available parser."""
+    for target, toolchain in facts.toolchains.items():
+        if target.toolchain in toolchains and not toolchain.can_ask:
             raise ToolchainMissing(
-                f"model {model!r} has to be partitioned for {target.toolchain} {found.version}, but no parser is "
+                f"model {model!r} has to be partitioned for {target.toolchain} {toolchain.version}, but no parser is "
                 f"available: the parser of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser can replace it, "
                 "is not installed",
                 hint="pip install 'trtbuild[rtx]'",
@@ -169,19 +171,21 @@ def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
 
     A locked step runs again with ``--force``, or if its results are missing.
     """
-    here = {target.toolchain: found for target, found in facts.toolchains.items() if found.parsers_differ}
+    by_toolchain = {
+        target.toolchain: toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ
+    }
     for step in steps:
         job = step.job
-        found = here.get(job.toolchain) if isinstance(job, PartitionJob) else None
-        if step.verdict != "run" or found is None or step.recipe is None or not isinstance(job, PartitionJob):
+        toolchain = by_toolchain.get(job.toolchain) if isinstance(job, PartitionJob) else None
+        if step.verdict != "run" or toolchain is None or step.recipe is None or not isinstance(job, PartitionJob):
             continue
-        asked = keys.stand_in_of(step.recipe)
-        own = None if found.stand_in is None else key_fields.fields_of(found.stand_in)
-        if (None if asked is None else dict(asked)) == own:
+        locked_parser = keys.stand_in_of(step.recipe)
+        available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)
+        if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
         raise EnvironmentFault(
             f"{step.id} has to run again ({step.reason.text}), and {NAME} contains its result with the parser of "
-            f"{_parser(asked, job)}; this machine has the parser of {_parser(own, job)}",
+            f"{_parser(locked_parser, job)}; this machine has the parser of {_parser(available_parser, job)}",
             hint=f"build it on a machine with that parser, or without --force; or replace the locked result: {UPGRADE}",
         )
 
@@ -195,36 +199,36 @@ def _parser(stand_in: Mapping[str, object] | None, job: PartitionJob) -> str:
 
 def check_releases(model: Model, facts: Facts) -> None:
     """Raise EnvironmentFault if a target's toolchain, installed or not, lacks a feature that the model needs."""
-    for target, found in facts.toolchains.items():
+    for target, toolchain in facts.toolchains.items():
         try:
-            table.check_release(target, model.builder, found.version, model.precision)
+            table.check_release(target, model.builder, toolchain.version, model.precision)
         except EnvironmentFault as error:
             place_of_target(error, model, target)
             raise
 
 
 def check_targets(
-    models: Mapping[str, Model], wanted: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
+    models: Mapping[str, Model], engines: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
 ) -> None:
-    """Raise EnvironmentFault if an engine has to be built that no toolchain on this machine can build."""
-    devices = device_sms() if wanted else ()
-    for model, target in wanted:
+    """Raise EnvironmentFault if an engine has to be built, but no toolchain on this machine can build it."""
+    devices = device_sms() if engines else ()
+    for model, target in engines:
         version = table.installed_version(target.toolchain)
         try:
             planned = facts[model].toolchains[target].version
             if target.version is None and version != planned:
-                raise _locked_to(target, planned, version)
+                raise _locked_version_missing(target, planned, version)
             table.check_target(target, models[model].builder, version, devices=devices)
         except EnvironmentFault as error:
             place_of_target(error, models[model], target)
             raise
 
 
-def _locked_to(target: Target, planned: str, version: str | None) -> ToolchainMissing:
-    here = f"{version} is" if version is not None else "it is not"
+def _locked_version_missing(target: Target, planned: str, version: str | None) -> ToolchainMissing:
+    actual = f"{version} is" if version is not None else "it is not"
     distribution = table.FLAVOURS[target.toolchain].distribution
     return ToolchainMissing(
         f"an engine for target {target.name!r} has to be built, and {NAME} requires {target.toolchain} {planned}; "
-        f"{here} installed",
+        f"{actual} installed",
         hint=f"pip install '{distribution}=={planned}'; or use the installed version: {UPGRADE}",
     )

@@ -64,11 +64,11 @@ class History:
         """The reason why the step's last result was not cached, or None."""
         if _UNCACHEABLE not in self._entries.get(step, ""):
             return None
-        found = self._entry(step).get("uncacheable")
-        return str(found) if found else None
+        reason = self._entry(step).get("uncacheable")
+        return str(reason) if reason else None
 
     def note(self, step: str, recipe: Recipe, ran: LastRun | None = None, uncacheable: str | None = None) -> None:
-        """Note a step's recipe, and its run `ran` if it was run now."""
+        """Note a step's recipe. `ran` describes its run, if the step has just run."""
         start = f'{{"recipe":{recipe.text},"ran":'
         if not ran and not uncacheable:
             old = self._entries.get(step, "")
@@ -90,14 +90,14 @@ class History:
             replace_file(self._path, f"{{\n{lines}\n}}".encode(), mode=0o600)
 
     def _entry(self, step: str) -> dict[str, Any]:
-        found = self._parsed.get(step)
-        if found is None:
-            found = {}
+        parsed = self._parsed.get(step)
+        if parsed is None:
+            parsed = {}
             with contextlib.suppress(ValueError, RecursionError):
-                entry = json.loads(self._entries.get(step, "{}"))
-                found = entry if isinstance(entry, dict) else {}
-            self._parsed[step] = found
-        return found
+                document = json.loads(self._entries.get(step, "{}"))
+                parsed = document if isinstance(document, dict) else {}
+            self._parsed[step] = parsed
+        return parsed
 
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode

@@ -1,13 +1,13 @@
 """The lock file of a project: reading it, writing it, and refusing records that differ from it.
 
 Rules
-1. If the digests of a record under a locked key differ from the locked ones, the record is not used. It counts as a miss,
-   and the new record replaces it.
-2. Exception: a local record of a toolchain whose builds are not reproducible. Building it again could not give the locked
-   bytes, so every build would build it again. If no remote has the locked record, the local one is used, with a warning.
-   With ``--frozen`` it is refused.
-3. If a build uses an engine that differs from the lock, that is a warning (`differing_engines`). The build is correct, but
-   it is not the locked release.
+1. If the digests of a record under a locked key differ from the locked ones, the record is not used. The lookup counts
+   as a miss, and the new record replaces this record.
+2. Exception: a local record of a toolchain whose builds are not reproducible. Without this exception every build would run
+   the step again, because another run does not give the locked bytes. If no remote has the locked record, the local record
+   is used, with a warning. With ``--frozen`` the local record is refused.
+3. A build warns of each engine that it uses and that differs from the lock (`differing_engines`). The build is correct,
+   but it is not the locked release.
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LockFileError(f"it cannot be read: {error.strerror or error}", file=_shown(project, path)) from error
+        raise LockFileError(
+            f"it cannot be read: {error.strerror or error}", file=_display_path(project, path)
+        ) from error
     from trtbuild.core.planning import lockfile  # imported late: most plans have no lock file
 
     try:
         text = data.decode().replace("\r\n", "\n")  # git on Windows may have changed the line ends
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise LockFileError("it is not UTF-8", file=_shown(project, path), line=line) from None
+        raise LockFileError("it is not UTF-8", file=_display_path(project, path), line=line) from None
     try:
         return LockFile(lockfile.from_text(text), hashlib.sha256(data).hexdigest())
     except LockFileError as error:
-        error.file = _shown(project, path)
+        error.file = _display_path(project, path)
         raise
 
 
@@ -78,7 +80,7 @@ def write(project: Path, lock: Lock) -> bool:
     return True
 
 
-def _shown(project: Path, path: Path) -> str:
+def _display_path(project: Path, path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.relative_to(project))
     return str(path)
@@ -90,8 +92,8 @@ class LockGuard:
     def __init__(self, lock: Lock, *, frozen: bool) -> None:
         self._lock = lock
         self._frozen = frozen
-        #: Keys of steps that are not reproducible, so no build can give the locked bytes.
-        self._lenient = frozenset(
+        #: Keys of locked steps that are not reproducible: another run does not give the locked bytes.
+        self._not_reproducible = frozenset(
             step.key
             for model in lock.models.values()
             for name, step in model.steps.items()
@@ -103,15 +105,15 @@ class LockGuard:
 
         `local`: the record is in the local store, and no remote has one that matches the lock.
         """
-        if local and not self._frozen and key in self._lenient:
+        if local and not self._frozen and key in self._not_reproducible:
             return None
         return self._lock.refusal(key, record)
 
 
 def _is_reproducible(targets: Mapping[str, LockedTarget], step: str) -> bool:
     """Whether building a step again gives the same bytes. A package is reproducible if all of its engines are."""
-    own = step.rpartition("@")[2]
-    entries = [targets[own]] if own in targets else targets.values()
+    target = step.rpartition("@")[2]
+    entries = [targets[target]] if target in targets else targets.values()
     return all(table.FLAVOURS[entry.toolchain].reproducible for entry in entries)
 
 

@@ -1,4 +1,4 @@
-"""`core.planning.model_plan.Lookups` over a store, the files of the project and its history.
+"""Implement `core.planning.model_plan.Lookups` with a store, the files of the project and its history.
 
 Each command has one instance. It reads each record and each file only once, so all plans of a build are consistent.
 """
@@ -49,16 +49,16 @@ class StoreLookups:
         self._trail = trail
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
-        self._small: dict[str, bytes] = {}
-        self._seen: dict[Dependency, str] = {}
-        self._tables: dict[str, Mapping[str, Weight]] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._observed: dict[Dependency, str] = {}
+        self._weights_tables: dict[str, Mapping[str, Weight]] = {}
         #: Weights file → the digest that this command uses.
         self.weights_digests: dict[str, str] = {}
         self._ran: set[str] = set()
-        #: Keys whose entry was damaged. It is in quarantine now, or is not used.
+        #: Keys with a damaged entry. The entry is in quarantine now, or is not used.
         self.corrupt: set[str] = set()
         #: Keys that were passed to `mark_damaged`.
-        self._unfit: set[str] = set()
+        self._damaged: set[str] = set()
         #: Key → the reason why its record is not trusted.
         self.untrusted: dict[str, str] = {}
 
@@ -70,10 +70,10 @@ class StoreLookups:
     def record_of(self, recipe: Recipe) -> Record | None:
         return self._record(recipe.key, recipe)
 
-    def _record(self, key: str, wanted: Recipe | None) -> Record | None:
+    def _record(self, key: str, recipe: Recipe | None) -> Record | None:
         if key not in self._records:
             try:
-                self._records[key] = self._store.get_record(key, wanted)
+                self._records[key] = self._store.get_record(key, recipe)
             except EntryCorrupt:
                 self.corrupt.add(key)
                 self._records[key] = None
@@ -90,32 +90,32 @@ class StoreLookups:
             self._store.expect(recipe.key for recipe in recipes())
 
     def blob(self, sha256: str) -> bytes:
-        if sha256 not in self._small:
-            self._small[sha256] = self._store.get_bytes(sha256)
-        return self._small[sha256]
+        if sha256 not in self._blobs:
+            self._blobs[sha256] = self._store.get_bytes(sha256)
+        return self._blobs[sha256]
 
     def has(self, sha256: str) -> bool:
         return self._store.has(sha256)
 
     def observe(self, dependency: Dependency) -> str:
-        if dependency not in self._seen:
-            self._seen[dependency] = self._observe(dependency)
-        return self._seen[dependency]
+        if dependency not in self._observed:
+            self._observed[dependency] = self._observe(dependency)
+        return self._observed[dependency]
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
         key = recipe.key
-        named, read = self._links.get(key), False
-        if named is None and self._trail is not None and key not in self._records:
+        dependencies, was_read = self._links.get(key), False
+        if dependencies is None and self._trail is not None and key not in self._records:
             self._links.update(self._trail.links(key, self._store.has_records))
-            named = self._links.get(key)
-        if named is None:
-            named = self._read_link(recipe)
-            read = True
-        if named is not None:
-            self._links[key] = named
+            dependencies = self._links.get(key)
+        if dependencies is None:
+            dependencies = self._read_link(recipe)
+            was_read = True
+        if dependencies is not None:
+            self._links[key] = dependencies
             if self._trail is not None:
-                self._trail.follow(key, named, read=read)
-        return named
+                self._trail.follow(key, dependencies, read=was_read)
+        return dependencies
 
     def _read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
         record = self.record(recipe.key)
@@ -128,8 +128,8 @@ class StoreLookups:
 
     def seen_records(self) -> frozenset[str]:
         """The keys of all records that were looked up and found so far, including the links of chains."""
-        found = {key for key, record in self._records.items() if record is not None}
-        return frozenset(found | self._links.keys())
+        found_keys = {key for key, record in self._records.items() if record is not None}
+        return frozenset(found_keys | self._links.keys())
 
     def ahead(self, link: Recipe) -> Sequence[Dependency]:
         record = self._records.get(link.key)
@@ -146,14 +146,14 @@ class StoreLookups:
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         if model.weights is None:
             return None
-        if model.weights not in self._tables:
+        if model.weights not in self._weights_tables:
             file = WeightsFile(model.weights, self._project / model.weights)
             digest = self.weights_digests[model.weights] = self._weights_digest(model, file)
             try:
-                self._tables[model.weights] = file.table(digest, self._store)
+                self._weights_tables[model.weights] = file.table(digest, self._store)
             except SourceError as error:
                 raise _weights_problem(model, error.text, error.hint) from error
-        return self._tables[model.weights]
+        return self._weights_tables[model.weights]
 
     def forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self._ran or key in self._ran:
@@ -176,15 +176,15 @@ class StoreLookups:
     # -- for a build
 
     def mark_damaged(self, key: str) -> None:
-        """Stop using a record, because its results are damaged. The next plan makes another one."""
+        """Stop using a record, because its results are damaged. The next plan runs the step again."""
         self.corrupt.add(key)
-        self._unfit.add(key)
+        self._damaged.add(key)
         self._records[key] = None
 
-    def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
-        """Store a link of a chain. If another build has stored the link meanwhile, that one is kept if it can be read."""
+    def write_link(self, recipe: Recipe, dependencies: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
+        """Store a link of a chain. If another build has stored a readable link meanwhile, the store keeps that link."""
         hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
-        output = self._store.put_bytes(link_bytes(named))
+        output = self._store.put_bytes(link_bytes(dependencies))
         self._records.pop(recipe.key, None)
         self._links.pop(recipe.key, None)
         if self._trail is not None:
@@ -192,7 +192,7 @@ class StoreLookups:
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
         self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable)
         if self.read_link(recipe) is None:
-            self._store.put_bytes(link_bytes(named))  # a damaged blob had this name, and is in quarantine now
+            self._store.put_bytes(link_bytes(dependencies))  # a damaged blob had this name, and is in quarantine now
 
     def save_trail(self) -> None:
         """Save the links that this command has followed, for the next command."""
@@ -201,7 +201,7 @@ class StoreLookups:
 
     def set_observed(self, observations: Sequence[Observation]) -> None:
         """Use the observations of a trace for the rest of this command."""
-        self._seen.update({seen.dependency: seen.seen for seen in observations})
+        self._observed.update({seen.dependency: seen.seen for seen in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
         """The current value of a dependency, which may differ from an earlier observation of this command."""
@@ -216,17 +216,19 @@ class StoreLookups:
         self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
-        """Note that a step was run in this build and made `record`, which may be missing in the store."""
+        """Note that a step ran in this build. Its `record` may be missing in the store."""
         self._ran.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 
     def made_meanwhile(self, plan: ModelPlan, step: Step) -> Record | None:
-        """The record of a step that had none when it was planned, if another build has stored it since; otherwise None.
+        """Look up a step's record again, if the step was planned without a record.
+
+        Returns the record if another build has stored it since; otherwise None.
 
         For a trace step the links are read again, because the trail may differ from them.
         """
         was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
-        if step.recipe is None or not was_missing or step.recipe.key in self._unfit:
+        if step.recipe is None or not was_missing or step.recipe.key in self._damaged:
             return None
         recipe = step.recipe
         if step.stage == "trace":
@@ -244,10 +246,11 @@ class StoreLookups:
             self._trail.clear()
         return record
 
-    def keep_file_weights(self, model: Model, wanted: Sequence[str]) -> None:
-        """Put the tensors `wanted` of the weights file into the local store. Raises SourceError if the file has changed."""
-        table = self.weights_table(model) if wanted else None
-        missing = [sha256 for sha256 in wanted if not self._store.local.has(sha256)]  # the file is faster than a remote
+    def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
+        """Put tensors of the weights file into the local store, by digest. Raises SourceError if the file has changed."""
+        table = self.weights_table(model) if digests else None
+        # the file is faster than a remote, so only the local store counts
+        missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
         if model.weights is not None and table is not None and missing:
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
 
@@ -265,6 +268,6 @@ class StoreLookups:
 
 
 def _weights_problem(model: Model, problem: str, hint: str | None) -> ManifestErrors:
-    at = model.places.get("weights", model.origin)
+    place = model.places.get("weights", model.origin)
     text = f"the weights file {model.weights!r} of model {model.name!r}: {problem}"
-    return ManifestErrors([Problem(at.file, at.line, at.column, text, hint)])
+    return ManifestErrors([Problem(place.file, place.line, place.column, text, hint)])

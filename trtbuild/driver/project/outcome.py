@@ -42,14 +42,15 @@ class Written:
 class Outcome:
     """The state of a build.
 
-    `plans`, `written` and `unwritten` are by model: the last plan, the outputs that are up to date, and the error that
-    prevented that. `ran` and `failed` are by step id. Only steps of `stages` are run.
+    `plans` has the last plan of each model. `written` has the outputs of each model that are up to date. `unwritten` has
+    the error of each model whose outputs could not be written. `ran` and `failed` are by step id. Only steps of `stages`
+    run.
     """
 
     plans: dict[str, ModelPlan]
     ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
     failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
-    #: Step id, or name of a model whose outputs are written → how often a blob that it needs could not be read.
+    #: Step id, or name of a model with outputs to write → how often a blob for the step or the outputs could not be read.
     retries: dict[str, int] = field(default_factory=dict)
     written: dict[str, list[Written]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
@@ -62,13 +63,13 @@ class Outcome:
 
     @property
     def not_begun(self) -> int:
-        """The number of steps that did not run only because another step failed, on which they do not depend."""
+        """The number of steps that did not start after a failure, although they do not depend on a failed step."""
         count = 0
         for plan in self.plans.values():
-            below: set[str] = set()
+            dependents: set[str] = set()
             for step in plan.steps.values():
-                if step.id in self.failed or not below.isdisjoint(step.after):
-                    below.add(step.id)
+                if step.id in self.failed or not dependents.isdisjoint(step.after):
+                    dependents.add(step.id)
                 elif self.failed and step.verdict == "run" and step.id not in self.ran and step.stage in self.stages:
                     count += 1
         return count

@@ -1,9 +1,9 @@
-"""The trail: a local copy of the chain links that the last plans followed, so that a chain is followed without reading it.
+"""The trail is a local copy of the chain links that the last plans followed. With it, a plan need not read them again.
 
 Rules
 1. A link names the dependencies to observe next. Its key contains all observations before it. A link is written only
-   once, so its content stays the same while its entry exists. So the store is asked only whether the entry exists. This
-   request also marks the entry as used, so that it is not collected before the trace at the end of the chain.
+   once, so its content stays the same while its entry exists. So a command asks the store only whether the entry
+   exists. This request also marks the entry as used, so that it is not collected before the trace at the end of the chain.
 2. The trail cannot change a result. A trace is found by the record at the end of the chain, whose recipe is compared with
    the current observations. A wrong link leads to no record, and so the step runs.
 3. Links are stored in the order in which they were followed, so that one request to the store covers many of them.
@@ -28,10 +28,10 @@ from trtbuild.regular import read_regular
 SCHEMA = "trtbuild.trail/1"
 MAX_LINKS = 100_000
 
-#: The most links in one request to the store.
+#: The largest number of links in one request to the store.
 AHEAD = 32
 
-Named = Sequence[Dependency]
+Dependencies = Sequence[Dependency]
 
 
 class Trail:
@@ -44,43 +44,43 @@ class Trail:
         self._path = state / "trail.json"
         self._policy = policy
         self._names: list[str] = []
-        self._known: dict[str, list[int]] | None = None
+        self._links: dict[str, list[int]] | None = None
         self._order: list[str] = []
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         self._dependencies: dict[int, Dependency] = {}
-        self._followed: dict[str, Named] = {}
+        self._followed: dict[str, Dependencies] = {}
         self._changed = False
 
-    def links(self, key: str, present: Callable[[Sequence[str]], Collection[str]]) -> dict[str, Named]:
+    def links(self, key: str, present: Callable[[Sequence[str]], Collection[str]]) -> dict[str, Dependencies]:
         """The link with this key and the links that were followed after it; empty for an unknown key.
 
-        `present` returns which of some keys the store contains. Other links are left out.
+        `present` gets keys, and returns those that the store contains. Links with other keys are left out.
         """
-        known = self._load()
-        place = self._places.get(key)
-        if place is None:
+        all_links = self._load()
+        position = self._positions.get(key)
+        if position is None:
             return {}
-        found: dict[str, Named] = {}
-        for name in present(self._order[place : place + AHEAD]):
+        followed: dict[str, Dependencies] = {}
+        for name in present(self._order[position : position + AHEAD]):
             with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):  # `forget` has removed it
-                found[name] = tuple(map(self._dependency, known[name]))
-        return {name: named for name, named in found.items() if named}
+                followed[name] = tuple(map(self._dependency, all_links[name]))
+        return {name: named for name, named in followed.items() if named}
 
-    def follow(self, key: str, named: Named, *, read: bool) -> None:
-        """Add a followed link. `read`: it was read from the store, because the trail did not contain it."""
+    def follow(self, key: str, named: Dependencies, *, read: bool) -> None:
+        """Add a followed link. `read` is whether it was read from the store, because the trail did not contain it."""
         self._followed[key] = named
         self._changed = self._changed or read
 
     def forget(self, key: str) -> None:
         """Remove a link that is written again."""
         self._load().pop(key, None)
-        self._places.pop(key, None)
+        self._positions.pop(key, None)
         self._followed.pop(key, None)
 
     def clear(self) -> None:
         """Remove all links, because one differs from its entry in the store."""
-        self._names, self._known, self._order = [], {}, []
-        self._places.clear()
+        self._names, self._links, self._order = [], {}, []
+        self._positions.clear()
         self._followed.clear()
         self._changed = True
 
@@ -105,24 +105,24 @@ class Trail:
             self._changed = False
 
     def _load(self) -> dict[str, list[int]]:
-        if self._known is None:
-            self._names, self._known = _read(self._path, self._policy)
-            self._order = list(self._known)
-            self._places = {key: place for place, key in enumerate(self._order)}
-        return self._known
+        if self._links is None:
+            self._names, self._links = _read(self._path, self._policy)
+            self._order = list(self._links)
+            self._positions = {key: position for position, key in enumerate(self._order)}
+        return self._links
 
     def _dependency(self, number: int) -> Dependency:
-        found = self._dependencies.get(number)
-        if found is None:
-            found = self._dependencies[number] = Dependency.from_part(self._names[number])
-        return found
+        dependency = self._dependencies.get(number)
+        if dependency is None:
+            dependency = self._dependencies[number] = Dependency.from_part(self._names[number])
+        return dependency
 
 
 def _read(path: Path, policy: str) -> tuple[list[str], dict[str, list[int]]]:
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_regular(path))
-        if isinstance(found, dict) and found.get("schema") == SCHEMA and found.get("believed", "") == policy:
-            names, links = found.get("names"), found.get("links")
+        document = json.loads(read_regular(path))
+        if isinstance(document, dict) and document.get("schema") == SCHEMA and document.get("believed", "") == policy:
+            names, links = document.get("names"), document.get("links")
             if isinstance(names, list) and isinstance(links, dict) and all(type(name) is str for name in names):
                 return names, links
     return [], {}

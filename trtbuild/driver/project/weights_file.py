@@ -5,7 +5,7 @@ these bytes.
 
 Rules
 1. The table is made while the whole file is read and hashed. So the table belongs to the bytes with that digest, even if
-   the file changes meanwhile. Usually the same reading also finds the file's digest for the first time.
+   the file changes meanwhile. Usually the file's digest is computed for the first time during the same read.
 2. A tensor is put into the store when an engine or a package needs it. It is stored under the digest of the bytes that are
    read then, and that digest has to match the table.
 3. The file is not memory-mapped. If the file is truncated meanwhile, the result is an error, and not a SIGBUS.
@@ -43,11 +43,11 @@ class WeightsFile:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
-        self._hashed_table: _Table | None = None
+        self._hashed_table: _TableBuilder | None = None
 
     def sha256(self, digests: FileDigests) -> str | None:
         """The file's digest, or None if the file does not exist. Raises OSError if it cannot be read."""
-        table: _Table | None = None
+        table: _TableBuilder | None = None
 
         def begin(descriptor: int) -> Consumer:
             nonlocal table
@@ -70,18 +70,18 @@ class WeightsFile:
             record = store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 return weights_from_json(json.loads(store.get_bytes(record.outputs["table"].sha256)))
-        found = self._hashed_table.weights() if self._hashed_table is not None else None
-        table = self._read(sha256) if found is None else found
+        hashed = self._hashed_table.weights() if self._hashed_table is not None else None
+        table = self._read(sha256) if hashed is None else hashed
         output = store.put_bytes(json.dumps(weights_to_json(table)).encode())
         store.put_record(Record(recipe, {"table": output}), replace=True)
         return table
 
-    def keep(self, table: Mapping[str, Weight], wanted: Sequence[str], store: Store) -> None:
-        """Put the tensors of `table` with the digests `wanted` into the store.
+    def keep(self, table: Mapping[str, Weight], digests: Sequence[str], store: Store) -> None:
+        """Put the tensors of `table` with these digests into the store.
 
         Raises SourceError if the file does not match the table any more, and StoreUnavailable.
         """
-        missing = set(wanted)
+        missing = set(digests)
         with self._open() as descriptor:
             start, tensors = self._tensors(descriptor)
             for tensor in tensors:
@@ -98,16 +98,16 @@ class WeightsFile:
     def _read(self, sha256: str) -> dict[str, Weight]:
         """The table, read from the file (rule 1)."""
         with self._open() as descriptor:
-            whole, table = hashlib.sha256(), self._begin(descriptor)
-            read_through(descriptor, whole.update, table.update)
+            file_hash, table = hashlib.sha256(), self._begin(descriptor)
+            read_through(descriptor, file_hash.update, table.update)
         weights = table.weights()
-        if whole.hexdigest() != sha256 or weights is None:
+        if file_hash.hexdigest() != sha256 or weights is None:
             raise self._changed()
         return weights
 
-    def _begin(self, descriptor: int) -> _Table:
+    def _begin(self, descriptor: int) -> _TableBuilder:
         start, tensors = self._tensors(descriptor)
-        return _Table(os.pread(descriptor, start, 0), tensors)
+        return _TableBuilder(os.pread(descriptor, start, 0), tensors)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[int]:
@@ -161,31 +161,31 @@ def _other_format(head: bytes, size: int) -> str | None:
     return _CHECKPOINT if head.startswith(_CHECKPOINTS) else None
 
 
-class _Table:
-    """Makes the table from the file's bytes in order: the header `head`, then the tensors, each of which is hashed."""
+class _TableBuilder:
+    """Builds the table from the file's bytes, in their order: the header `head`, then the tensors. Hashes each tensor."""
 
     def __init__(self, head: bytes, tensors: Sequence[Entry]) -> None:
         self._head = head
         self._header = bytearray()
         self._tensors = tensors
         self._digests = [hashlib.sha256() for _ in tensors]
-        self._left = [tensor.last - tensor.first for tensor in tensors]
-        self._number = 0
+        self._missing_bytes = [tensor.last - tensor.first for tensor in tensors]
+        self._current = 0
 
     def update(self, view: memoryview) -> None:
-        of_head = len(self._head) - len(self._header)
-        self._header += view[:of_head]
-        view = view[of_head:]
-        while view and self._number < len(self._left):
-            piece = view[: self._left[self._number]]
-            self._digests[self._number].update(piece)
-            self._left[self._number] -= len(piece)
-            self._number += self._left[self._number] == 0
+        missing_of_head = len(self._head) - len(self._header)
+        self._header += view[:missing_of_head]
+        view = view[missing_of_head:]
+        while view and self._current < len(self._missing_bytes):
+            piece = view[: self._missing_bytes[self._current]]
+            self._digests[self._current].update(piece)
+            self._missing_bytes[self._current] -= len(piece)
+            self._current += self._missing_bytes[self._current] == 0
             view = view[len(piece) :]
 
     def weights(self) -> dict[str, Weight] | None:
         """The table, or None if the bytes do not match the header."""
-        if self._header != self._head or any(self._left):
+        if self._header != self._head or any(self._missing_bytes):
             return None
         return {
             tensor.name: Weight(tensor.dtype, tensor.shape, digest.hexdigest())

@@ -49,9 +49,9 @@ def open_store(project: Path, configured: Configuration | None = None, root: Pat
 
     Raises ConfigurationError.
     """
-    found = configuration(project) if configured is None else configured
-    trust = trust_in(found.trust)
-    remotes = {settings: open_remote(settings, trust) for settings in found.remotes}
+    effective = configuration(project) if configured is None else configured
+    trust = trust_in(effective.trust)
+    remotes = {settings: open_remote(settings, trust) for settings in effective.remotes}
     return LayeredStore(
         open_local(project, trust) if root is None else LocalStore(root, trust),
         [remote for settings, remote in remotes.items() if settings.read],
@@ -65,7 +65,10 @@ def open_local(project: Path, trust: Trust | None = None) -> LocalStore:
 
 
 def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
-    """A remote cache. Sends no request. Raises ConfigurationError for an unknown scheme or a missing package."""
+    """A remote cache. This function sends no request.
+
+    Raises ConfigurationError for an unknown scheme or a missing package.
+    """
     from trtbuild.store.remote.store import RemoteStore
     from trtbuild.store.transports.kinds import open_transport
     from trtbuild.store.transports.patience import Patient
@@ -84,7 +87,7 @@ def trust_in(settings: TrustSettings) -> Trust:
 
 
 def file_digests(project: Path) -> FileDigests:
-    """The digests of files, kept in an index in the project's state."""
+    """The digests of files, from an index in the project's state."""
     return FileDigests(Index(project / STATE / "index"))
 
 
@@ -110,9 +113,9 @@ def _policy_text(trust: Trust) -> str:
     policy = trust.to_json()
     if policy is None:
         return ""
-    text = " ".join(sorted(f"{name}={part}" for name, of in policy.items() for part in _each(of)))
+    text = " ".join(sorted(f"{name}={part}" for name, value in policy.items() for part in _as_list(value)))
     return f"{text} on day {int(time.time() // 86400)}" if ";expires=" in text else text
 
 
-def _each(of: object) -> list[object]:
-    return of if isinstance(of, list) else [of]
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]

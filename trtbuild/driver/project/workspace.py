@@ -118,24 +118,24 @@ class Workspace:
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
         """Raise EnvironmentFault if a step has to run that cannot run on this machine."""
-        wanted: list[tuple[str, Target]] = []
-        asked = stages_until(self.request.until)
+        engines: list[tuple[str, Target]] = []
+        requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():
-            stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & asked
+            stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & requested_stages
             if stages - {"package"}:
                 environment.check_releases(self.models[name], self.facts[name])
             if stages & {"trace", "lower", "partition", "convert"}:
                 environment.check_torch_side(name, self.facts[name])
-            if "partition" in asked:
-                environment.check_parsers(name, self.facts[name], _to_cut(plan))
+            if "partition" in requested_stages:
+                environment.check_parsers(name, self.facts[name], _toolchains_to_partition_for(plan))
                 environment.check_asked_parsers(self.facts[name], plan.steps.values())
             targets = {target.name: target for target in self.models[name].targets}
             for step in plan.steps.values():
-                if step.stage not in asked:
+                if step.stage not in requested_stages:
                     continue
                 if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
-                    wanted.append((name, targets[step.target]))
-        environment.check_targets(self.models, list(dict.fromkeys(wanted)), self.facts)
+                    engines.append((name, targets[step.target]))
+        environment.check_targets(self.models, list(dict.fromkeys(engines)), self.facts)
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""
@@ -157,18 +157,18 @@ class Workspace:
         """
         if kind != "pt2":
             return record
-        found = self.exported_record(model, record)
-        if found is None:
+        exported = self.exported_record(model, record)
+        if exported is None:
             raise BlobMissing(f"the .pt2 file of model {model.name!r} has not been made yet")
-        return found
+        return exported
 
     def exported_record(self, model: Model, package: Record) -> Record | None:
         """The record of the ``.pt2`` files of a package, or None if there is no usable one."""
         recipe = outputs.pt2.recipe(package, self.facts[model.name].versions)
-        found = self.lookups.record_of(recipe)
-        if found is None or not found.recipe.same_as(recipe):
+        record = self.lookups.record_of(recipe)
+        if record is None or not record.recipe.same_as(recipe):
             return None
-        return found if all(self.lookups.has(output.sha256) for output in found.outputs.values()) else None
+        return record if all(self.lookups.has(output.sha256) for output in record.outputs.values()) else None
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
         """Write the outputs of a finished model that are not up to date. Raises BlobMissing, EntryCorrupt, OSError."""
@@ -197,10 +197,10 @@ class Workspace:
         if not self.lookups.has(record.outputs["index"].sha256):
             return False
         try:
-            found = self.files_of(model, record)
+            all_files = self.files_of(model, record)
         except (BlobMissing, EntryCorrupt):  # the index is in quarantine now, and is made again
             return False
-        return all(outputs.in_place(self.project, files, self.digests.sha256_many) for _, _, files in found)
+        return all(outputs.in_place(self.project, files, self.digests.sha256_many) for _, _, files in all_files)
 
 
 def no_project(folder: Path) -> UsageError:
@@ -211,15 +211,15 @@ def no_project(folder: Path) -> UsageError:
     return UsageError(f"there is no directory {str(folder)!r}", hint="-C names the project's directory")
 
 
-def _to_cut(plan: ModelPlan) -> set[str]:
-    """The toolchains that a model has to be partitioned for: those of partition steps that run, or may have to run."""
-    found: set[str] = set()
+def _toolchains_to_partition_for(plan: ModelPlan) -> set[str]:
+    """The toolchains of the partition steps of a model that run, or may have to run."""
+    toolchains: set[str] = set()
     for step in plan.steps.values():
         if step.stage == "partition" and step.verdict == "unknown":
-            found |= {target.toolchain for target in plan.model.targets}
+            toolchains |= {target.toolchain for target in plan.model.targets}
         elif isinstance(step.job, PartitionJob) and step.verdict == "run":
-            found.add(step.job.toolchain)
-    return found
+            toolchains.add(step.job.toolchain)
+    return toolchains
 
 
 def _selected(models: Sequence[Model], request: Request) -> dict[str, Model]:
@@ -230,16 +230,18 @@ def _selected(models: Sequence[Model], request: Request) -> dict[str, Model]:
     chosen = {name: by_name[name] for name in (request.models or by_name)}
     if not request.targets:
         return chosen
-    known = sorted({target.name for model in chosen.values() for target in model.targets})
+    target_names = sorted({target.name for model in chosen.values() for target in model.targets})
     for name in request.targets:
-        if name not in known:
-            raise UsageError(f"no target is called {name!r}", hint=suggestion(name, known, "targets"))
+        if name not in target_names:
+            raise UsageError(f"no target is called {name!r}", hint=suggestion(name, target_names, "targets"))
     return {
-        name: _for_targets(model, request.targets) for name, model in chosen.items() if _has(model, request.targets)
+        name: _for_targets(model, request.targets)
+        for name, model in chosen.items()
+        if _has_target(model, request.targets)
     }
 
 
-def _has(model: Model, targets: Sequence[str]) -> bool:
+def _has_target(model: Model, targets: Sequence[str]) -> bool:
     return any(target.name in targets for target in model.targets)
 
 
@@ -254,10 +256,8 @@ def _model_hint(name: str, models: Mapping[str, Model]) -> str:
     if any(target.name == name for model in models.values() for target in model.targets):
         return f"it is a target: --target {name}"
     path = name.rstrip("/")
-    of_output = next((model.name for model in models.values() for _, output in model.outputs if output == path), None)
-    return (
-        f"it is an output of model {of_output!r}: name the model" if of_output else suggestion(name, models, "models")
-    )
+    owner = next((model.name for model in models.values() for _, output in model.outputs if output == path), None)
+    return f"it is an output of model {owner!r}: name the model" if owner else suggestion(name, models, "models")
 
 
 def _shapes(model: Model) -> ShapePlan:

@@ -57,20 +57,20 @@ def bench(
     package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()
     points = _points(index, shapes, profile)
-    job = _job(request, package, name) if originals else None
+    job = _trace_job(request, package, name) if originals else None
     watcher, warnings = watcher or Watcher(), []
     with OnDevice(package, device=device, target=one_target(request)) as on_device, contextlib.ExitStack() as stack:
         loaded = on_device.loaded
         if loaded.is_reference:
             warnings.append(f"on the CPU {index.computed_by} computes the reference program: no engine is timed")
-        beside = None
+        original_process = None
         if job is not None:
             with watcher.work(f"load the module of {index.model}") as work:
-                beside = stack.enter_context(Originals(Path(request.project).absolute(), job, loaded.device))
-                work.failed = beside.refused is not None
-        runs, refused = _timed(on_device, index, points, beside, originals, budget, watcher)
-    about = beside.about if beside is not None else {}
-    warnings += [f"{' and '.join(runners)}: {why}" for why, runners in refused.items()]
+                original_process = stack.enter_context(Originals(Path(request.project).absolute(), job, loaded.device))
+                work.failed = original_process.refused is not None
+        runs, failures = _timed(on_device, index, points, original_process, originals, budget, watcher)
+    about = original_process.about if original_process is not None else {}
+    warnings += [f"{' and '.join(runners)}: {reason}" for reason, runners in failures.items()]
     return Bench(
         package=str(package.path),
         model=index.model,
@@ -102,12 +102,14 @@ def processor() -> str:
 
 def _points(index: PackageIndex, texts: Sequence[str], profile: str | None) -> list[Point]:
     """Return the points of the profiles and of the texts of ``--shape``. Equal shapes are one point with several labels."""
-    chosen = [profile_named(index, profile)] if profile is not None else list(index.profiles)
-    found = [(f"{one.name} {which}", shapes_of(index, {}, one, which)) for one in chosen for which in WHICH]
-    found += [("given", shapes_of(index, _given(index, text))) for text in texts]
+    profiles = [profile_named(index, profile)] if profile is not None else list(index.profiles)
+    labelled_shapes = [
+        (f"{entry.name} {kind}", shapes_of(index, {}, entry, kind)) for entry in profiles for kind in WHICH
+    ]
+    labelled_shapes += [("given", shapes_of(index, _parsed_shapes(index, text))) for text in texts]
     labels: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     by_shapes: dict[tuple[tuple[int, ...], ...], Mapping[str, tuple[int, ...]]] = {}
-    for label, shapes in found:
+    for label, shapes in labelled_shapes:
         key = tuple(shapes[entry.name] for entry in index.inputs)
         labels.setdefault(key, []).append(label)
         by_shapes[key] = shapes
@@ -118,49 +120,49 @@ def _label(names: Sequence[str]) -> str:
     """Return the labels of one point as one text: ``photo min, opt`` for two labels of a profile."""
     by_profile: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        profile, _, which = name.rpartition(" ")
-        by_profile.setdefault(profile, []).append(which)
-    return "; ".join(f"{profile} {', '.join(whichs)}".strip() for profile, whichs in by_profile.items())
+        profile, _, kind = name.rpartition(" ")
+        by_profile.setdefault(profile, []).append(kind)
+    return "; ".join(f"{profile} {', '.join(kinds)}".strip() for profile, kinds in by_profile.items())
 
 
-def _given(index: PackageIndex, text: str) -> dict[str, tuple[int, ...]]:
-    found = {}
+def _parsed_shapes(index: PackageIndex, text: str) -> dict[str, tuple[int, ...]]:
+    shapes = {}
     for item in text.split(","):
         name, equals, shape = item.partition("=")
         if not equals:
             raise UsageError(f"{text!r} names no input", hint="write --shape x=2x64, or x=2x64,mask=2")
-        found[check_name(index, name.strip())] = parse_shape(shape.strip())
-    return found
+        shapes[check_name(index, name.strip())] = parse_shape(shape.strip())
+    return shapes
 
 
 def _timed(
     on_device: OnDevice,
     index: PackageIndex,
     points: Sequence[Point],
-    beside: Originals | None,
+    original_process: Originals | None,
     originals: Sequence[str],
     budget: Budget,
     watcher: Watcher,
 ) -> tuple[list[BenchRun], dict[str, list[str]]]:
     """Return the latencies by runner and point, and reason → the runners that were dropped after a failure."""
     runs: dict[str, list[BenchRun]] = {runner: [] for runner in (OURS, *originals)}
-    refused: dict[str, list[str]] = {}
+    failures: dict[str, list[str]] = {}
     for number, point in enumerate(points):
         with watcher.work(f"time {point.label}"):
-            dropped = [runner for runners in refused.values() for runner in runners]
-            contenders: dict[str, Contender] = {OURS: _ours(on_device, index, point)}
-            if beside is not None:
+            dropped = [runner for runners in failures.values() for runner in runners]
+            contenders: dict[str, Contender] = {OURS: _package_contender(on_device, index, point)}
+            if original_process is not None:
                 shapes = [point.shapes[entry.name] for entry in index.inputs]
-                contenders |= {name: beside.runner(name, shapes) for name in originals if name not in dropped}
-            for runner, found in in_turns(contenders, budget).items():
-                if isinstance(found, Dropped):
-                    refused.setdefault(str(found), []).append(runner)
+                contenders |= {name: original_process.runner(name, shapes) for name in originals if name not in dropped}
+            for runner, result in in_turns(contenders, budget).items():
+                if isinstance(result, Dropped):
+                    failures.setdefault(str(result), []).append(runner)
                 else:
-                    runs[runner].append(BenchRun(runner=runner, point=number, **vars(found)))
-    return [run for of_runner in runs.values() for run in of_runner], refused
+                    runs[runner].append(BenchRun(runner=runner, point=number, **vars(result)))
+    return [run for runner_runs in runs.values() for run in runner_runs], failures
 
 
-def _ours(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
+def _package_contender(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
     arrays = {
         entry.name: on_device.put(made_up(entry.dtype, point.shapes[entry.name], seed, entry.range))
         for seed, entry in enumerate(index.inputs)
@@ -168,7 +170,7 @@ def _ours(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
     return Timed(lambda: on_device.run(arrays), on_device.wait)
 
 
-def _job(request: Request, package: Package, name: str) -> TraceJob:
+def _trace_job(request: Request, package: Package, name: str) -> TraceJob:
     """Return the job for the process of the original module. Raises UsageError if the project has no such PyTorch model."""
     workspace = Workspace(replace(request, models=(), targets=()))
     model = workspace.models.get(package.index.model)

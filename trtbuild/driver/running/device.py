@@ -75,8 +75,8 @@ def put_on(memory: Memory | None, tensor: HostTensor) -> Any:
             return memory.upload(data, tensor.dtype, memory.stream())
     import torch  # the reference program needs it anyway
 
-    made = torch.from_numpy(data.view("int16") if tensor.dtype == "bfloat16" else data)
-    return made.view(torch.bfloat16) if tensor.dtype == "bfloat16" else made
+    result = torch.from_numpy(data.view("int16") if tensor.dtype == "bfloat16" else data)
+    return result.view(torch.bfloat16) if tensor.dtype == "bfloat16" else result
 
 
 def _name(dtype: object) -> str:

@@ -2,9 +2,9 @@
 
 Rules
 1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16; its bits are kept as uint16.
-2. Reading a file never runs code from it: ``.npy`` and ``.npz`` are read without pickle, ``.safetensors`` by its format
-   (`trtbuild.core.values.safetensors`).
-3. Random values depend on the seed only, and lie in the input's range. Without a range, floats are normally distributed,
+2. Reading a file never runs code from it: NumPy reads ``.npy`` and ``.npz`` without pickle, and
+   `trtbuild.core.values.safetensors` parses ``.safetensors``.
+3. Random values depend on the seed only, and are in the input's range. Without a range, floats are normally distributed,
    integers are 0 and 1 (valid ids and masks), and bools are mixed.
 """
 
@@ -64,39 +64,39 @@ def require_numpy() -> Any:
     return numpy
 
 
-def made_up(dtype: str, shape: Sequence[int], seed: int, within: ValueRange | None = None) -> HostTensor:
+def made_up(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
     """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have."""
     numpy = require_numpy()
-    values, size = numpy.random.default_rng(seed), tuple(shape)
-    if within is not None:
-        made = _within(dtype, size, within, values)
+    generator, size = numpy.random.default_rng(seed), tuple(shape)
+    if value_range is not None:
+        data = _random_in_range(dtype, size, value_range, generator)
     elif dtype == "bool":
-        made = values.random(size) > 0.5
+        data = generator.random(size) > 0.5
     elif dtype == "bfloat16":
-        floats = numpy.asarray(values.standard_normal(size, dtype=numpy.float32))
-        made = (floats.view(numpy.uint32) >> 16).astype(numpy.uint16)
+        floats = numpy.asarray(generator.standard_normal(size, dtype=numpy.float32))
+        data = (floats.view(numpy.uint32) >> 16).astype(numpy.uint16)
     elif dtype.startswith("complex"):
-        made = (values.standard_normal(size) + 1j * values.standard_normal(size)).astype(dtype)
+        data = (generator.standard_normal(size) + 1j * generator.standard_normal(size)).astype(dtype)
     elif dtype.startswith("float") and hasattr(numpy, dtype):
-        made = numpy.asarray(values.standard_normal(size, dtype=numpy.float32)).astype(dtype)
+        data = numpy.asarray(generator.standard_normal(size, dtype=numpy.float32)).astype(dtype)
     elif dtype.startswith(("int", "uint")) and hasattr(numpy, dtype):
-        made = values.integers(0, 2, size).astype(dtype)
+        data = generator.integers(0, 2, size).astype(dtype)
     else:
         raise UsageError(f"random values of {dtype} are not supported", hint="give the input as a file")
-    return HostTensor(dtype, numpy.asarray(made))  # for shape (), numpy returns a number and not an array
+    return HostTensor(dtype, numpy.asarray(data))  # for shape (), numpy returns a number and not an array
 
 
-def _within(dtype: str, size: tuple[int, ...], ends: ValueRange, values: Any) -> Any:
-    """Return random values between the `ends`, both included, in the form of `HostTensor.data`."""
+def _random_in_range(dtype: str, size: tuple[int, ...], value_range: ValueRange, generator: Any) -> Any:
+    """Return random values in `value_range`, whose ends are included, in the form of `HostTensor.data`."""
     numpy = require_numpy()
-    low, high = ends
+    low, high = value_range
     if dtype.startswith(("int", "uint")):
-        return values.integers(low, high, size, dtype=dtype, endpoint=True)
-    share = numpy.asarray(values.random(size))
-    made = numpy.clip((1 - share) * low + share * high, low, high)  # high - low may be infinite
+        return generator.integers(low, high, size, dtype=dtype, endpoint=True)
+    fraction = numpy.asarray(generator.random(size))
+    result = numpy.clip((1 - fraction) * low + fraction * high, low, high)  # high - low may be infinite
     if dtype != "bfloat16":
-        return made.astype(dtype)
-    return (numpy.asarray(made.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)
+        return result.astype(dtype)
+    return (numpy.asarray(result.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)
 
 
 # -- files
@@ -114,8 +114,8 @@ def read(path: Path) -> dict[str, HostTensor]:
         if path.suffix == ".safetensors":
             return _read_safetensors(path, numpy)
         with open(open_regular(path), "rb") as file:
-            found = numpy.load(file, allow_pickle=False)
-            arrays = {"": found} if path.suffix == ".npy" else {name: found[name] for name in found.files}
+            loaded = numpy.load(file, allow_pickle=False)
+            arrays = {"": loaded} if path.suffix == ".npy" else {name: loaded[name] for name in loaded.files}
             return {name: _of_numpy(array, path) for name, array in arrays.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
@@ -133,11 +133,11 @@ def _of_numpy(array: Any, path: Path) -> HostTensor:
 
 
 def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
-    found = {}
+    tensors = {}
     for entry, raw in safetensors.tensors(read_regular(path)):
-        stored = numpy.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
-        found[entry.name] = HostTensor(entry.dtype, numpy.frombuffer(raw, stored).reshape(entry.shape))
-    return found
+        numpy_dtype = numpy.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
+        tensors[entry.name] = HostTensor(entry.dtype, numpy.frombuffer(raw, numpy_dtype).reshape(entry.shape))
+    return tensors
 
 
 def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
@@ -171,8 +171,8 @@ def _safetensors(tensors: Mapping[str, HostTensor], path: Path) -> bytes:
         if tensor.dtype not in _SAFETENSORS:
             raise UsageError(f"{path.suffix} files have no {tensor.dtype}", hint="write an .npz file")
         raw = numpy.ascontiguousarray(tensor.data).tobytes()
-        place = [offset, offset + len(raw)]
-        header[name] = {"dtype": _SAFETENSORS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+        data_offsets = [offset, offset + len(raw)]
+        header[name] = {"dtype": _SAFETENSORS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": data_offsets}
         pieces.append(raw)
         offset += len(raw)
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -1,8 +1,8 @@
 """The inputs of a call, from the texts of ``--input``.
 
-``name=file.npy``          one input from a file; if the file has several tensors, the one of that name
+``name=file.npy``          one input from a file; of several tensors in the file, the tensor of that name
 ``file.npz``               all inputs that the file contains, by name
-``name=random:2x3x64``     random values of this shape; with ``random`` alone, of a shape that fits the other inputs
+``name=random:2x3x64``     random values of this shape; ``random`` alone chooses a shape that fits the other inputs
 
 Inputs that are not given are random, within the range that the package declares.
 """
@@ -25,7 +25,7 @@ _RANDOM = "random"
 
 
 @dataclass(frozen=True)
-class Given:
+class InputValue:
     """An input's value and its source: a file's path, or ``random``."""
 
     tensor: HostTensor
@@ -40,24 +40,24 @@ def gather(
     profile: PackedProfile | None = None,
     which: str = "opt",
     seed: int = 0,
-) -> dict[str, Given]:
+) -> dict[str, InputValue]:
     """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError."""
-    files: dict[str, Given] = {}
+    files: dict[str, InputValue] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    named: set[str] = set()
+    given_names: set[str] = set()
     for text in texts:
-        for name, found in _parse(index, text, folder).items():
-            if name in named:
+        for name, parsed in _parse(index, text, folder).items():
+            if name in given_names:
                 raise UsageError(f"--input gives {name!r} twice")
-            named.add(name)
-            if isinstance(found, Given):
-                files[name], shapes[name] = found, found.tensor.shape
-            elif found is not None:
-                shapes[name] = found
-    whole = shapes_of(index, shapes, profile, which)
+            given_names.add(name)
+            if isinstance(parsed, InputValue):
+                files[name], shapes[name] = parsed, parsed.tensor.shape
+            elif parsed is not None:
+                shapes[name] = parsed
+    all_shapes = shapes_of(index, shapes, profile, which)
     return {
         entry.name: files.get(entry.name)
-        or Given(made_up(entry.dtype, whole[entry.name], seed + number, entry.range), _RANDOM)
+        or InputValue(made_up(entry.dtype, all_shapes[entry.name], seed + number, entry.range), _RANDOM)
         for number, entry in enumerate(index.inputs)
     }
 
@@ -79,25 +79,25 @@ def check_name(index: PackageIndex, name: str) -> str:
     return name
 
 
-def _parse(index: PackageIndex, text: str, folder: Path) -> dict[str, Given | tuple[int, ...] | None]:
+def _parse(index: PackageIndex, text: str, folder: Path) -> dict[str, InputValue | tuple[int, ...] | None]:
     """Return input → its value, its shape, or None (any shape), for one text of ``--input``."""
-    name, equals, what = text.partition("=")
+    name, equals, value = text.partition("=")
     if not equals:
-        return dict(_of_file(index, folder / text, text))
+        return dict(_inputs_from_file(index, folder / text, text))
     check_name(index, name)
-    if what == _RANDOM:
+    if value == _RANDOM:
         return {name: None}
-    if what.startswith(f"{_RANDOM}:"):
-        return {name: parse_shape(what.removeprefix(f"{_RANDOM}:"))}
-    if not what:
+    if value.startswith(f"{_RANDOM}:"):
+        return {name: parse_shape(value.removeprefix(f"{_RANDOM}:"))}
+    if not value:
         raise UsageError(f"--input {text} names no file", hint=f"{name}=FILE, {name}=random or {name}=random:2x3x64")
-    tensors = read(folder / what)
+    tensors = read(folder / value)
     if name in tensors or len(tensors) == 1:
-        return {name: Given(tensors[name] if name in tensors else next(iter(tensors.values())), what)}
-    raise UsageError(f"{what} has no tensor {name!r}", hint=suggestion(name, sorted(tensors), "tensors"))
+        return {name: InputValue(tensors[name] if name in tensors else next(iter(tensors.values())), value)}
+    raise UsageError(f"{value} has no tensor {name!r}", hint=suggestion(name, sorted(tensors), "tensors"))
 
 
-def _of_file(index: PackageIndex, path: Path, text: str) -> dict[str, Given]:
+def _inputs_from_file(index: PackageIndex, path: Path, text: str) -> dict[str, InputValue]:
     tensors = read(path)
     if "" in tensors:
         if len(index.inputs) != 1:
@@ -105,5 +105,5 @@ def _of_file(index: PackageIndex, path: Path, text: str) -> dict[str, Given]:
             raise UsageError(
                 f"{text} has one tensor, but {index.model!r} has the inputs {names}", hint=f"write NAME={text}"
             )
-        return {index.inputs[0].name: Given(tensors[""], text)}
-    return {check_name(index, name): Given(tensor, text) for name, tensor in tensors.items()}
+        return {index.inputs[0].name: InputValue(tensors[""], text)}
+    return {check_name(index, name): InputValue(tensor, text) for name, tensor in tensors.items()}

@@ -37,9 +37,9 @@ def run(
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)
     chosen = profile_named(index, profile) if profile is not None else None
-    given = gather(index, inputs, project, profile=chosen, which=which, seed=seed)
+    values = gather(index, inputs, project, profile=chosen, which=which, seed=seed)
     with OnDevice(package, device=device, target=one_target(request)) as on_device:
-        arrays = {name: on_device.put(found.tensor) for name, found in given.items()}
+        arrays = {name: on_device.put(value.tensor) for name, value in values.items()}
         started = time.perf_counter()
         results = on_device.run(arrays)
         on_device.wait()
@@ -48,8 +48,8 @@ def run(
         loaded = on_device.loaded
     if output is not None:
         write(project / output, outputs)
-    shapes = [given[entry.name].tensor.shape for entry in index.inputs]
-    number = choose_profile(index.profiles, shapes)
+    shapes = [values[entry.name].tensor.shape for entry in index.inputs]
+    profile_number = choose_profile(index.profiles, shapes)
     return Run(
         package=str(package.path),
         model=index.model,
@@ -57,10 +57,10 @@ def run(
         reference=loaded.is_reference,
         computed_by=index.computed_by if loaded.is_reference else None,
         target=loaded.target.name if loaded.target is not None else None,
-        profile=index.profiles[number].name if number is not None else None,
-        dims=described(index, {name: found.tensor.shape for name, found in given.items()}),
+        profile=index.profiles[profile_number].name if profile_number is not None else None,
+        dims=described(index, {name: value.tensor.shape for name, value in values.items()}),
         duration_s=round(duration_s, 6),
-        inputs=[_summary(name, found.tensor, found.source) for name, found in given.items()],
+        inputs=[_summary(name, value.tensor, value.source) for name, value in values.items()],
         outputs=[_summary(name, tensor) for name, tensor in outputs.items()],
         output=output,
     )
@@ -81,13 +81,13 @@ def _summary(name: str, tensor: HostTensor, source: str | None = None) -> Tensor
         values = numpy.abs(values)
     is_float = values.dtype.kind == "f"
     finite = values[numpy.isfinite(values)] if is_float else values
-    end = float if is_float else int
+    number_type = float if is_float else int
     return TensorSummary(
         name=name,
         dtype=tensor.dtype,
         shape=tensor.shape,
-        min=end(finite.min()) if finite.size else None,
-        max=end(finite.max()) if finite.size else None,
+        min=number_type(finite.min()) if finite.size else None,
+        max=number_type(finite.max()) if finite.size else None,
         mean=float(finite.mean(dtype=numpy.float64)) if finite.size else None,
         nan=int(numpy.isnan(values).sum()) if is_float else 0,
         inf=int(numpy.isinf(values).sum()) if is_float else 0,

@@ -1,9 +1,9 @@
-"""The shapes of a call: those that the user gives, and matching sizes of a profile for the others.
+"""The shapes of a call. The user gives some of them. For the other inputs, a profile gives matching sizes.
 
 Rules
 1. A given size sets its dim. Other dims have the size of a profile.
-2. The profile is the named one. Without a name, it is the first that accepts all given shapes, or the first of all if none
-   accepts them. Shapes that do not fit are not checked here; the call rejects them.
+2. The profile is the named profile. Without a name, it is the first profile that accepts all given shapes. If no profile
+   accepts them, it is the first profile. This module does not check whether shapes fit; the call rejects them if not.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ def shapes_of(
     index: PackageIndex, given: Mapping[str, Sequence[int]], profile: PackedProfile | None = None, which: str = "opt"
 ) -> dict[str, Shape]:
     """Return the shape of each input, for the `given` shapes and the min, opt or max (`which`) of a profile."""
-    chosen = profile or next((one for one in index.profiles if _takes(index, one, given)), index.profiles[0])
-    own = {entry.name: tuple(getattr(ranges, which)) for entry, ranges in zip(index.inputs, chosen.shapes, strict=True)}
-    units = _units(index, own) | _units(index, given)
+    chosen = profile or next(
+        (candidate for candidate in index.profiles if _accepts(index, candidate, given)), index.profiles[0]
+    )
+    profile_shapes = {
+        entry.name: tuple(getattr(ranges, which)) for entry, ranges in zip(index.inputs, chosen.shapes, strict=True)
+    }
+    units = _units(index, profile_shapes) | _units(index, given)
     symbols = [units.get(number, 1) for number in range(len(index.dims))]
     return {
         entry.name: tuple(given[entry.name])
@@ -50,7 +54,7 @@ def described(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[
     return {dim.name: units[number] * dim.multiple_of for number, dim in enumerate(index.dims) if number in units}
 
 
-def _takes(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Sequence[int]]) -> bool:
+def _accepts(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Sequence[int]]) -> bool:
     for entry, ranges in zip(index.inputs, profile.shapes, strict=True):
         shape = given.get(entry.name)
         if shape is not None and (
@@ -63,13 +67,13 @@ def _takes(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Sequ
 
 def _units(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int, int]:
     """Return symbol → its size in the graph's units, for all symbols that follow from `shapes`."""
-    found: dict[int, int] = {}
+    units: dict[int, int] = {}
     for entry in index.inputs:
         for size, expression in zip(shapes.get(entry.name, ()), entry.shape, strict=False):
-            known = _unit(expression)
-            if known is not None:
-                found.setdefault(known[0], size // known[1])
-    return found
+            unit = _unit(expression)
+            if unit is not None:
+                units.setdefault(unit[0], size // unit[1])
+    return units
 
 
 def _unit(expression: Expression) -> tuple[int, int] | None:

@@ -1,6 +1,6 @@
 """The model that Triton's Python backend runs for a package (`trtbuild.driver.outputs.triton.served`).
 
-Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The package lies beside ``model.py``.
+Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The package is beside ``model.py``.
 
 Rules
 1. Inputs that are on the model's GPU are used without a copy. Other inputs are copied to it, by torch if it is installed
@@ -42,12 +42,12 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request."""
-        return [self._answer(request) for request in requests]
+        return [self._response(request) for request in requests]
 
     def finalize(self) -> None:
         self._loaded.close()
 
-    def _answer(self, request: Any) -> Any:
+    def _response(self, request: Any) -> Any:
         utils, loaded = self._utils, self._loaded
         try:
             inputs = {

@@ -10,7 +10,7 @@ Rules
 3. Targets are the index of each package (the last file of a package that is written) and each raw plan.
    ``--depfile-target`` replaces them. It is meant for a stamp file: a file with unchanged content keeps its old time, so
    only a stamp shows when the build was last checked (docs/make.md).
-4. Names are those that make would use: relative to the directory where trtbuild was called, independent of ``-C``. A name
+4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. A name
    is absolute if the file is neither below that directory nor in the project.
 5. The file is written atomically after a successful build, and only if it changes. A failed build has an incomplete list
    of files, so the depfile of the last successful build stays.
@@ -64,35 +64,42 @@ class Depfile:
 
         Raises UsageError if the file cannot be written.
         """
-        names = _Names(workspace.project)
+        names = _MakeNames(workspace.project)
         plans = result.outcome.plans.values()
-        read = [*_manifests(workspace), *(name for plan in plans for name in _read_by(plan, workspace, result))]
-        targets = self._targets or [names.of(name) for plan in plans for name in _outputs(plan, workspace)]
+        prerequisites = [
+            *_manifests(workspace),
+            *(name for plan in plans for name in _prerequisites(plan, workspace, result)),
+        ]
+        targets = self._targets or [names.for_make(name) for plan in plans for name in _outputs(plan, workspace)]
         writable = [target for target in targets if make_rules.can_be_written(target)]
-        always = _always(workspace, result)
-        text = make_rules.rules(writable, [names.of(name) for name in read], always=always) if writable else ""
+        always = _is_always_outdated(workspace, result)
+        text = (
+            make_rules.rules(writable, [names.for_make(name) for name in prerequisites], always=always)
+            if writable
+            else ""
+        )
         return _write(self.path, os.fsencode(text))
 
 
-class _Names:
+class _MakeNames:
     """Converts names of files to the names that make uses (rule 4). `project` is absolute."""
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.normpath(project)
-        self._here = os.getcwd()
+        self._current_directory = os.getcwd()
 
-    def of(self, name: str) -> str:
+    def for_make(self, name: str) -> str:
         """The name in make of the file that is called `name` in the project."""
         if os.path.isabs(name):
             path = os.path.normpath(name)
-            return os.path.relpath(path, self._here) if _below(path, self._here) else path
+            return os.path.relpath(path, self._current_directory) if _is_below(path, self._current_directory) else path
         path = os.path.join(self._project, name)
         if name == ".." or name.startswith("../"):
             path = os.path.realpath(path)  # the project may be reached through a link
-        return os.path.relpath(path, self._here)
+        return os.path.relpath(path, self._current_directory)
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -106,8 +113,8 @@ def _manifests(workspace: Workspace) -> Iterator[str]:
         yield DEFAULT_FOLDER
 
 
-def _read_by(plan: ModelPlan, workspace: Workspace, result: BuildResult) -> Iterator[str]:
-    """The names of the files that a model was made from."""
+def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -> Iterator[str]:
+    """The names of the files that the build of a model depends on."""
     model = plan.model
     if model.weights is not None:
         yield model.weights
@@ -128,7 +135,7 @@ def _is_prerequisite(seen: Observation, project: Path) -> bool:
     return kind == "listing" and seen.seen != ABSENT
 
 
-def _always(workspace: Workspace, result: BuildResult) -> bool:
+def _is_always_outdated(workspace: Workspace, result: BuildResult) -> bool:
     """Whether some step of the build must not be cached, now or at its last run (rule 6)."""
     outcome = result.outcome
     return any(ran.uncacheable for _, ran in outcome.ran.values()) or any(

@@ -48,10 +48,10 @@ def rules(targets: Sequence[str], prerequisites: Iterable[str], *, always: bool 
         if not can_be_written(target):
             raise ValueError(f"make cannot have a target with the name {target!r}")
     unique = list(dict.fromkeys(prerequisites))
-    named = [name for name in unique if can_be_written(name)]
-    if always or len(named) < len(unique):
-        named.append(ALWAYS)
+    writable = [name for name in unique if can_be_written(name)]
+    if always or len(writable) < len(unique):
+        writable.append(ALWAYS)
     head = " ".join(escaped(target, "target") for target in targets)
-    lines = [" \\\n  ".join([f"{head}:", *(escaped(name, "prerequisite") for name in named)])]
-    lines += [f"{escaped(name, 'target')}:" for name in named]
+    lines = [" \\\n  ".join([f"{head}:", *(escaped(name, "prerequisite") for name in writable)])]
+    lines += [f"{escaped(name, 'target')}:" for name in writable]
     return "\n\n".join(lines) + "\n"

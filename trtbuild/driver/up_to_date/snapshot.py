@@ -1,10 +1,10 @@
-"""Write the snapshot that `trtbuild.null_build` compares (its rules are there).
+"""Write the snapshot that `trtbuild.null_build` compares (that module has the rules).
 
 A snapshot contains the identity of everything that the output of a command depends on, and the output itself. It is written
 only for content that was checked, so it never relies on a time stamp alone:
 
-* The digest of a file is the expected one. It comes from `FileDigests.known`, whose entries are valid until the next edit,
-  or the file is read now. Before it is read, its change time must be older than the resolution of the clock.
+* The digest of a file is the expected one. It comes from `FileDigests.known`, whose entries are valid until the next edit.
+  Otherwise the file is read now, and its last change must be at least one tick of the clock before the read.
 * Listings and links are read again, between two reads of the directory's times.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started.
 
@@ -67,21 +67,21 @@ def keep(
 ) -> bool:
     """Write the snapshot of a successful build. Returns whether it was written.
 
-    `answer` makes the printed text from the document of a build. `extra`: files that were written in addition to the
-    outputs.
+    `answer` returns the text that is printed for the document of a build. `extra` are files that were written in addition
+    to the outputs.
     """
     plans = result.outcome.plans
-    kept_out = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
-    if not result.ok or kept_out or workspace.request.force:
+    uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
+    if not result.ok or uncacheable or workspace.request.force:
         return False
-    nothing_new = [replace(written, changed=False) for written in result.written]
-    of_remotes = workspace.store.warnings()  # the next build does not use remotes
-    warnings = [text for text in result.warnings if text not in of_remotes]
+    unchanged = [replace(written, changed=False) for written in result.written]
+    remote_warnings = workspace.store.warnings()  # the next build does not use remotes
+    warnings = [text for text in result.warnings if text not in remote_warnings]
     document = report.build_document(
-        replace(result, outcome=Outcome(plans), written=nothing_new, warnings=warnings, remotes=[])
+        replace(result, outcome=Outcome(plans), written=unchanged, warnings=warnings, remotes=[])
     )
     try:
-        snapshot = _Rows(workspace, plans, extra).document(arguments)
+        snapshot = _SnapshotRows(workspace, plans, extra).document(arguments)
         text = _with_placeholder(answer, document)
         _write(workspace.project / null_build.FOLDER, snapshot, text)
     except (Unsettled, OSError, ValueError, BlobMissing, EntryCorrupt):
@@ -93,13 +93,13 @@ def _with_placeholder(answer: Callable[[Build], str], document: Build) -> str:
     """The printed text, with a placeholder for the duration."""
     text = answer(replace(document, duration_s=_PLACEHOLDER_S))
     split = text.partition if text.startswith('{"schema"') else text.rpartition  # first in JSON, last in text
-    before, found, after = split(str(_PLACEHOLDER_S))
-    if text and not found:
+    before, separator, after = split(str(_PLACEHOLDER_S))
+    if text and not separator:
         raise Unsettled
     return before + null_build.DURATION + after if text else ""
 
 
-class _Rows:
+class _SnapshotRows:
     """Collects the rows of a snapshot, in the form in which they are written. Raises Unsettled."""
 
     def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra: Iterable[str]) -> None:
@@ -111,16 +111,16 @@ class _Rows:
         self.directories: dict[str, int] = {}
         self.absent: set[str] = set()
         self.variables: dict[str, str] = {}
-        self._program()
-        self._configuration()
-        self._manifests()
+        self._add_program()
+        self._add_configuration()
+        self._add_manifests()
         for plan in plans.values():
-            self._model(plan)
+            self._add_model(plan)
         for path in extra:
-            self._file(os.path.abspath(path), None)
+            self._add_file(os.path.abspath(path), None)
         root = self._name(str(wiring.store_root(workspace.project)))
-        for place in (root, os.path.join(root, "ac")):
-            self.directories[place] = os.stat(self._path(place)).st_ino
+        for directory in (root, os.path.join(root, "ac")):
+            self.directories[directory] = os.stat(self._path(directory)).st_ino
 
     def document(self, arguments: list[str]) -> dict[str, Any]:
         """The snapshot without the printed text and its length."""
@@ -130,7 +130,7 @@ class _Rows:
             "arguments": arguments,
             "interpreter": null_build.interpreter(),
             "own": null_build.own_variables(),
-            "until_s": self._until_s(),
+            "until_s": self._next_expiry_s(),
             "looks": null_build.output_settings(),
             "variables": self.variables,
             "files": [[path, *identity] for path, identity in self.files.items()],
@@ -145,62 +145,62 @@ class _Rows:
 
     def _name(self, path: str) -> str:
         """A path in the form of the snapshot: relative for files in the project, so that the project can be moved."""
-        inside = self._project + os.sep
-        return path[len(inside) :] if path.startswith(inside) else path
+        prefix = self._project + os.sep
+        return path[len(prefix) :] if path.startswith(prefix) else path
 
-    def _program(self) -> None:
+    def _add_program(self) -> None:
         for path in _sources(os.path.dirname(null_build.__file__)):
-            found = os.stat(path)
-            _require(_settled(found, null_build.STARTED_NS))
-            self.files[path] = null_build.identity(found)
+            status = os.stat(path)
+            _require(_settled(status, null_build.STARTED_NS))
+            self.files[path] = null_build.identity(status)
         for entry in null_build.interpreter()[2:]:
             path = os.path.abspath(entry)
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except FileNotFoundError:
                 self.absent.add(path)
                 continue
-            _require(_settled(found, null_build.STARTED_NS))
-            if stat.S_ISDIR(found.st_mode):
-                self.listings[path] = null_build.directory_identity(found)
+            _require(_settled(status, null_build.STARTED_NS))
+            if stat.S_ISDIR(status.st_mode):
+                self.listings[path] = null_build.directory_identity(status)
             else:
-                self.files[path] = null_build.identity(found)
+                self.files[path] = null_build.identity(status)
 
-    def _configuration(self) -> None:
+    def _add_configuration(self) -> None:
         """Add the configuration file, which may be missing, and the signing keys."""
         configuration = self._workspace.configuration
         if configuration.trust.signing_key_file is not None:
-            self._file(str(configuration.trust.signing_key_file), None)
+            self._add_file(str(configuration.trust.signing_key_file), None)
         if self._workspace.store.local.trust.enforced:
-            self._machine_key()
+            self._add_machine_key()
         if configuration.sha256 is not None:
-            self._file(str(configuration.path), configuration.sha256)
+            self._add_file(str(configuration.path), configuration.sha256)
         elif configuration.path is not None and configuration.path != os.devnull:
             _require(not os.path.lexists(configuration.path))
             self.absent.add(configuration.path)
 
-    def _machine_key(self) -> None:
+    def _add_machine_key(self) -> None:
         """Add this machine's own key: records that it has signed are trusted as long as it exists."""
         from trtbuild.driver.configuration.user_keys import machine_key_path  # only where keys are configured
 
         path = machine_key_path(os.environ)
         if path is not None and path.exists():
-            self._file(str(path), None)
+            self._add_file(str(path), None)
         elif path is not None:
             self.absent.add(str(path))
 
-    def _until_s(self) -> float | None:
-        """The time when the next trusted key expires, in seconds since the epoch; None if none of them expires."""
+    def _next_expiry_s(self) -> float | None:
+        """The time when the next trusted key expires, in seconds since the epoch; None if no key expires."""
         days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
-        ends = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
-        return min((end for end in ends if end > time.time()), default=None)
+        expiries = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
+        return min((expiry for expiry in expiries if expiry > time.time()), default=None)
 
-    def _manifests(self) -> None:
+    def _add_manifests(self) -> None:
         for name, digest in self._workspace.manifests.items():
-            self._file(name, digest)
+            self._add_file(name, digest)
         lock_file = self._workspace.lock_file
         if lock_file is not None:
-            self._file(locks.NAME, lock_file.sha256)
+            self._add_file(locks.NAME, lock_file.sha256)
         elif not self._workspace.request.upgrade:
             self.absent.add(locks.NAME)
             _require(not os.path.lexists(self._path(locks.NAME)))
@@ -208,54 +208,54 @@ class _Rows:
             return
         if "trtbuild.yaml" not in self._workspace.manifests:
             self.absent.add("trtbuild.yaml")
-            found = os.stat(self._path("manifests"))
-            _require(_settled(found, null_build.STARTED_NS))
-            self.listings["manifests"] = null_build.directory_identity(found)
+            status = os.stat(self._path("manifests"))
+            _require(_settled(status, null_build.STARTED_NS))
+            self.listings["manifests"] = null_build.directory_identity(status)
 
-    def _model(self, plan: ModelPlan) -> None:
+    def _add_model(self, plan: ModelPlan) -> None:
         for seen in plan.observations:
-            self._observed(seen.dependency, seen.seen)
+            self._add_observation(seen.dependency, seen.seen)
         weights = plan.model.weights
         if weights is not None:
-            self._file(weights, self._workspace.lookups.weights_digests[weights])
+            self._add_file(weights, self._workspace.lookups.weights_digests[weights])
         package = plan.package
         if package is None or package.record is None:
             raise Unsettled
         for _, _, files in self._workspace.files_of(plan.model, package.record):
             for file in files:
-                self._file(file.path, file.sha256)
+                self._add_file(file.path, file.sha256)
 
-    def _observed(self, dependency: Dependency, seen: str) -> None:
+    def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
         if kind == "environment" and name.startswith(HIDDEN):
             return  # user code does not see it; `null_build.own_variables` compares it for trtbuild itself
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":
-            self._link(dependency, seen)
+            self._add_link(dependency, seen)
         elif seen == ABSENT and kind != "distribution":
             self.absent.add(name)
             _require(not os.path.lexists(self._path(name)))
         elif kind == "listing":
-            self._listing(dependency, seen)
+            self._add_listing(dependency, seen)
         elif kind == "file" and seen == DIRECTORY:
             self.directories.setdefault(name, 0)
         elif kind == "file":
-            self._file(name, seen)
+            self._add_file(name, seen)
 
-    def _file(self, name: str, wanted: str | None) -> None:
-        """Add a file that has to have the digest `wanted`; with None any content is accepted."""
+    def _add_file(self, name: str, expected: str | None) -> None:
+        """Add a file that has to have the digest `expected`. With None, any content is accepted."""
         if name not in self.files:
-            self.files[name] = null_build.identity(_verified_stat(self._path(name), wanted, self._workspace.digests))
+            self.files[name] = null_build.identity(_verified_stat(self._path(name), expected, self._workspace.digests))
 
-    def _listing(self, dependency: Dependency, seen: str) -> None:
+    def _add_listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
         before = os.stat(path)
         _require(_settled(before, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
         self.listings[dependency.name] = null_build.directory_identity(before)
         _require(null_build.directory_identity(os.stat(path)) == self.listings[dependency.name])
 
-    def _link(self, dependency: Dependency, seen: str) -> None:
+    def _add_link(self, dependency: Dependency, seen: str) -> None:
         try:
             target: str | None = os.readlink(self._path(dependency.name))
         except OSError:
@@ -264,32 +264,32 @@ class _Rows:
         self.links[dependency.name] = target
 
 
-def _verified_stat(path: str, wanted: str | None, digests: FileDigests) -> os.stat_result:
-    """The stat of a file with the digest `wanted`. Each later edit changes this stat."""
+def _verified_stat(path: str, expected: str | None, digests: FileDigests) -> os.stat_result:
+    """The stat of a file with the digest `expected`. Each later edit changes this stat."""
     known = digests.known(path)
-    if known is not None and known[0] == wanted:
+    if known is not None and known[0] == expected:
         return known[1]
-    found, now = os.stat(path), time.time_ns()
-    _require(stat.S_ISREG(found.st_mode))
-    if not _settled(found, now):
-        _require(_clock_ns(found) == _FINE_NS)
+    status, now_ns = os.stat(path), time.time_ns()
+    _require(stat.S_ISREG(status.st_mode))
+    if not _settled(status, now_ns):
+        _require(_clock_ns(status) == _FINE_NS)
         time.sleep(2 * _FINE_NS / 1e9)
-        found, now = os.stat(path), time.time_ns()
-        _require(_settled(found, now))
-    _require(wanted is None or FileDigests(None).sha256(path) == wanted)
+        status, now_ns = os.stat(path), time.time_ns()
+        _require(_settled(status, now_ns))
+    _require(expected is None or FileDigests(None).sha256(path) == expected)
     after = os.stat(path)
-    _require(null_build.identity(after) == null_build.identity(found))
+    _require(null_build.identity(after) == null_build.identity(status))
     return after
 
 
-def _settled(found: os.stat_result, at_ns: int) -> bool:
+def _settled(status: os.stat_result, at_ns: int) -> bool:
     """Whether each change after the time `at_ns` gives the file another change time."""
-    return found.st_ctime_ns + _clock_ns(found) <= at_ns
+    return status.st_ctime_ns + _clock_ns(status) <= at_ns
 
 
-def _clock_ns(found: os.stat_result) -> int:
+def _clock_ns(status: os.stat_result) -> int:
     """The resolution of a file's change time, in nanoseconds."""
-    return _COARSE_NS if found.st_ctime_ns % 1_000_000 == 0 else _FINE_NS
+    return _COARSE_NS if status.st_ctime_ns % 1_000_000 == 0 else _FINE_NS
 
 
 def _require(certain: bool) -> None:
@@ -312,6 +312,6 @@ def _write(folder: Path, snapshot: Mapping[str, Any], text: str) -> None:
     head = json.dumps({**snapshot, "length": len(text)}, separators=(",", ":"))
     path = folder / null_build.name_of(snapshot["directory"], snapshot["arguments"])
     replace_file(path, f"{head}\n{text}".encode("utf-8", "surrogateescape"), mode=0o600)
-    known = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in known[_MAX_SNAPSHOTS:]:
+    snapshots = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in snapshots[_MAX_SNAPSHOTS:]:
         path.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
 Rules
 1. Engines run as in `trtbuild.load`: they are loaded from the package in the output directory, all files are verified, and
    the same runtime calls them.
-2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the GPU's rounding
-   (TF32), and no other property of PyTorch on GPUs.
+2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the engine's
+   rounding on the GPU (TF32), but no property of PyTorch on GPUs.
 3. Each target runs on the first GPU with its SM. If there is no such GPU, it runs on the first GPU that its plans support.
 """
 
@@ -29,7 +29,7 @@ from trtbuild.toolchain.libraries import devices
 
 
 class EngineParts(Protocol):
-    """The part of `trtbuild.driver.packages.engines.Engines` that a runner needs."""
+    """The members of `trtbuild.driver.packages.engines.Engines` that a runner needs."""
 
     memory: Any
 
@@ -66,8 +66,8 @@ class EngineRunner:
             with memory.on_device():
                 stream = memory.stream()
                 call = Call(point.profile, units(self._shapes, point.sizes), stream, memory.device)
-                there = [value.contiguous().to(memory.device) for value in inputs]
-                results = self._parts[part.name](there, call)
+                device_inputs = [value.contiguous().to(memory.device) for value in inputs]
+                results = self._parts[part.name](device_inputs, call)
                 memory.synchronize(stream)
                 return [value.cpu() for value in results]
         except (EngineError, CallRefused) as error:
@@ -84,9 +84,9 @@ def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit
         if not sms:
             yield name, "no GPU was found"
             continue
-        wanted = package.index.targets[name].sm
+        target_sm = package.index.targets[name].sm
         reason = ""
-        for sm in sorted(set(sms), key=lambda each: (each != wanted, each)):
+        for sm in sorted(set(sms), key=lambda candidate: (candidate != target_sm, candidate)):
             ordinal = sms.index(sm)
             try:
                 choose_target(package.index, here(sm, ordinal), name)
@@ -102,8 +102,8 @@ def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit
 def machine(fit: Fit, platform: str) -> Mapping[str, str]:
     """Return the GPU and its driver in the form of a verification's key."""
     device = devices.use_device(fit.sm)
-    known = {} if device is None else {"device": device.name, "driver": device.driver}
-    return {"platform": platform, "device": f"GPU {fit.ordinal}", **known}
+    gpu = {} if device is None else {"device": device.name, "driver": device.driver}
+    return {"platform": platform, "device": f"GPU {fit.ordinal}", **gpu}
 
 
 def why_not_with_torch() -> str | None:

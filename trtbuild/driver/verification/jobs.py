@@ -1,7 +1,7 @@
-"""Derive the jobs of a verification from a model's plan: one for each cut into partitions.
+"""Derive the jobs of a verification from a model's plan: one job for each partitioning of the model.
 
-Targets of one toolchain share a cut. The jobs need the traced, partitioned and converted programs, but no engines. So a
-machine that cannot build engines can verify, too.
+Targets of one toolchain share a partitioning. The jobs need the traced, partitioned and converted programs, but no engines.
+So a machine that cannot build engines can verify, too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NEEDED = ("trace", "lower", "partition", "convert")
 
 
 @dataclass(frozen=True)
-class CutJob:
-    """One cut to verify. `plans` has the SHA-256 of each built engine, by target and partition."""
+class PartitioningJob:
+    """One partitioning of a model to verify. `plans` has the SHA-256 of each built engine, by target and partition."""
 
     targets: tuple[str, ...]
     toolchain: str
@@ -44,26 +44,32 @@ def missing(plan: ModelPlan) -> list[Step]:
     return [step for step in plan.steps.values() if step.stage in NEEDED and (step.verdict != "hit" or not step.record)]
 
 
-def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *, replay: str | None) -> list[CutJob]:
+def partitioning_jobs(
+    workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *, replay: str | None
+) -> list[PartitioningJob]:
     """Return the jobs of a model. All steps of its `NEEDED` stages must have records."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
-    trace, lower = (_record(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
-    found = []
-    for cut, targets in _cuts(plan).items():
-        record = _record(plan.steps[cut])
+    trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
+    jobs = []
+    for partition_step, targets in _targets_by_partitioning(plan).items():
+        record = _record_of(plan.steps[partition_step])
         partitions = Partitions.from_bytes(workspace.lookups.blob(record.outputs["partitions"].sha256))
-        converted = _converted(plan, cut)
-        toolchain = {f"{t.toolchain} {contents.toolchains[t.name]}" for t in model.targets if t.name in targets}
+        conversions = _conversions(plan, partition_step)
+        toolchain = {
+            f"{target.toolchain} {contents.toolchains[target.name]}"
+            for target in model.targets
+            if target.name in targets
+        }
         by_onnx = model.source.graph.reference == "onnxruntime"
         job = VerifyJob(
             program="" if by_onnx else trace.outputs["program"].sha256,
             modules=lower.outputs["modules"].sha256,
             partitions=record.outputs["partitions"].sha256,
             programs={} if by_onnx else _programs(record, partitions),
-            onnx={graph: made.outputs["onnx"].sha256 for graph, made in converted.items()},
-            origins={graph: made.outputs["origins"].sha256 for graph, made in converted.items()},
+            onnx={graph: conversion.outputs["onnx"].sha256 for graph, conversion in conversions.items()},
+            origins={graph: conversion.outputs["origins"].sha256 for graph, conversion in conversions.items()},
             weights=tuple(contents.weights),
             inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
             points=points,
@@ -74,53 +80,63 @@ def cut_jobs(workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *
             replay=replay,
         )
         graph = trace.outputs["graph"].sha256
-        found.append(CutJob(targets, ", ".join(sorted(toolchain)), job, graph, partitions, _plans(plan, targets)))
-    return found
+        jobs.append(
+            PartitioningJob(targets, ", ".join(sorted(toolchain)), job, graph, partitions, _plans(plan, targets))
+        )
+    return jobs
 
 
-def once(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """Return the points without those that differ from another in the profile only: converted models have no profiles."""
-    fixed: dict[tuple[int, ...], Point] = {}
-    return tuple(p for p in points if p.which.startswith("random") or fixed.setdefault(p.sizes, p) is p)
+def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """Return the points without equal sizes, because converted models have no profiles. All random points stay."""
+    first_points: dict[tuple[int, ...], Point] = {}
+    return tuple(
+        point
+        for point in points
+        if point.which.startswith("random") or first_points.setdefault(point.sizes, point) is point
+    )
 
 
 def _programs(record: Record, partitions: Partitions) -> dict[str, str]:
     return {part.graph: record.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions}
 
 
-def _record(step: Step) -> Record:
+def _record_of(step: Step) -> Record:
     if step.record is None:
         raise AssertionError(f"{step.id} has a record")
     return step.record
 
 
-def _cuts(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
-    """Return partition step → the targets whose engines come from it."""
-    found: dict[str, list[str]] = {}
+def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
+    """Return partition step → the targets whose engines come from this step."""
+    by_step: dict[str, list[str]] = {}
     for step in plan.steps.values():
         if step.stage == "engine" and step.target is not None:
             converted = next(plan.steps[name] for name in step.after if name in plan.steps and _is_convert(plan, name))
-            cut = found.setdefault(converted.after[0], [])
-            cut += [step.target] if step.target not in cut else []
-    return {cut: tuple(targets) for cut, targets in found.items()}
+            targets = by_step.setdefault(converted.after[0], [])
+            targets += [step.target] if step.target not in targets else []
+    return {partition_step: tuple(names) for partition_step, names in by_step.items()}
 
 
 def _is_convert(plan: ModelPlan, name: str) -> bool:
     return plan.steps[name].stage == "convert"
 
 
-def _converted(plan: ModelPlan, cut: str) -> dict[str, Record]:
+def _conversions(plan: ModelPlan, partition_step: str) -> dict[str, Record]:
     """Return graph digest → the convert step's record."""
     return {
-        str(dict(step.recipe.parts)["graph"]): _record(step)
+        str(dict(step.recipe.parts)["graph"]): _record_of(step)
         for step in plan.steps.values()
-        if step.stage == "convert" and step.recipe is not None and cut in step.after
+        if step.stage == "convert" and step.recipe is not None and partition_step in step.after
     }
 
 
 def _plans(plan: ModelPlan, targets: tuple[str, ...]) -> dict[str, dict[str, str]]:
     engines = plan.contents.engines if plan.contents is not None else ()
     return {
-        target: {e.partition: e.plan.sha256 for e in engines if e.target == target and e.plan is not None}
+        target: {
+            engine.partition: engine.plan.sha256
+            for engine in engines
+            if engine.target == target and engine.plan is not None
+        }
         for target in targets
     }

@@ -35,7 +35,7 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
-from trtbuild.driver.verification.jobs import CutJob, cut_jobs, missing, once
+from trtbuild.driver.verification.jobs import PartitioningJob, missing, partitioning_jobs, unique_points
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.tasks import call
@@ -54,7 +54,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
 
     `ok` is false if a comparison fails, or if a step has no record.
 
-    Raises ToolchainMissing if onnxruntime or torch is not installed, UsageError for options that contradict each other.
+    Raises ToolchainMissing if onnxruntime or torch is not installed, and UsageError for options that contradict each other.
     """
     started = time.monotonic()
     workspace = Workspace(replace(request, force=False))
@@ -68,7 +68,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
         with workspace.store.session():
             for name in workspace.models:
                 try:
-                    model = _Model(workspace, name, options, versions, pool, force=request.force)
+                    model = _ModelVerification(workspace, name, options, versions, pool, force=request.force)
                     with watcher.work(f"verify {name}") as work:
                         models.append(model.verified())
                         work.failed = not models[-1].ok
@@ -88,17 +88,17 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
 
 
 @dataclass(frozen=True)
-class _Work:
-    """One comparison: a cut, its runner, its recipe, and the function that computes its report."""
+class _Comparison:
+    """One comparison: a partitioning, its runner, its recipe, and the function that computes its report."""
 
     by: verification.Runner
-    cut: CutJob
+    partitioning: PartitioningJob
     recipe: Recipe
     machine: Mapping[str, str]
     run: Callable[[], Report]
 
 
-class _Model:
+class _ModelVerification:
     """The verification of one model."""
 
     def __init__(
@@ -133,19 +133,19 @@ class _Model:
     def verified(self) -> ModelEntry:
         """Verify the model, write its provenance, and return its entry of the document."""
         precision = self._plan.model.precision
-        lacking = missing(self._plan)
-        if lacking:
-            steps = [step.id for step in lacking]
+        missing_steps = missing(self._plan)
+        if missing_steps:
+            steps = [step.id for step in missing_steps]
             return ModelEntry(model=self._name, ok=False, status="missing", missing=steps, precision=precision)
         source = self._plan.model.source
         if source.graph.reference is None:
             reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
             not_run = [NotRun(target=target.name, reason=reason) for target in self._plan.model.targets]
             return ModelEntry(model=self._name, ok=True, status="unchecked", not_run=not_run, precision=precision)
-        done = [cut for work in self._works() if (cut := self._done(work)) is not None]
-        cuts = records.with_tf32_hints(done, self._plan.model.builder.tf32)
-        found = {cut.status for cut in cuts}
-        status: Status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
+        entries = [cut for comparison in self._comparisons() if (cut := self._entry(comparison)) is not None]
+        cuts = records.with_tf32_hints(entries, self._plan.model.builder.tf32)
+        statuses = {cut.status for cut in cuts}
+        status: Status = "wrong" if "wrong" in statuses else "right" if statuses == {"right"} else "unchecked"
         if self._replay is None and status == "wrong":
             provenance_file.remove_of(self._workspace.project, self._plan)
         elif self._replay is None:
@@ -159,50 +159,57 @@ class _Model:
             precision=precision,
         )
 
-    def _done(self, work: _Work) -> CutEntry | None:
+    def _entry(self, comparison: _Comparison) -> CutEntry | None:
         """Return the entry of one comparison, from its record or by running it; None if there is no reference."""
         store = self._workspace.store
-        record, report = records.known(store, work.recipe) if self._reads_records else (None, None)
+        record, report = records.known(store, comparison.recipe) if self._reads_records else (None, None)
         recorded = report is not None
         if report is None:
             try:
-                report = work.run()
+                report = comparison.run()
             except NotCompared as error:
-                self._not_run += [NotRun(target=name, reason=str(error)) for name in work.cut.targets]
+                self._not_run += [NotRun(target=name, reason=str(error)) for name in comparison.partitioning.targets]
                 return None
             if self._replay is None and report.status != "wrong":
-                record = records.keep(store, work.recipe, report)
+                record = records.keep(store, comparison.recipe, report)
         return records.entry(
             report,
             self._labels,
-            targets=work.cut.targets,
-            toolchain=work.cut.toolchain,
-            plans=work.cut.plans,
-            machine=work.machine,
-            made=record.provenance if record is not None else {},
-            key=work.recipe.key,
+            targets=comparison.partitioning.targets,
+            toolchain=comparison.partitioning.toolchain,
+            plans=comparison.partitioning.plans,
+            machine=comparison.machine,
+            provenance=record.provenance if record is not None else {},
+            key=comparison.recipe.key,
             recorded=recorded,
         )
 
-    def _works(self) -> Iterator[_Work]:
+    def _comparisons(self) -> Iterator[_Comparison]:
         replay = None if self._replay is None else str(self._replay)
-        for number, cut in enumerate(cut_jobs(self._workspace, self._plan, self._points, replay=replay)):
-            if not cut.job.by_onnx:
-                by_onnx = self._with(cut, "onnxruntime", number, once(self._points))
+        for number, partitioning in enumerate(
+            partitioning_jobs(self._workspace, self._plan, self._points, replay=replay)
+        ):
+            if not partitioning.job.by_onnx:
+                by_onnx = self._job_of_runner(partitioning, "onnxruntime", number, unique_points(self._points))
                 machine = {"platform": self._platform}
-                recipe = self._recipe("onnxruntime", by_onnx, cut.job.onnx, self._versions, machine)
-                yield _Work("onnxruntime", by_onnx, recipe, machine, partial(self._run_in_worker, by_onnx))
-            yield from self._engines(cut, number)
+                recipe = self._recipe("onnxruntime", by_onnx, partitioning.job.onnx, self._versions, machine)
+                yield _Comparison("onnxruntime", by_onnx, recipe, machine, partial(self._run_in_worker, by_onnx))
+            yield from self._engine_comparisons(partitioning, number)
 
-    def _with(
-        self, cut: CutJob, by: verification.Runner, number: int, points: tuple[Point, ...], at: str = ""
-    ) -> CutJob:
-        """Return the job of a cut for one runner."""
-        name = self._name + ("" if by == "onnxruntime" and not number else f"@{at or number}")
+    def _job_of_runner(
+        self,
+        partitioning: PartitioningJob,
+        by: verification.Runner,
+        number: int,
+        points: tuple[Point, ...],
+        label: str = "",
+    ) -> PartitioningJob:
+        """Return the job of a partitioning for one runner."""
+        name = self._name + ("" if by == "onnxruntime" and not number else f"@{label or number}")
         return replace(
-            cut,
+            partitioning,
             job=replace(
-                cut.job,
+                partitioning.job,
                 points=points,
                 shapes=tuple(self._plan.shapes.sizes(point.sizes) for point in points),
                 tolerances=verification.tolerances(by, self._options.tolerance),
@@ -213,17 +220,17 @@ class _Model:
     def _recipe(
         self,
         by: verification.Runner,
-        cut: CutJob,
-        made_of: Mapping[str, str],
+        partitioning: PartitioningJob,
+        contents: Mapping[str, str],
         versions: Mapping[str, str],
         machine: Mapping[str, str],
     ) -> Recipe:
-        job = cut.job
+        job = partitioning.job
         return keys.verification(
             by,
-            cut.program_graph,
+            partitioning.program_graph,
             job.partitions,
-            made_of,
+            contents,
             job.weights,
             job.points,
             job.tolerances,
@@ -232,51 +239,53 @@ class _Model:
             job.ranges,
         )
 
-    def _bring(self, cut: CutJob) -> None:
+    def _fetch_blobs(self, partitioning: PartitioningJob) -> None:
         """Fetch all blobs of a job into the local store."""
         workspace, plan = self._workspace, self._plan
-        blobs = list(dict.fromkeys(cut.blobs()))
+        blobs = list(dict.fromkeys(partitioning.blobs()))
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in blobs if sha256 in plan.file_weights])
         workspace.store.bring(blobs)
 
-    def _run_in_worker(self, cut: CutJob) -> Report:
-        self._bring(cut)
-        found = call(self._pool, "verify", cut.job).report
-        if found is None:
+    def _run_in_worker(self, partitioning: PartitioningJob) -> Report:
+        self._fetch_blobs(partitioning)
+        result = call(self._pool, "verify", partitioning.job).report
+        if result is None:
             raise AssertionError("a verification leaves a report")
-        return found
+        return result
 
     # -- engines, where a GPU fits
 
-    def _engines(self, cut: CutJob, number: int) -> Iterator[_Work]:
+    def _engine_comparisons(self, partitioning: PartitioningJob, number: int) -> Iterator[_Comparison]:
         package = provenance_file.package_in_place(self._workspace.project, self._plan)
         if package is None:
-            self._not_run += [NotRun(target=name, reason="its package is not in place") for name in cut.targets]
+            self._not_run += [
+                NotRun(target=name, reason="its package is not in place") for name in partitioning.targets
+            ]
             return
-        for name, fit in engines_here.fitting(package, cut.targets):
+        for name, fit in engines_here.fitting(package, partitioning.targets):
             why_not = fit if isinstance(fit, str) else engines_here.why_not_with_torch()
             if why_not is not None or isinstance(fit, str):
                 self._not_run.append(NotRun(target=name, reason=why_not or ""))
                 continue
             plans = provenance_file.plans_of(package, name)  # from the package, because the build plan may lack some
-            made = replace(cut, targets=(name,), plans={name: plans})
-            job = self._with(made, "engine", number, self._points, name)
+            target_partitioning = replace(partitioning, targets=(name,), plans={name: plans})
+            job = self._job_of_runner(target_partitioning, "engine", number, self._points, name)
             machine = engines_here.machine(fit, self._platform)
             target = package.index.targets[name]
-            right = "onnxruntime" if cut.job.by_onnx else "torch"
-            versions = {right: self._versions[right], target.toolchain: target.version}
+            reference = "onnxruntime" if partitioning.job.by_onnx else "torch"
+            versions = {reference: self._versions[reference], target.toolchain: target.version}
             recipe = self._recipe("engine", job, plans, versions, machine)
-            yield _Work("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
+            yield _Comparison("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
 
-    def _run_here(self, cut: CutJob, package: Package, fit: engines_here.Fit) -> Report:
+    def _run_here(self, partitioning: PartitioningJob, package: Package, fit: engines_here.Fit) -> Report:
         from trtbuild.stages.verify.run import verify as compare
         from trtbuild.stages.verify.running import Unchecked
 
-        self._bring(cut)
+        self._fetch_blobs(partitioning)
         with engines_here.OpenEngines(package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._plan.shapes)
             try:
-                return compare(cut.job, self._workspace.store.get_bytes, lambda *_: runner)
+                return compare(partitioning.job, self._workspace.store.get_bytes, lambda *_: runner)
             except Unchecked as error:
                 raise NotCompared(str(error)) from error
 
@@ -287,11 +296,11 @@ def _failed(name: str) -> ModelEntry:
 
 def _versions() -> dict[str, str]:
     """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
-    found = {}
+    versions = {}
     for name, candidates in {"onnxruntime": _ONNXRUNTIMES, "torch": ("torch",), "onnx": ("onnx",)}.items():
         for candidate in candidates:
             with contextlib.suppress(metadata.PackageNotFoundError):
-                found[name] = metadata.version(candidate)
+                versions[name] = metadata.version(candidate)
                 break
         else:
             raise ToolchainMissing(
@@ -300,4 +309,4 @@ def _versions() -> dict[str, str]:
                 if name == "onnxruntime"
                 else "pip install 'trtbuild[torch,verify]'",
             )
-    return found
+    return versions

@@ -53,9 +53,9 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
     failed: dict[Path, TrtbuildError] = {}
     for path in paths:
         try:
-            packed = _Packed(open_package(path), options)
+            package_verification = _PackageVerification(open_package(path), options)
             with watcher.work(f"verify {path}") as work:
-                models.append(packed.verified(targets))
+                models.append(package_verification.verified(targets))
                 work.failed = not models[-1].ok
         except TrtbuildError as error:
             failed[path] = error
@@ -67,7 +67,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
     return document(options, started, models, errors)
 
 
-class _Packed:
+class _PackageVerification:
     """The verification of one package."""
 
     def __init__(self, package: Package, options: Options) -> None:
@@ -98,17 +98,19 @@ class _Packed:
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []
         for name, fit in engines_here.fitting(self._package, targets or list(index.targets)):
-            why_not = fit if isinstance(fit, str) else self._why_not(name) or engines_here.why_not_with_torch()
+            why_not = (
+                fit if isinstance(fit, str) else self._reason_not_to_run(name) or engines_here.why_not_with_torch()
+            )
             if why_not is not None or isinstance(fit, str):
                 not_run.append(NotRun(target=name, reason=why_not or ""))
                 continue
             try:
-                cuts.append(self._cut(index.targets[name], fit))
+                cuts.append(self._entry(index.targets[name], fit))
             except NotCompared as error:
                 not_run.append(NotRun(target=name, reason=str(error)))
         cuts = records.with_tf32_hints(cuts, None)
-        found = {cut.status for cut in cuts}
-        status: Status = "wrong" if "wrong" in found else "right" if found == {"right"} else "unchecked"
+        statuses = {cut.status for cut in cuts}
+        status: Status = "wrong" if "wrong" in statuses else "right" if statuses == {"right"} else "unchecked"
         if status == "wrong" and self._replay is None:
             provenance_file.remove(self._package)
         elif cuts and self._replay is None:
@@ -122,7 +124,7 @@ class _Packed:
             not_run=not_run,
         )
 
-    def _why_not(self, target: str) -> str | None:
+    def _reason_not_to_run(self, target: str) -> str | None:
         """Return the reason why this machine cannot run a target's programs; None if it can."""
         if _Blobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
@@ -130,7 +132,7 @@ class _Packed:
                 return f"it came as ONNX, and {' and '.join(missing)} is not installed (pip install 'trtbuild[verify]')"
         return None
 
-    def _cut(self, target: PackedTarget, fit: engines_here.Fit) -> CutEntry:
+    def _entry(self, target: PackedTarget, fit: engines_here.Fit) -> CutEntry:
         from trtbuild.stages.verify.run import verify
         from trtbuild.stages.verify.running import Unchecked
 
@@ -138,17 +140,17 @@ class _Packed:
         with engines_here.OpenEngines(self._package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)
             try:
-                found = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
+                result = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
             except Unchecked as error:
                 raise NotCompared(str(error)) from error
         return records.entry(
-            found,
+            result,
             self._labels,
             targets=[target.name],
             toolchain=f"{target.toolchain} {target.version}",
             plans={target.name: provenance_file.plans_of(self._package, target.name)},
             machine=engines_here.machine(fit, table.host_platform()),
-            made=records.made_here(),
+            provenance=records.new_provenance(),
         )
 
     def _job(self, target: PackedTarget, blobs: _Blobs) -> VerifyJob:
@@ -220,6 +222,6 @@ def _model(package: Package) -> Model:
         Profile(profile.name, tuple(zip((entry.name for entry in inputs), profile.shapes, strict=True)))
         for profile in index.profiles
     )
-    nowhere = Source("module", index.model)
-    model = Model(index.model, nowhere, inputs, profiles, (), Origin(str(package.path), 0))
+    unknown_source = Source("module", index.model)
+    model = Model(index.model, unknown_source, inputs, profiles, (), Origin(str(package.path), 0))
     return replace(model, precision=index.precision)  # type: ignore[arg-type]

@@ -60,17 +60,17 @@ def known(store: Store, recipe: Recipe) -> tuple[Record | None, Report | None]:
         if record is not None and record.recipe.same_as(recipe):
             report = decode(Report, json.loads(store.get_bytes(record.outputs["report"].sha256)))
             if report.status != "wrong":
-                return record, replace(report, worst_input=None)  # that file is on the machine that ran it
+                return record, replace(report, worst_input=None)  # the file is on the machine that ran the verification
     return None, None
 
 
 def keep(store: Store, recipe: Recipe, report: Report) -> Record:
     """Store the report of a successful verification, and return its record."""
     data = json.dumps(encode(replace(report, worst_input=None)), sort_keys=True).encode()
-    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, made_here()), replace=True)
+    return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, new_provenance()), replace=True)
 
 
-def made_here() -> dict[str, str]:
+def new_provenance() -> dict[str, str]:
     """Return the time and the builder of a verification that has just finished."""
     return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
 
@@ -102,14 +102,15 @@ def entry(
     toolchain: str,
     plans: Mapping[str, Mapping[str, str]],
     machine: Mapping[str, str],
-    made: Mapping[str, object],
+    provenance: Mapping[str, object],
     key: str | None = None,
     recorded: bool = False,
 ) -> CutEntry:
     """Return the entry of one comparison.
 
-    `plans` are the SHA-256 of engines by target and partition. `made` has ``finished`` and ``builder``, as far as they are
-    known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from it.
+    `plans` are the SHA-256 of engines by target and partition. `provenance` has ``finished`` and ``builder``, as far as
+    they are known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from
+    the record.
     """
 
     def plans_of(part: str) -> dict[str, str]:
@@ -132,8 +133,8 @@ def entry(
         lowered=whole_entry(report.lowered, labels.worst(report.lowered.worst), recorded=recorded),
         worst_input=os.path.relpath(worst, labels.project) if worst else None,
         versions=report.versions,
-        finished=_text(made.get("finished")),
-        builder=_text(made.get("builder")),
+        finished=_text(provenance.get("finished")),
+        builder=_text(provenance.get("builder")),
         verdict="hit" if recorded else "run",
         key=key,
         machine=dict(machine),

@@ -16,29 +16,31 @@ from trtbuild.regular import open_regular
 
 def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
     """Return the point of the inputs in a safetensors file. Raises UsageError if no profile of the model accepts them."""
-    shown = path.name
-    found = _shapes(path)
+    file_name = path.name
+    file_shapes = _shapes(path)
     sizes: dict[int, int] = {}
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        if entry.name not in found:
-            raise UsageError(f"{shown} has no input {entry.name!r}", hint=f"it has: {', '.join(found)}")
-        shape = found[entry.name]
+        if entry.name not in file_shapes:
+            raise UsageError(f"{file_name} has no input {entry.name!r}", hint=f"it has: {', '.join(file_shapes)}")
+        shape = file_shapes[entry.name]
         fits = len(shape) == len(axes) and all(
             size == axis if isinstance(axis, int) else sizes.setdefault(axis.symbol, size) == size
             for size, axis in zip(shape, axes, strict=True)
         )
         if not fits:
             raise UsageError(
-                f"input {entry.name!r} in {shown} has shape {list(shape)}, which the model does not accept",
+                f"input {entry.name!r} in {file_name} has shape {list(shape)}, which the model does not accept",
                 hint=f"it accepts {_axes(axes, shapes)}",
             )
     values = tuple(sizes[number] for number in range(len(shapes.symbols)))
     for number, profile in enumerate(model.profiles):
-        ends = (symbol_values(shapes, profile, which) for which in ("min", "max"))
-        if all(low <= size <= high for low, size, high in zip(next(ends), values, next(ends), strict=True)):
+        limits = (symbol_values(shapes, profile, which) for which in ("min", "max"))
+        if all(low <= size <= high for low, size, high in zip(next(limits), values, next(limits), strict=True)):
             return Point(number, "replay", values, 0)
     dims = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(shapes.symbols, values, strict=True))
-    raise UsageError(f"no profile of model {model.name!r} takes the inputs in {shown} ({dims})", hint=_ranges(model))
+    raise UsageError(
+        f"no profile of model {model.name!r} takes the inputs in {file_name} ({dims})", hint=_ranges(model)
+    )
 
 
 def _ranges(model: Model) -> str:

@@ -19,16 +19,16 @@ from trtbuild.errors import VerificationFailed
 def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
     """Verify the models of a build, and add the outcome to its result. A failed comparison is an error of the build."""
     request = replace(workspace.request, force=False)
-    found = verify(request, Options(), watcher)
-    result.verification = found
-    result.duration_s += found.duration_s
-    result.warnings += [text for text in found.warnings if text not in result.warnings]
-    for model in found.models:
+    verification = verify(request, Options(), watcher)
+    result.verification = verification
+    result.duration_s += verification.duration_s
+    result.warnings += [text for text in verification.warnings if text not in result.warnings]
+    for model in verification.models:
         result.errors += [VerificationFailed(text, hint=hint) for text, hint in _failures(model)]
-    result.errors += [VerificationFailed(error.text, hint=error.hint) for error in found.errors]
+    result.errors += [VerificationFailed(error.text, hint=error.hint) for error in verification.errors]
 
 
-def known(result: BuildResult) -> BuildResult:
+def as_repeated(result: BuildResult) -> BuildResult:
     """Return the result of a later build without any change: all comparisons are hits."""
     if result.verification is None:
         return result
@@ -44,8 +44,8 @@ def files(workspace: Workspace, result: BuildResult) -> list[str]:
     if result.verification is None:
         return []
     folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
-    places = [workspace.project / folder / provenance.NAME for folder in folders if folder is not None]
-    return [str(place) for place in places if place.is_file()]
+    paths = [workspace.project / folder / provenance.NAME for folder in folders if folder is not None]
+    return [str(path) for path in paths if path.is_file()]
 
 
 def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
@@ -54,14 +54,14 @@ def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:
             text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
-            yield "\n  ".join([text, *advice(entry)]), _after(model.model, cut)
-        wholes = ((cut.whole, ""), (cut.lowered, ", in its precision and by PyTorch itself,"))
-        for whole, which in () if wrong else wholes:
+            yield "\n  ".join([text, *advice(entry)]), _hint(model.model, cut)
+        whole_model_entries = ((cut.whole, ""), (cut.lowered, ", in its precision and by PyTorch itself,"))
+        for whole, suffix in () if wrong else whole_model_entries:
             if whole.status == "wrong":
-                text = f"model {model.model!r}{which} {error_text(whole)}"
-                yield "\n  ".join([text, *advice(whole)]), _after(model.model, cut)
+                text = f"model {model.model!r}{suffix} {error_text(whole)}"
+                yield "\n  ".join([text, *advice(whole)]), _hint(model.model, cut)
 
 
-def _after(model: str, cut: CutEntry) -> str:
+def _hint(model: str, cut: CutEntry) -> str:
     worst = f" --replay {cut.worst_input}" if cut.worst_input else ""
     return f"trtbuild verify {model}{worst}; partition.torch_executed_ops keeps an operator in PyTorch"

@@ -48,17 +48,17 @@ def lower(job: LowerJob, context: Context) -> Result:
 def partition(job: PartitionJob, context: Context) -> Result:
     """Make one partition of the whole model. The toolchain's parser has to accept all of it."""
 
-    def ask(model: bytes) -> Refused | None:
+    def refusal_of_parser(model: bytes) -> Refused | None:
         from trtbuild.toolchain.compiling.parsing import Parser
 
         return Parser(job.toolchain, job.toolchain_version, job.stand_in).refused(model)
 
     store = context.store
-    cut = handler(job.graph_kind).cut(store.get_bytes(job.program), job.opset, ask)
+    partitioned = handler(job.graph_kind).cut(store.get_bytes(job.program), job.opset, refusal_of_parser)
     return Result(
         {
-            "partitions": store.put_bytes(cut.document.to_bytes()),
-            f"program:{cut.graph}": store.put_bytes(cut.model),
+            "partitions": store.put_bytes(partitioned.document.to_bytes()),
+            f"program:{partitioned.graph}": store.put_bytes(partitioned.model),
         }
     )
 

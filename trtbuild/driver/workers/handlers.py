@@ -1,7 +1,7 @@
 """One function for each task of a worker. It reads blobs, runs the stage, and writes the stage's results as blobs.
 
-A worker only writes blobs. The driver publishes the records, also those of the conversions that a partition step makes
-(`trtbuild.driver.workers.validator`).
+A worker only writes blobs. The driver publishes the records, including those of the conversions that a partition step
+makes (`trtbuild.driver.workers.validator`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def trace(job: TraceJob, context: Context) -> Result:
     store = context.store
 
     def keep(weights: list[tuple[int, Any]]) -> list[Any]:
-        """Put weights into the store. Returns slot number, dtype, shape and output of each."""
+        """Put weights into the store. Returns the slot number, dtype, shape and output of each weight."""
         kept = []
         for slot, tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
@@ -128,18 +128,18 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
     from trtbuild.stages.verify.lowered import Compared, refuse_another_model
     from trtbuild.stages.verify.running import Weights
 
-    held = Weights(comparison.weights, store.get_bytes)
-    weights = [held[slot] for slot in range(len(held))]
-    for place in comparison.points:
+    by_slot = Weights(comparison.weights, store.get_bytes)
+    weights = [by_slot[slot] for slot in range(len(by_slot))]
+    for point in comparison.points:
         # the trace has shown that the model accepts such values
         inputs = random_inputs(
             comparison.inputs,
-            place.shapes,
-            Point(0, place.name, place.numbers, 0),
+            point.shapes,
+            Point(0, point.name, point.numbers, 0),
             [2] * len(comparison.inputs),
             comparison.ranges,
         )
-        compared = Compared(place.name, points_of(traced, [place.numbers])[0], inputs)
+        compared = Compared(point.name, points_of(traced, [point.numbers])[0], inputs)
         refuse_another_model(traced, lowered, weights, compared, precision)
 
 
@@ -152,11 +152,11 @@ def partition(job: PartitionJob, context: Context) -> Result:
     store = context.store
     program = guard.read(store.get_bytes(job.program))
     validator = Validator(store if job.trust is None else LocalStore(store.root, trust_policy(job.trust)), job)
-    found = run.partition(program, job.settings, validator, job.points)
-    outputs = {"partitions": store.put_bytes(found.document.to_bytes())}
-    for graph, piece in found.programs.items():
-        outputs[f"program:{graph}"] = store.put_bytes(piece.to_bytes())
-    return Result(outputs, conversions=validator.made)
+    result = run.partition(program, job.settings, validator, job.points)
+    outputs = {"partitions": store.put_bytes(result.document.to_bytes())}
+    for graph, part_program in result.programs.items():
+        outputs[f"program:{graph}"] = store.put_bytes(part_program.to_bytes())
+    return Result(outputs, conversions=validator.new_conversions)
 
 
 def convert(job: ConvertJob, context: Context) -> Result:

@@ -1,6 +1,6 @@
 """Time the original module with eager PyTorch and with torch.compile. It runs in a worker process, as all user code does.
 
-The module is made as in a trace, and moved to the requested device. The weights file is not read, because times do not
+The module is created as in a trace, and moved to the requested device. The weights file is not read, because times do not
 depend on values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.
 """
 
@@ -20,25 +20,25 @@ Job = Mapping[str, Any]
 def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
     """The function that handles the jobs of a worker of kind ``original``.
 
-    The first job contains `trace` and `device`, and makes the module. Each later job contains a `runner` and one of:
+    The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner` and one of:
 
     * `shapes`: make the first call with these shapes; the reply contains its seconds, ``first_s``.
-    * `warm_up`: make calls for so many seconds.
+    * `warm_up`: make calls for this number of seconds.
     * `turn`: time a turn; the reply contains the seconds of each call, ``times``.
 
     If a call fails, the reply contains the error text, ``dropped``.
     """
-    made: list[_Original] = []
+    originals: list[_Original] = []
 
     def handle(job: Job) -> dict[str, Any]:
         if "trace" in job:
-            made[:] = [_Original(TraceJob.from_json(job["trace"]), job["device"], project)]
-            return made[0].about()
+            originals[:] = [_Original(TraceJob.from_json(job["trace"]), job["device"], project)]
+            return originals[0].about()
         import torch
 
         try:
             with torch.no_grad():
-                return made[0].answer(job)
+                return originals[0].answer(job)
         except Exception as error:  # user code can raise anything, and torch.compile needs a compiler
             return {"dropped": f"{type(error).__name__}: {error}".splitlines()[0]}
 
@@ -60,7 +60,7 @@ class _Original:
         self._device = device
         module: Any = read(trace, project, Frames(Places(), project))
         self._module = module.to(device)
-        self._called: dict[str, Callable[..., object]] = {}
+        self._functions: dict[str, Callable[..., object]] = {}
         self._timed: dict[str, Timed] = {}
 
     def about(self) -> dict[str, Any]:
@@ -89,12 +89,12 @@ class _Original:
 
         from trtbuild.stages.trace.examples import call_arguments, tensors
 
-        if runner not in self._called:
-            self._called[runner] = torch.compile(self._module) if runner == "torch.compile" else self._module
-        called = self._called[runner]
+        if runner not in self._functions:
+            self._functions[runner] = torch.compile(self._module) if runner == "torch.compile" else self._module
+        function = self._functions[runner]
         values = [tensor.to(self._device) for tensor in tensors(self._trace.inputs, shapes)]
         args, kwargs = call_arguments(self._trace.inputs, values)
-        return Timed(lambda: called(*args, **kwargs), torch.cuda.synchronize if self._is_on_gpu else _nothing)
+        return Timed(lambda: function(*args, **kwargs), torch.cuda.synchronize if self._is_on_gpu else _nothing)
 
 
 def _nothing() -> None:

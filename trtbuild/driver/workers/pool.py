@@ -10,9 +10,10 @@ Rules
      The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
      ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
-4. Each worker runs in its own session, so Ctrl-C reaches the driver alone, which then ends the workers.
-5. A worker does not get what only the driver needs: the signing key, the remotes and their credentials. Other variables
-   stay, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). It runs as the user who builds it.
+4. Each worker runs in its own session, so Ctrl-C reaches the driver only. The driver then ends the workers.
+5. A worker does not get the variables that only the driver needs: the signing key, the remotes and their credentials. Other
+   variables stay, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The code runs as the user who builds the
+   model.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LIBRARY_PATHS = ("LD_LIBRARY_PATH",)
 #: Seconds after which an idle worker that does not exit is killed.
 EXIT_TIMEOUT_S = 5.0
 
-#: The length of the end of a log that an error shows, in characters.
+#: The number of characters at the end of a log that an error shows.
 LOG_TAIL = 4000
 
 
@@ -259,22 +260,22 @@ class WorkerPool:
         worker.end()
 
 
-def error_from_json(described: Mapping[str, Any], log: str) -> TrtbuildError:
+def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
     """The error that a worker reported (`trtbuild.driver.workers.worker.error_to_json`), as an object of the same type."""
-    kind = getattr(errors, str(described.get("type")), None)
-    text = str(described["text"])
-    single = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # workers do not raise these
-    known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and single
-    if kind is not None and known and "trace" not in described:  # an unexpected exception has a traceback
-        error: TrtbuildError = kind(text, hint=described.get("hint"))
-        error.file, error.line = described.get("file"), described.get("line")  # not all constructors take a place
+    kind = getattr(errors, str(fields.get("type")), None)
+    text = str(fields["text"])
+    has_one_problem = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # workers do not raise these
+    is_known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and has_one_problem
+    if kind is not None and is_known and "trace" not in fields:  # an unexpected exception has a traceback
+        error: TrtbuildError = kind(text, hint=fields.get("hint"))
+        error.file, error.line = fields.get("file"), fields.get("line")  # not all constructors take a place
         if isinstance(error, errors.SourceError):
-            error.code = str(described.get("code", "source"))
+            error.code = str(fields.get("code", "source"))
         if isinstance(error, ToolchainError):
             error.log = tuple(log.splitlines())
-            error.nodes = tuple(map(str, described.get("nodes", ())))
+            error.nodes = tuple(map(str, fields.get("nodes", ())))
         return error
-    return errors.InternalError(f"{text}\n{described.get('trace') or log[-LOG_TAIL:]}".rstrip())
+    return errors.InternalError(f"{text}\n{fields.get('trace') or log[-LOG_TAIL:]}".rstrip())
 
 
 def _environment(kind: WorkerKind) -> dict[str, str]:

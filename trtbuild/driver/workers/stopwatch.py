@@ -1,7 +1,7 @@
 """Measure the latency of calls, after a warm-up.
 
 Rules
-1. The latency of a call is the time from before the call until the device has finished it, as a caller sees it.
+1. The latency of a call is the time that a caller measures: from the start of the call until the device has finished it.
 2. Timing begins after a warm-up of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls. The first call is reported
    separately, because it compiles kernels and captures graphs.
 3. Percentiles are measured values (nearest rank), not interpolations.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 MIN_WARMUP_CALLS = 3
-#: The least and the largest number of timed calls.
+#: The smallest and the largest number of timed calls.
 MIN_CALLS, MAX_CALLS = 10, 100_000
 #: Turns of each contender, if there are several.
 TURNS = 10
@@ -56,7 +56,7 @@ class Timing:
 
 
 class Dropped(Exception):
-    """A contender cannot be timed. The text says why."""
+    """A contender cannot be timed. The text is the reason."""
 
 
 class Contender(Protocol):
@@ -66,7 +66,7 @@ class Contender(Protocol):
         """Make the first call. Returns its seconds."""
 
     def warm_up(self, seconds: float) -> None:
-        """Make calls for so many seconds, without timing them."""
+        """Make calls for this number of seconds, without timing them."""
 
     def times(self, turn: Turn) -> list[float]:
         """Make the calls of a turn. Returns the seconds of each."""
@@ -74,9 +74,9 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """The length of a turn in seconds, and its least and largest number of calls.
+    """The length of a turn in seconds, and its smallest and largest number of calls.
 
-    `warms`: whether one more call is made first and not timed, because another contender has run before.
+    `warms` is whether one call is made first without timing it, because another contender has run before.
     """
 
     seconds: float
@@ -96,21 +96,21 @@ class Timed:
         return self._timed()
 
     def warm_up(self, seconds: float) -> None:
-        end, warmed = time.perf_counter() + seconds, 1  # the first call is one
-        while warmed < MIN_WARMUP_CALLS or time.perf_counter() < end:
+        end, calls = time.perf_counter() + seconds, 1  # the first call counts as one
+        while calls < MIN_WARMUP_CALLS or time.perf_counter() < end:
             self._timed()
-            warmed += 1
+            calls += 1
 
     def times(self, turn: Turn) -> list[float]:
         if turn.warms:
             self._timed()
-        found: list[float] = []
+        seconds: list[float] = []
         end = time.perf_counter() + turn.seconds
-        while len(found) < turn.most and (len(found) < turn.least or time.perf_counter() < end):
-            found.append(self._timed())
-            if found[-1] > SLOW_S and len(found) >= 2:
+        while len(seconds) < turn.most and (len(seconds) < turn.least or time.perf_counter() < end):
+            seconds.append(self._timed())
+            if seconds[-1] > SLOW_S and len(seconds) >= 2:
                 break
-        return found
+        return seconds
 
     def _timed(self) -> float:
         started = time.perf_counter()
@@ -158,8 +158,8 @@ def summary(times_s: Sequence[float]) -> Latency:
     """Percentiles and mean, in milliseconds."""
     ordered = sorted(times_s)
     percentiles = [percentile(ordered, percent) for percent in (50, 90, 99)]
-    found = [ordered[0], *percentiles, ordered[-1], sum(ordered) / len(ordered)]
-    return Latency(*(round(seconds * 1e3, 6) for seconds in found))
+    values = [ordered[0], *percentiles, ordered[-1], sum(ordered) / len(ordered)]
+    return Latency(*(round(seconds * 1e3, 6) for seconds in values))
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

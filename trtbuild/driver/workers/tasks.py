@@ -1,8 +1,8 @@
 """The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage, ``verify`` or ``pt2``. `TASKS` names the kind of worker that does it, the type of its job, and
-   its functions, by the kind of the model's graph. The parent uses the kind and the type, and the child the functions.
+1. A task is a step's stage, ``verify`` or ``pt2``. For each task, `TASKS` names the kind of worker, the type of the job,
+   and the functions for lowered and for other graphs. The parent uses the kind of worker. The child uses the rest.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 

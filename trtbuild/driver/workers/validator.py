@@ -32,13 +32,15 @@ class Validator:
         self._opset = job.opset
         self._versions = job.versions
         self._parser = Parser(job.toolchain, job.toolchain_version, job.stand_in)
-        self._made: dict[str, Record] = {}
+        self._new_records: dict[str, Record] = {}
         self._seconds: dict[str, float] = {}
 
     @property
-    def made(self) -> dict[str, Conversion]:
-        """The conversions that were made here, by key."""
-        return {key: Conversion(self._seconds[key], record.to_bytes().decode()) for key, record in self._made.items()}
+    def new_conversions(self) -> dict[str, Conversion]:
+        """The conversions that this validator has made, by key."""
+        return {
+            key: Conversion(self._seconds[key], record.to_bytes().decode()) for key, record in self._new_records.items()
+        }
 
     def untranslatable(self, program: Any) -> dict[int, str]:
         from trtbuild.stages.convert.conversion import untranslatable
@@ -71,7 +73,7 @@ class Validator:
         recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
         unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError)
         with contextlib.suppress(*unusable):  # an unusable conversion is made again
-            record = self._made.get(recipe.key) or self._store.get_record(recipe.key)
+            record = self._new_records.get(recipe.key) or self._store.get_record(recipe.key)
             if record is not None and record.recipe.same_as(recipe):
                 origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
                 return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
@@ -79,7 +81,7 @@ class Validator:
         converted = convert(program, self._opset)
         outputs = conversion_outputs(converted, self._store)
         self._seconds[recipe.key] = time.monotonic() - started
-        self._made[recipe.key] = Record(recipe, outputs, {"duration_s": self._seconds[recipe.key]})
+        self._new_records[recipe.key] = Record(recipe, outputs, {"duration_s": self._seconds[recipe.key]})
         return converted.model, list(converted.origins)
 
 

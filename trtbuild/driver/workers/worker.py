@@ -36,7 +36,7 @@ Handler = Callable[[Job], dict[str, Any]]
 
 
 def main(argv: list[str]) -> int:
-    """``worker KIND STORE PROJECT``: serve jobs of one kind (trace, torch, engine) until the stream ends."""
+    """``worker KIND STORE PROJECT``: serve jobs of one kind (trace, torch, engine, original) until the stream ends."""
     kind, store_root, project = argv
     jobs, replies = _take_over_streams()
     _die_with_parent()
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def _preloaded_handler(kind: str, store_root: Path, project: Path) -> Handler | None:
-    """The handler, with its libraries loaded before the first job. None if that fails: the first job then reports why."""
+    """The handler, with its libraries loaded before the first job. None after an error: the first job then reports it."""
     gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
     try:
         from trtbuild.driver.workers import handlers
@@ -103,7 +103,7 @@ def _run_child(handler: Handler, job: Job, replies: TextIO, writing: int, parent
     if os.getppid() != parent:
         return 1
     # processes that user code forks must not write to the reply pipes, and must not keep them open
-    os.register_at_fork(after_in_child=_ForkClosed((replies.fileno(), writing)).close)
+    os.register_at_fork(after_in_child=_ClosedInChildren((replies.fileno(), writing)).close)
     code = 0
     try:
         replies.write(json.dumps(_answer(handler, job)) + "\n")
@@ -115,7 +115,7 @@ def _run_child(handler: Handler, job: Job, replies: TextIO, writing: int, parent
         traceback.print_exc()
         code = 1
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # user code may have put anything there
+        with contextlib.suppress(Exception):  # user code may have replaced the stream by any object
             stream.flush()
     return code
 
@@ -137,7 +137,7 @@ def _answer(handler: Handler, job: Job) -> dict[str, Any]:
 
 def error_to_json(error: TrtbuildError) -> dict[str, Any]:
     """An error as JSON. `trtbuild.driver.workers.pool.error_from_json` reads it."""
-    described: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "type": type(error).__name__,
         "text": error.text,
         "file": error.file,
@@ -145,10 +145,10 @@ def error_to_json(error: TrtbuildError) -> dict[str, Any]:
         "hint": error.hint,
     }
     if isinstance(error, SourceError):
-        described["code"] = error.code
+        fields["code"] = error.code
     if isinstance(error, ToolchainError):
-        described["nodes"] = list(error.nodes)
-    return described
+        fields["nodes"] = list(error.nodes)
+    return fields
 
 
 def _handler(kind: str, store_root: Path, project: Path) -> Handler:
@@ -202,26 +202,27 @@ def _parent_has_ended(jobs: TextIO) -> bool:
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
 
 
-class _ForkClosed:
+class _ClosedInChildren:
     """Descriptors of this process that its forked children close.
 
-    They are closed only once. Otherwise a child's own files that got the same numbers would be closed in its children.
+    A process closes them only once. Otherwise a child's own files that got the same numbers would be closed in the children
+    of that child.
     """
 
     def __init__(self, descriptors: Iterable[int]) -> None:
-        self._held = [(descriptor, _file_id(descriptor)) for descriptor in descriptors]
+        self._still_open = [(descriptor, _file_id(descriptor)) for descriptor in descriptors]
 
     def close(self) -> None:
-        while self._held:
-            descriptor, file = self._held.pop()
+        while self._still_open:
+            descriptor, file = self._still_open.pop()
             with contextlib.suppress(OSError):
                 if _file_id(descriptor) == file:  # user code may have closed it and opened another file with its number
                     os.close(descriptor)
 
 
 def _file_id(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _die_with_parent() -> None:

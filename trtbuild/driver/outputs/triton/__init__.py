@@ -20,7 +20,7 @@ from trtbuild.core.packages.package_reading import read_index
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import packages
-from trtbuild.driver.outputs.files import OutputFile, made
+from trtbuild.driver.outputs.files import OutputFile, generated
 from trtbuild.driver.outputs.triton import native, served
 from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 from trtbuild.driver.outputs.triton.text_format import Message, render
@@ -43,17 +43,17 @@ def model_files(root: str, index: PackageIndex, record: Record) -> list[OutputFi
     """Return the files of one model. Raises UsageError for a dtype without a Triton type, ValueError for invalid names."""
     _check_names(index)
     reason = unsupported_reason(index)
-    found = _native(root, index) if reason is None else _served(root, index, record, reason)
+    result = _native(root, index) if reason is None else _served(root, index, record, reason)
     listing = {
         "schema": SCHEMA,
         "model": index.model,
         "served_by": "triton" if reason is None else "trtbuild",
         "because": reason,
         "package": record.outputs["index"].sha256,
-        "files": {file.path[len(root) + 1 :]: {"sha256": file.sha256} for file in found},
+        "files": {file.path[len(root) + 1 :]: {"sha256": file.sha256} for file in result},
     }
     data = json.dumps(listing, indent=1, sort_keys=True).encode()
-    return [*found, made(f"{root}/{index.model}/{LISTING}", data, turn=4)]
+    return [*result, generated(f"{root}/{index.model}/{LISTING}", data, turn=4)]
 
 
 def _check_names(index: PackageIndex) -> None:
@@ -65,22 +65,22 @@ def _check_names(index: PackageIndex) -> None:
 
 
 def _native(root: str, index: PackageIndex) -> list[OutputFile]:
-    found = [OutputFile(f"{root}/{path}", index.files[plan].sha256) for path, plan in native.plan_files(index)]
+    result = [OutputFile(f"{root}/{path}", index.files[plan].sha256) for path, plan in native.plan_files(index)]
     model = index.model
     head = f"an engine of {model}, which Triton runs; the model is the ensemble {model}"
     for name, message in native.engine_models(index).items():
-        found.append(made(f"{root}/{name}/{CONFIGURATION}", _text(head, message), turn=2))
+        result.append(generated(f"{root}/{name}/{CONFIGURATION}", _text(head, message), turn=2))
     text = _text(f"{model}: its engines, which Triton runs, as one model", native.ensemble(index))
-    return [*found, made(f"{root}/{model}/{CONFIGURATION}", text, turn=3)]
+    return [*result, generated(f"{root}/{model}/{CONFIGURATION}", text, turn=3)]
 
 
 def _served(root: str, index: PackageIndex, record: Record, reason: str) -> list[OutputFile]:
     base = f"{root}/{index.model}"
     digests = {path: file.sha256 for path, file in index.files.items()}
-    found = packages.files_below(f"{base}/{served.PACKAGE}", digests, record)
-    found.append(made(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
+    result = packages.files_below(f"{base}/{served.PACKAGE}", digests, record)
+    result.append(generated(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
     text = _text(f"{index.model}, which trtbuild's runtime serves: {reason}", served.configuration(index))
-    return [*found, made(f"{base}/{CONFIGURATION}", text, turn=3)]
+    return [*result, generated(f"{base}/{CONFIGURATION}", text, turn=3)]
 
 
 def _text(head: str, message: Message) -> bytes:
@@ -93,7 +93,7 @@ def _text(head: str, message: Message) -> bytes:
 
 
 def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """Return the files that the existing listing names, without names outside of this model's directories."""
+    """Return the files that the existing listing names, except those outside of this model's directories."""
     model = PurePosixPath(files[-1].path).parts[-3]
     try:
         listing = json.loads(read_regular(root / model / LISTING))
@@ -102,10 +102,10 @@ def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list
         names = [PurePosixPath(name) for name in listing["files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [root / name for name in names if _is_of(name, model)]
+    return [root / name for name in names if _is_in_directory_of(name, model)]
 
 
-def _is_of(name: PurePosixPath, model: str) -> bool:
+def _is_in_directory_of(name: PurePosixPath, model: str) -> bool:
     if name.is_absolute() or ".." in name.parts or not name.parts:
         return False
     return name.parts[0] == model or name.parts[0].startswith(f"{model}.")

@@ -93,13 +93,13 @@ def _step(index: PackageIndex, part: Partition, names: Mapping[str, str]) -> tup
 def _tensor_names(index: PackageIndex) -> dict[str, str]:
     """Return reference → name of each tensor in the ensemble. Inner tensors are named by the partition and its output."""
     names = {f"input:{number}": tensor.name for number, tensor in enumerate(index.inputs)}
-    cut = next(iter(index.targets.values())).partitions
-    names.update({source: tensor.name for source, tensor in zip(cut.outputs, index.outputs, strict=True)})
-    taken = set(names.values())
-    for part in cut.partitions:
+    partitions = next(iter(index.targets.values())).partitions
+    names.update({source: tensor.name for source, tensor in zip(partitions.outputs, index.outputs, strict=True)})
+    used_names = set(names.values())
+    for part in partitions.partitions:
         for number in range(len(part.outputs)):
             name = f"{part.name}.o{number}"
-            while name in taken:
+            while name in used_names:
                 name += "_"
-            taken.add(names.setdefault(f"{part.name}:{number}", name))
+            used_names.add(names.setdefault(f"{part.name}:{number}", name))
     return names

@@ -3,7 +3,7 @@
 Rules (with their place in triton-inference-server's sources)
 1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
 2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
-   the same SM, or targets of two platforms.
+   the same SM, or two targets of different platforms.
 3. An ensemble's tensors come from requests and from steps. So an output of the model cannot be one of its inputs, a weight,
    or a second name of another output. Every step needs an input (ensemble_utils.cc).
 4. Bindings have the dtypes of the plan. They equal the partition's dtypes only if this TensorRT supports the type.
@@ -32,12 +32,12 @@ def _reasons(index: PackageIndex) -> Iterator[str]:
             yield f"target {name} is built with {target.toolchain}, whose plans Triton's TensorRT backend does not accept"
     versions = {target.version for target in targets.values()}
     platforms = {target.platform for target in targets.values()}
-    for subject, found in (("versions of TensorRT", versions), ("platforms", platforms)):
-        if len(found) > 1:
-            yield f"its targets need different {subject} ({' and '.join(sorted(found))}), but a server has one"
+    for subject, values in (("versions of TensorRT", versions), ("platforms", platforms)):
+        if len(values) > 1:
+            yield f"its targets need different {subject} ({' and '.join(sorted(values))}), but a server has one"
     yield from _ambiguous_targets(targets)
-    cuts = [_interface(target) for target in targets.values()]
-    if any(cut != cuts[0] for cut in cuts):
+    interfaces = [_interface(target) for target in targets.values()]
+    if any(interface != interfaces[0] for interface in interfaces):
         yield "its targets have different partitions"
     for target in targets.values():
         yield from _partition_reasons(index, target)
@@ -45,13 +45,13 @@ def _reasons(index: PackageIndex) -> Iterator[str]:
 
 def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
     """Yield a reason for each target that the backend cannot distinguish from an earlier one (rule 2)."""
-    first: dict[object, str] = {}
+    first_targets: dict[object, str] = {}
     for name, target in targets.items():
         for sm in served_sms(target):
-            other = first.setdefault(sm, name)
-            if other != name:
+            earlier = first_targets.setdefault(sm, name)
+            if earlier != name:
                 gpus = f"SM {sm}" if isinstance(sm, int) else "all later GPUs"
-                yield f"targets {other} and {name} are both for {gpus}"
+                yield f"targets {earlier} and {name} are both for {gpus}"
 
 
 def served_sms(target: PackedTarget) -> list[int | str]:
@@ -61,8 +61,8 @@ def served_sms(target: PackedTarget) -> list[int | str]:
 
 def _interface(target: PackedTarget) -> object:
     """Return the inputs and outputs of a target's partitions, for a comparison with other targets."""
-    cut = target.partitions
-    return [(part.name, part.inputs, part.outputs) for part in cut.partitions], cut.outputs
+    partitions = target.partitions
+    return [(part.name, part.inputs, part.outputs) for part in partitions.partitions], partitions.outputs
 
 
 def _partition_reasons(index: PackageIndex, target: PackedTarget) -> Iterator[str]:

@@ -4,10 +4,10 @@ Rules
 1. A dynamic dim is -1. A dim of size 0 is -1, too, because Triton allows 0 in requests but not in configurations.
 2. Triton has no tensors of rank 0. Their dims are [1], and `reshape` removes the axis for the engine. An ensemble has no
    `reshape`; its tensors always have [1].
-3. `max_batch_size` promises that every request of 1 to that many rows is served, and that the rows are the same axis in
-   every tensor. So it is 0 unless all of this is true: axis 0 of every input and output is the same dim; no other axis
-   depends on that dim; the profiles together cover all sizes from 1 to its max; every tensor has a second axis (otherwise
-   its dims would be empty). Dynamic batching is never turned on, because rows may depend on one another.
+3. `max_batch_size` N promises that every request of 1 to N rows is served, and that the rows are the same axis in every
+   tensor. So `max_batch_size` is 0 unless all of this is true: axis 0 of every input and output is the same dim; no other
+   axis depends on that dim; the profiles together cover all sizes from 1 to its max; every tensor has a second axis
+   (otherwise its dims would be empty). Dynamic batching is never turned on, because rows may depend on one another.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def max_batch_size(index: PackageIndex) -> int:
     if index.dims[symbol].multiple_of != 1:
         return 0
     for tensor in tensors:
-        first, *others = tensor.shape
-        if first != rows or any(symbol in symbols_of(size) for size in others):
+        first, *other_sizes = tensor.shape
+        if first != rows or any(symbol in symbols_of(size) for size in other_sizes):
             return 0
-    return _reach([(profile.shapes[0].min[0], profile.shapes[0].max[0]) for profile in index.profiles])
+    return _largest_covered_size([(profile.shapes[0].min[0], profile.shapes[0].max[0]) for profile in index.profiles])
 
 
-def _reach(ranges: Sequence[tuple[int, int]]) -> int:
+def _largest_covered_size(ranges: Sequence[tuple[int, int]]) -> int:
     """Return the largest size if the ranges cover all sizes from 1 to it; otherwise 0."""
     covered = 0
     for low, high in sorted(ranges):

@@ -145,8 +145,8 @@ def _refused(
         if len(declared) == 1 and name in by_name and not _agree(inferred.get(by_name[name].output[0]), declared[0]):
             inferred_type = inferred[by_name[name].output[0]]
             return ConversionRefused(
-                f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(inferred_type)} where the model has "
-                f"{shown(declared)}",
+                f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(inferred_type)} "
+                f"where the model has {shown(declared)}",
                 hint=_HINT,
                 nodes=(call,),
             )

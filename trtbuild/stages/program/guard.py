@@ -76,8 +76,8 @@ def refuse_changes(program: Program, traced: Signature, step: str, extra_points:
             (actual,) = declared_types_at(node.meta["val"], point)
             if not _agree(actual, _at(expected, numbers)):
                 raise InconsistentShapes(
-                    f"{step} has made {shown([actual])} of output {number}, which is {shown([_at(expected, numbers)])} in the "
-                    f"traced model{_where(numbers)}"
+                    f"{step} has made {shown([actual])} of output {number}, which is "
+                    f"{shown([_at(expected, numbers)])} in the traced model{_where(numbers)}"
                 )
     refuse_inconsistency(program, points, step)
 

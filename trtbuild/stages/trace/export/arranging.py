@@ -148,7 +148,8 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
                 hint = f"make it static: write one size as min, opt and max of {entry.name}.{number} in every profile"
                 path = f"dims.{plan.symbols[axis.symbol].name}"
             else:
-                problem = f"{entry.name}.{number} is {axis} in the manifest and {json_like(traced_size)} in the traced program"
+                problem = f"{entry.name}.{number} is {axis} in the manifest and "
+                problem += f"{json_like(traced_size)} in the traced program"
                 hint, path = "write the size that the model takes", ""
             raise SourceError(problem, code="constraint", hint=hint, **job.place(path, f"inputs.{entry.name}"))
     ranges = {

@@ -30,7 +30,7 @@ PATIENCE_S = 120.0
 
 
 class ForkedCall:
-    """``with ForkedCall(function) as call: …; call.answer()``: `function` runs in the copy, while this process continues."""
+    """``with ForkedCall(function) as call: …; call.answer()``: `function` runs in the copy."""
 
     def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._function = function

@@ -63,7 +63,7 @@ class Point:
 
 
 class Proof:
-    """Compares program and model at every point. The first point is compared at once, the other points in the background.
+    """Compares program and model at every point: at the first point at once, at the other points in the background.
 
     `seen` returns a value that changes with each new dependency of user code.
     """
@@ -108,7 +108,8 @@ class Proof:
             self._comparison.__exit__(kind, error, tb)
 
     def _compare(self, point: Point) -> float:
-        """Compare numbers at one point. Returns the seconds without garbage collection, whose time is the same everywhere."""
+        """Compare numbers at one point. Returns the seconds without garbage collection, which takes as long at every
+        point."""
         started = time.monotonic()
         _prove_at(point, self._module, self._arranged, self._weights, self._job, self._frames)
         duration_s = time.monotonic() - started
@@ -191,9 +192,13 @@ def _prove_at(
         raise _frozen(point, problem, module, job, frames)
     for number, (index, expected) in enumerate(zip(arranged.outputs, flat, strict=True)):
         refuse_elsewhere(number, expected, job)
-        gap = difference(outputs[index], expected)
-        if gap is not None:
-            text = gap if isinstance(gap, str) else f"a relative difference of {gap:.2g}"
+        output_difference = difference(outputs[index], expected)
+        if output_difference is not None:
+            text = (
+                output_difference
+                if isinstance(output_difference, str)
+                else f"a relative difference of {output_difference:.2g}"
+            )
             raise _frozen(point, f"output {number} has {text}", module, job, frames)
 
 

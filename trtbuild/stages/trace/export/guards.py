@@ -167,7 +167,7 @@ class _SizeReader(ast.NodeTransformer):
         for key in reversed(path):
             value = value[key]
         if not isinstance(value, int):
-            raise ValueError("not an input")
+            raise ValueError("no input")
         return value
 
 

@@ -1,1 +1,1 @@
-"""The torch-side steps: trace, lower, partition, convert. They do not import one another; they share `program`."""
+"""The torch-side steps: trace, lower, partition, convert. They do not import one another. All of them use `program`."""

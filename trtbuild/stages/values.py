@@ -15,10 +15,10 @@ def in_range(dtype: torch.dtype, shape: Sequence[int], values: ValueRange, gener
     low, high = values
     size = tuple(shape)
     if dtype.is_floating_point:
-        share = torch.rand(size, generator=generator, dtype=torch.float64)
+        fraction = torch.rand(size, generator=generator, dtype=torch.float64)
         # low + share * (high - low) could be infinite
-        return ((1 - share) * low + share * high).clamp(low, high).to(dtype)
-    whole = torch.empty(size, dtype=torch.int64)
+        return ((1 - fraction) * low + fraction * high).clamp(low, high).to(dtype)
+    integers = torch.empty(size, dtype=torch.int64)
     if high == torch.iinfo(torch.int64).max:  # high + 1 does not fit int64
-        return whole.random_(int(low), None, generator=generator).to(dtype)
-    return whole.random_(int(low), int(high) + 1, generator=generator).to(dtype)
+        return integers.random_(int(low), None, generator=generator).to(dtype)
+    return integers.random_(int(low), int(high) + 1, generator=generator).to(dtype)

@@ -1,17 +1,17 @@
 """The canonical form of an ONNX model: equal structure, equal bytes.
 
 Rules
-1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position; nodes ``n0…`` and values ``v0…`` in graph order,
-   nested graphs included; constants ``c0…`` in the order of their first use. Unused values are left out; unused inputs
-   stay.
+1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position. Nodes are ``n0…`` and values ``v0…`` in graph order,
+   nested graphs included. Constants are ``c0…`` in the order of their first use. Unused values are left out, and unused
+   inputs stay.
 2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the inputs'
    and then the outputs' axes.
-3. Weights are initializers without data: dtype, dims, and an external location, a file with the weight's name beside
-   the model (so with a folder of raw weights any tool can read it). Constants are inline.
-4. The model holds nothing else: no producer, documentation, metadata, value information or tensor names; model and
-   graph names are fixed; attributes are sorted by name; the IR version follows from the opset.
-5. Each output of the model is made by a node of the outer graph, and no two outputs are the same value. An Identity is
-   inserted for an input, weight or constant that is returned, and for a value that is returned twice.
+3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
+   name beside the model, so any tool can read the model with a folder of raw weights. Constants are inline.
+4. The model contains nothing else: no producer, documentation, metadata, value information or tensor names. Model and
+   graph names are fixed. Attributes are sorted by name. The IR version follows from the opset.
+5. Each output of the model is the result of a node of the outer graph, and no two outputs are the same value. An Identity
+   is inserted for an input, weight or constant that is returned, and for a value that is returned twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-#: The key of the metadata property under which nodes carry the index of the call that they came from.
+#: The key of a node's metadata property with the index of the call that the node came from.
 ORIGIN = "trtbuild.origin"
 
 Origins = tuple[tuple[str, int], ...]
@@ -39,7 +39,7 @@ def canonical(model: onnx.ModelProto, weights: int, opset: int) -> tuple[onnx.Mo
     """A canonical copy of `model`, whose first `weights` inputs are weights, and its nodes' origins."""
     source = onnx.GraphProto()
     source.CopyFrom(model.graph)
-    _own_outputs(source)
+    _separate_outputs(source)
     names = _Names()
     names.values.update((value.name, f"w{index}") for index, value in enumerate(source.input[:weights]))
     names.values.update((value.name, f"i{index}") for index, value in enumerate(source.input[weights:]))
@@ -70,24 +70,24 @@ def canonical(model: onnx.ModelProto, weights: int, opset: int) -> tuple[onnx.Mo
     return result, tuple(names.origins)
 
 
-def _own_outputs(graph: onnx.GraphProto) -> None:
+def _separate_outputs(graph: onnx.GraphProto) -> None:
     produced = {name for node in graph.node for name in node.output}
-    taken = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | produced
+    names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | produced
     seen: set[str] = set()
     for index, value in enumerate(graph.output):
         if value.name in produced and value.name not in seen:
             seen.add(value.name)
             continue
-        fresh = f"output_{index}"
-        while fresh in taken:
-            fresh += "_"
-        taken.add(fresh)
-        graph.node.add(op_type="Identity", input=[value.name], output=[fresh])
-        value.name = fresh
+        new_name = f"output_{index}"
+        while new_name in names:
+            new_name += "_"
+        names.add(new_name)
+        graph.node.add(op_type="Identity", input=[value.name], output=[new_name])
+        value.name = new_name
 
 
 def _used(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield each name that is read, in graph order; nested graphs at their place."""
+    """Yield each name that is read, in graph order. The names in a nested graph come at the place of the graph."""
     for node in graph.node:
         yield from node.input
         for attribute in sorted(node.attribute, key=lambda a: a.name):
@@ -185,5 +185,5 @@ def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _N
 
 
 def _ir_version(opset: int) -> int:
-    # https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions: the oldest that has the opset.
+    # the oldest version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
     return 8 if opset <= 18 else 9 if opset <= 20 else 10

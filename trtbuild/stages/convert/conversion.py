@@ -3,9 +3,9 @@
 Rules
 1. The result depends on the structure only. Weights are graph inputs while the model is optimized, and external
    initializers without data afterwards. So zero, random and unknown weights give the same bytes. (The optimizer would
-   fold initializers and merge equal ones: three zero biases were merged, and the conversion was wrong after a
+   fold initializers and merge equal ones. For example, it merged three zero biases, and the conversion was wrong after a
    fine-tune.)
-2. The optimizer always runs: without it TensorRT-RTX's parser refuses most models (ReduceMean axes, SplitToSequence).
+2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
 3. Names, order, size symbols and bytes are canonical (`structure` before, `canonical` after).
 4. The same preparation as in torch.onnx.export comes first: implicit type promotion becomes explicit, and run-time
    assertions are removed. The lower step has decomposed operators already, with the table of
@@ -46,9 +46,9 @@ from trtbuild.stages.program.translations import (
 class Converted:
     """A partition as ONNX.
 
-    `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…`` (the number is the weight
-    input's position; one that no node reads is absent), nodes ``n0…`` in graph order. `origins` are pairs of a node's
-    name and the index of the call_function node of the program that it came from, as far as known.
+    `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…``, nodes ``n0…`` in graph order.
+    The number of a weight is the position of the weight input; a weight that no node reads is absent. `origins` are pairs:
+    a node's name, and the index of the call_function node of the program that it came from, as far as known.
     """
 
     model: bytes
@@ -56,7 +56,7 @@ class Converted:
 
 
 def convert(program: Program, opset: int) -> Converted:
-    """The ONNX model of `program`, in ONNX operator set `opset`.
+    """Convert `program` to an ONNX model in ONNX operator set `opset`.
 
     Raises ConversionRefused, with the call nodes that have no translation in `nodes`.
     """
@@ -68,7 +68,7 @@ def convert(program: Program, opset: int) -> Converted:
             hint="name the operators in partition.torch_executed_ops, so that they stay in PyTorch",
             nodes=tuple(index for index, _ in missing),
         )
-    _refuse_complex_borders(program)
+    _refuse_complex_boundaries(program)
     exported = structure(program)
     try:
         with fixed_symbols():
@@ -80,7 +80,7 @@ def convert(program: Program, opset: int) -> Converted:
             proto = lower_opset(onnx_ir.to_proto(model), opset)
     except (ConversionRefused, MemoryError):
         raise
-    except Exception as error:  # a translation may raise any error; the piece then stays in PyTorch
+    except Exception as error:  # a translation may raise any error; the partition then stays in PyTorch
         reason = str(error).strip().splitlines() or [""]
         raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason[0]}") from error
     foreign = sorted({entry.domain for entry in proto.opset_import if entry.domain})
@@ -91,14 +91,18 @@ def convert(program: Program, opset: int) -> Converted:
     return Converted(result.SerializeToString(deterministic=True), origins)
 
 
-def _refuse_complex_borders(program: Program) -> None:
-    border = {*program.input_nodes, *program.output_nodes, *program.weight_nodes}
-    odd = {node for node in border if node.meta["val"].is_complex()}
-    if not odd:
+def _refuse_complex_boundaries(program: Program) -> None:
+    boundary = {*program.input_nodes, *program.output_nodes, *program.weight_nodes}
+    complex_nodes = {node for node in boundary if node.meta["val"].is_complex()}
+    if not complex_nodes:
         return
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    touching = [index for index, node in enumerate(calls) if node in odd or not odd.isdisjoint(node.all_input_nodes)]
-    kinds = sorted({str(node.meta["val"].dtype).removeprefix("torch.") for node in odd})
+    touching = [
+        index
+        for index, node in enumerate(calls)
+        if node in complex_nodes or not complex_nodes.isdisjoint(node.all_input_nodes)
+    ]
+    kinds = sorted({str(node.meta["val"].dtype).removeprefix("torch.") for node in complex_nodes})
     raise ConversionRefused(
         f"an engine neither takes nor gives {' or '.join(kinds)}",
         hint="convert the values with torch.view_as_real where they are computed",
@@ -141,22 +145,22 @@ def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx
 
 
 def _name_outputs(exported: ExportedProgram) -> None:
-    """Correct the program's signature after type promotion, which inserts a cast behind a promoted operator: the output
-    is then that cast."""
+    """Correct the program's signature after type promotion. The promotion inserts a cast behind a promoted operator, and
+    this cast is then the output."""
     for spec, node in zip(exported.graph_signature.output_specs, exported.graph.output_node().args[0], strict=True):
         spec.arg.name = node.name
 
 
 def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:
-    """Find the origin of nodes that the optimizer made. It derives a new value's name from the value that it replaces,
-    and those names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
+    """Find the origin of nodes that the optimizer inserted. The optimizer derives a new value's name from the value that
+    it replaces, and those names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
     calls = {node.name: node.meta[ORIGIN] for node in exported.graph.nodes if ORIGIN in node.meta}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if ORIGIN not in node.metadata_props:
             stems = [str(output.name).partition("_")[0] for output in node.outputs]
-            found = [calls[stem] for stem in stems if stem in calls]
-            if found:
-                node.metadata_props[ORIGIN] = str(found[0])
+            origins = [calls[stem] for stem in stems if stem in calls]
+            if origins:
+                node.metadata_props[ORIGIN] = str(origins[0])
 
 
 def _values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:

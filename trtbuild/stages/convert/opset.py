@@ -1,19 +1,20 @@
-"""Change a model's opset from the one it was translated in to the toolchain's.
+"""Change a model's opset from the opset of its translation to the opset of the toolchain.
 
 onnxscript's converter raises opsets. This file lowers 18 to 17, which TensorRT 8.6 needs: onnx's own converter cannot
 lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
 
 1. Operators that are new in 18 have no older form.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
-   ones reduce over all axes, so ``noop_with_empty_axes`` has no older form.
-3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs; without these they have not
+   reductions reduce over all axes, so ``noop_with_empty_axes`` has no older form.
+3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Without these they have not
    changed. The parts of a Split are equal in 17. In 18 the last part may be smaller, so the size must be known.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. The reductions of ScatterElements and ScatterND are in 16, and in NVIDIA's parser since TensorRT 10.0 (onnx-tensorrt,
-   docs/Changelog.md), which needs a newer opset. The behaviour of older parsers is not known, so they are refused.
+   docs/Changelog.md), which needs a newer opset. The behaviour of older parsers is unknown, so these reductions are
+   rejected.
 
-Rules 4 and 5 are about parsers, so they also hold for models whose source has an old opset (`for_old_parser`).
+Rules 4 and 5 are about parsers, so they also apply to models whose source has an old opset (`for_old_parser`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _WIDENED: Mapping[str, tuple[tuple[str, ...], int | None]] = {
 
 
 def raise_opset(model: onnx_ir.Model, opset: int) -> None:
-    """Convert `model` to `opset` in place, if that is newer than its own."""
+    """Convert `model` to `opset` in place, if `opset` is newer than the model's."""
     if model.opset_imports[""] < opset:
         version_converter.convert_version(model, opset, fallback=False)
         model.opset_imports[""] = opset
@@ -56,10 +57,10 @@ def raise_opset(model: onnx_ir.Model, opset: int) -> None:
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return `model` in an older `opset`. Raises ConversionRefused, with the calls in `nodes`, if there is no older
     form."""
-    (own,) = (entry for entry in model.opset_import if not entry.domain)
-    if own.version <= opset:
+    (own_opset,) = (entry for entry in model.opset_import if not entry.domain)
+    if own_opset.version <= opset:
         return model
-    if (own.version, opset) != (OLDEST + 1, OLDEST):
+    if (own_opset.version, opset) != (OLDEST + 1, OLDEST):
         raise ConversionRefused(f"trtbuild writes ONNX opset {OLDEST} and later, not {opset}")
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
@@ -73,10 +74,10 @@ def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def for_old_parser(model: onnx.ModelProto) -> onnx.ModelProto:
     """Adapt `model`, of an opset up to `OLDEST`, to a parser of that opset (rules 4 and 5). Raises
     ConversionRefused."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    _for_old_parser(changed.graph)
-    return changed
+    adapted = onnx.ModelProto()
+    adapted.CopyFrom(model)
+    _for_old_parser(adapted.graph)
+    return adapted
 
 
 def _for_old_parser(graph: onnx.GraphProto) -> None:
@@ -103,19 +104,19 @@ def _sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
     if not any(_equal_parts(node) for node in _nodes(model.graph)):
         return {}
     try:
-        known = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        inferred_graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except onnx.shape_inference.InferenceError:
         return {}
-    found: dict[str, list[int | None]] = {}
-    for graph in _graphs(known):
+    sizes_by_name: dict[str, list[int | None]] = {}
+    for graph in _graphs(inferred_graph):
         for value in [*graph.input, *graph.value_info, *graph.output]:
             tensor = value.type.tensor_type
             if tensor.HasField("shape"):
                 sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
-                if found.setdefault(value.name, sizes) != sizes:  # two nested graphs may use one name
-                    found[value.name] = []
-        found.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
-    return found
+                if sizes_by_name.setdefault(value.name, sizes) != sizes:  # two nested graphs may use one name
+                    sizes_by_name[value.name] = []
+        sizes_by_name.update((tensor.name, list(tensor.dims)) for tensor in graph.initializer)
+    return sizes_by_name
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -127,7 +128,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    return (node for each in _graphs(graph) for node in each.node)
+    return (node for nested in _graphs(graph) for node in nested.node)
 
 
 def _equal_parts(node: onnx.NodeProto) -> bool:
@@ -143,18 +144,18 @@ def _lower(
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _lower(attribute.g, constants, sizes)
-        given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        attribute_values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         if node.op_type in _NEW:
             raise _refused(node, "it is new in opset 18")
         _refuse_reduction(node)
         if node.op_type in _REDUCTIONS:
             _axes_to_attribute(node, constants)
         elif _equal_parts(node):
-            _split_equally(node, sizes.get(node.input[0], []), given.get("axis", 0))
+            _split_equally(node, sizes.get(node.input[0], []), attribute_values.get("axis", 0))
         elif node.op_type in _WIDENED:
             attributes, position = _WIDENED[node.op_type]
             for name in attributes:
-                if name in given and given[name] not in (0, b"stretch"):
+                if name in attribute_values and attribute_values[name] not in (0, b"stretch"):
                     raise _refused(node, f"{name} is new in opset 18")
                 _drop_attribute(node, name)
             if position is not None and len(node.input) > position and node.input[position]:
@@ -166,17 +167,17 @@ def _slice_shapes(graph: onnx.GraphProto) -> None:
     nodes = []
     for node in graph.node:
         nodes.append(node)
-        given = {attribute.name: attribute.i for attribute in node.attribute}
-        if node.op_type != "Shape" or not given:
+        attribute_values = {attribute.name: attribute.i for attribute in node.attribute}
+        if node.op_type != "Shape" or not attribute_values:
             continue
-        part, whole = node.output[0], f"{node.output[0]}/whole"
-        sliced = onnx.NodeProto(op_type="Slice", input=[whole], output=[part])
+        shape_part, full_shape = node.output[0], f"{node.output[0]}/whole"
+        sliced = onnx.NodeProto(op_type="Slice", input=[full_shape], output=[shape_part])
         sliced.metadata_props.extend(node.metadata_props)
         for name, default in (("start", 0), ("end", np.iinfo(np.int64).max)):
-            value = np.array([given.get(name, default)], np.int64)
-            graph.initializer.append(onnx.numpy_helper.from_array(value, f"{part}/{name}"))
-            sliced.input.append(f"{part}/{name}")
-        node.output[0] = whole
+            value = np.array([attribute_values.get(name, default)], np.int64)
+            graph.initializer.append(onnx.numpy_helper.from_array(value, f"{shape_part}/{name}"))
+            sliced.input.append(f"{shape_part}/{name}")
+        node.output[0] = full_shape
         del node.attribute[:]
         nodes.append(sliced)
     del graph.node[:]
@@ -184,7 +185,7 @@ def _slice_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _split_equally(node: onnx.NodeProto, sizes: list[int | None], axis: int) -> None:
-    """Apply rule 3: in opset 13, a Split without sizes gives one equal part for each output."""
+    """Apply rule 3: in opset 13, a Split without sizes gives each output an equal part."""
     size = sizes[axis] if -len(sizes) <= axis < len(sizes) else None
     if size is None or size % len(node.output):
         raise _refused(node, "that its parts are equal is not known")
@@ -205,9 +206,9 @@ def _axes_to_attribute(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
 
 
 def _drop_attribute(node: onnx.NodeProto, name: str) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    remaining = [attribute for attribute in node.attribute if attribute.name != name]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(remaining)
 
 
 def _refused(node: onnx.NodeProto, reason: str) -> ConversionRefused:

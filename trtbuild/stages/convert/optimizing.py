@@ -1,7 +1,8 @@
-"""onnxscript's optimizer, with exact comparison of constants.
+"""Run onnxscript's optimizer with an exact comparison of constants.
 
-Its rules compare constants with a tolerance (0.7.2: 1e-5 of the number, or 1e-8). So they replace ``x + 1e-9`` and ``x
-* 1.000001`` by ``x``, and a term that prevents a division by 0 is lost. Here constants are compared exactly.
+The optimizer's rules compare constants with a tolerance (0.7.2: 1e-5 of the number, or 1e-8). So they replace
+``x + 1e-9`` and ``x * 1.000001`` by ``x``, and a term that prevents a division by 0 is lost. Here constants are compared
+exactly.
 """
 
 from __future__ import annotations

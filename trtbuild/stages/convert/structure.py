@@ -1,10 +1,10 @@
-"""The copy of a partition's program that goes to the exporter: without the user's names.
+"""Copy a partition's program for the exporter, without the user's names.
 
 Rules
 1. Nodes, placeholders, nested graphs and constants are named by their position, so that nothing in the exporter, the
    optimizer or the serializer can depend on the names that a user chose.
-2. Every call node of the outer graph carries its position among the call nodes of the *original* graph under `ORIGIN` in
-   its ``meta``, also where a pass inserts nodes beside it.
+2. ``meta[ORIGIN]`` of every call node of the outer graph is its position among the call nodes of the *original* graph.
+   This is also true after a pass has inserted nodes beside it.
 3. The original program is not changed.
 """
 
@@ -24,7 +24,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 
 def structure(program: Program) -> ExportedProgram:
-    """A copy of `program` with canonical names; weights are still its first plain inputs."""
+    """A copy of `program` with canonical names. Weights are still its first plain inputs."""
     copier = _Copier()
     module = copier.copy(program.exported.graph_module)
     names = {old.name: new.name for old, new in copier.outer.items()}
@@ -45,24 +45,24 @@ def structure(program: Program) -> ExportedProgram:
     exported = assemble(module, inputs, outputs, program.exported.range_constraints, constants)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for index, node in enumerate(calls):
-        # The exporter needs a module stack. It writes it into metadata, which are stripped later.
+        # The exporter needs a module stack. It writes the stack into metadata, which are removed later.
         copier.outer[node].meta.update({ORIGIN: index, "nn_module_stack": {}})
     return exported
 
 
 def size_names(program: Program) -> dict[str, str]:
-    """Map torch's text of each size expression to the same with canonical symbols: ``d0``, ``197*d0``."""
+    """Map torch's text of each size expression to its text with canonical symbols: ``d0``, ``197*d0``."""
     symbols = {symbol: sympy.Symbol(f"d{index}", integer=True) for index, symbol in enumerate(Symbols(program).order)}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for node in program.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             for size in value.shape if isinstance(value, torch.Tensor) else ():
-                if isinstance(size, torch.SymInt) and str(size.node) not in found:
+                if isinstance(size, torch.SymInt) and str(size.node) not in names:
                     expression = size.node.expr
                     for symbol in sorted(expression.free_symbols - symbols.keys(), key=str):
                         symbols[symbol] = sympy.Symbol(f"u{len(symbols)}", integer=True)
-                    found[str(size.node)] = str(expression.xreplace(symbols))
-    return found
+                    names[str(size.node)] = str(expression.xreplace(symbols))
+    return names
 
 
 class _Copier:

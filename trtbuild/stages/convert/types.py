@@ -1,12 +1,13 @@
-"""Check a conversion: types and sizes that ONNX infers must equal those of the program.
+"""Check a conversion: the types and sizes that ONNX infers must be equal to those of the program.
 
 Rules
-1. At each point of the program's symbols the inputs have numbers for sizes, and ONNX infers the rest, with data
+1. At each point of the program's symbols, the sizes of the inputs are numbers. ONNX infers all other sizes, with data
    propagation. The inferred element type, rank and sizes of an output must be those of the program. The toolchain's
-   parser checks what ONNX cannot infer.
-2. The error for a difference names the first call that has it: the operator whose translation is wrong.
-3. ONNX must define each node's operator for the element types of its operands. TensorRT's parser does not check this:
-   it accepts a power of booleans. An int32 instead of an int64 passes, because TensorRT accepts indices of both.
+   parser checks the sizes that ONNX cannot infer.
+2. The error for a difference names the first call with this difference: the operator whose translation is wrong.
+3. ONNX must define each node's operator for the element types of its operands. TensorRT's parser does not check this.
+   For example, it accepts a power of booleans. An int32 instead of an int64 is accepted, because TensorRT accepts indices
+   of both types.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _HINT = "name the operator in partition.torch_executed_ops, so that it stays in 
 
 def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origins) -> None:
     """Raise ConversionRefused if `model`, in canonical form, has other output types or sizes than `program`."""
-    for place, point in enumerate(points_of(program)):
+    for number_of_point, point in enumerate(points_of(program)):
         inferred = _inferred(model, program, point)
-        if place == 0:
+        if number_of_point == 0:
             _refuse_operands(model, origins, inferred)
         for number, node in enumerate(program.output_nodes):
             (declared,) = declared_types_at(node.meta["val"], point)
@@ -51,18 +52,18 @@ def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origin
 
 def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
     """Infer the type of each value of the model at a point."""
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
-    for value, node in zip(asked.graph.input, program.input_nodes, strict=True):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value, node in zip(copy.graph.input, program.input_nodes, strict=True):
         (_, sizes), *_ = declared_types_at(node.meta["val"], point)
         for axis, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
             axis.Clear()
             if size is not None:
                 axis.dim_value = size
-    for value in asked.graph.output:
+    for value in copy.graph.output:
         value.ClearField("type")
     try:
-        graph = onnx.shape_inference.infer_shapes(asked, data_prop=True).graph
+        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return {}
     return {value.name: _type(value.type) for value in (*graph.value_info, *graph.output)}
@@ -77,7 +78,7 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
     calls = dict(origins)
     for node in model.graph.node:
         operands = [elements.get(name, 0) for name in node.input]
-        odd = next(
+        wrong = next(
             (
                 found
                 for found, allowed in zip(operands, _allowed_types(node.op_type, len(operands), opset), strict=True)
@@ -85,9 +86,9 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
             ),
             None,
         )
-        if odd is not None:
+        if wrong is not None:
             raise ConversionRefused(
-                f"ONNX's {node.op_type} is not defined for {_shown((odd, None))}",
+                f"ONNX's {node.op_type} is not defined for {_shown((wrong, None))}",
                 hint=_HINT,
                 nodes=(calls[node.name],) if node.name in calls else (),
             )
@@ -104,8 +105,8 @@ def _allowed_types(operator: str, operands: int, opset: int) -> tuple[frozenset[
     )
 
 
-def _is_allowed(found: int, allowed: frozenset[int]) -> bool:
-    return found in allowed or (found in _INTEGERS and not _INTEGERS.isdisjoint(allowed))
+def _is_allowed(element: int, allowed: frozenset[int]) -> bool:
+    return element in allowed or (element in _INTEGERS and not _INTEGERS.isdisjoint(allowed))
 
 
 def _type(type_: onnx.TypeProto) -> Inferred:
@@ -142,10 +143,10 @@ def _refused(
     for call, name in sorted(last.items()):
         declared = declared_types_at(calls[call].meta.get("val"), point)
         if len(declared) == 1 and name in by_name and not _agree(inferred.get(by_name[name].output[0]), declared[0]):
-            found = inferred[by_name[name].output[0]]
+            inferred_type = inferred[by_name[name].output[0]]
             return ConversionRefused(
-                f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(found)} where the model has "
-                f"{shown(declared)}",
+                f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(inferred_type)} "
+                f"where the model has {shown(declared)}",
                 hint=_HINT,
                 nodes=(call,),
             )
@@ -156,8 +157,8 @@ def _refused(
     )
 
 
-def _shown(found: Inferred) -> str:
-    element, sizes = found
+def _shown(inferred: Inferred) -> str:
+    element, sizes = inferred
     name = onnx.TensorProto.DataType.Name(element).lower()
     texts: Sequence[str] = ["?" if size is None else str(size) for size in sizes or ()]
     return name if sizes is None else f"{name}[{', '.join(texts)}]"

@@ -1,4 +1,4 @@
-"""An ONNX model with its weights inside, for onnxruntime and for people; engines get weights by pointer instead."""
+"""Write weights into an ONNX model, for onnxruntime and for people. Engines get weights by pointer instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
-    """Return `model` (a result of `convert`) with its external weights inlined. `weights` are row-major bytes by name.
+    """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names to row-major bytes.
 
     Weights that the model does not read may be missing. Raises KeyError for a missing weight that it reads, and
     ValueError for a wrong size or a result above 2 GiB, the limit of protobuf.

@@ -1,1 +1,1 @@
-"""Graphs that torch.compile hands to a backend."""
+"""Process the graphs that torch.compile passes to a backend."""

@@ -1,9 +1,10 @@
-"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. (`rewriting` makes a module of it.)
+"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. (`rewriting` converts it.)
 
 Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
 2. A size that dynamo passes as an extra argument is read from its tensor. A symbol without an axis (an integer
-   argument) or without an upper bound cannot be dynamic: each of its values gets its own engine (`Captured.open`).
+   argument) or without an upper bound cannot be dynamic. Each value of such a symbol gets a separate engine
+   (`Captured.open`).
 3. A dim's range comes from `mark_dynamic`, otherwise from dynamo. Dynamo treats 0 and 1 as special and starts ranges at
    2. A mark that starts at 1 is used as it is (`Dim.marked_low`), and the trace proves it.
 4. Engines return tensors only. `Captured.put_back` inserts the outputs that are sizes or constants.
@@ -31,8 +32,8 @@ class NotSupported(Exception):
 
 @dataclass(frozen=True)
 class Dim:
-    """A dynamic size of a graph. `at` are its axes: (input, axis, unit). `high` is None if there is no bound;
-    `marked_low` is the smallest size that `mark_dynamic` named."""
+    """A dynamic size of a graph. `at` are its axes: (input, axis, unit). `high` is None if there is no bound. `marked_low`
+    is the smallest size that was passed to `mark_dynamic`."""
 
     symbol: sympy.Symbol
     low: int
@@ -69,37 +70,37 @@ class Captured:
     weights: tuple[WeightInput, ...]
     scalars: tuple[tuple[int, sympy.Expr], ...]
     dims: tuple[Dim, ...]
-    #: Per output: the number of a tensor, a size, or a constant.
+    #: For each output: its kind, and the number of a tensor, a size, or a constant.
     outputs: tuple[tuple[str, Any], ...]
 
     @property
     def open(self) -> tuple[sympy.Symbol, ...]:
         """The symbols that must be numbers before an engine can be built (rule 2)."""
-        carried = {dim.symbol for dim in self.dims if dim.high is not None}
+        with_bound = {dim.symbol for dim in self.dims if dim.high is not None}
         used = {s for entry in self.tensors for size in entry.shape for s in getattr(size, "free_symbols", ())}
         used |= {symbol for _, expr in self.scalars for symbol in expr.free_symbols}
-        return tuple(sorted(used - carried, key=str))
+        return tuple(sorted(used - with_bound, key=str))
 
     def sizes(self, arguments: Sequence[Any]) -> dict[sympy.Symbol, int]:
         """The value of each symbol in a call."""
-        found: dict[sympy.Symbol, int] = {}
+        sizes: dict[sympy.Symbol, int] = {}
         for position, expr in self.scalars:
             if expr.is_Symbol:
-                found[expr] = int(arguments[position])
+                sizes[expr] = int(arguments[position])
         for dim in self.dims:
             number, axis, unit = dim.at[0]
-            found[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // unit
-        return found
+            sizes[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // unit
+        return sizes
 
     def put_back(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
         """Return the graph's outputs: `tensors`, with the sizes and constants at their places (rule 4)."""
-        found: list[Any] = []
+        outputs: list[Any] = []
         for kind, value in self.outputs:
             if kind == "tensor":
-                found.append(tensors[value])
+                outputs.append(tensors[value])
             else:
-                found.append(int(value.subs(sizes)) if kind == "size" else value)
-        return found
+                outputs.append(int(value.subs(sizes)) if kind == "size" else value)
+        return outputs
 
 
 def capture(module: torch.fx.GraphModule) -> Captured:
@@ -112,18 +113,18 @@ def capture(module: torch.fx.GraphModule) -> Captured:
     names: set[str] = set()
     for position, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder"):
         value = node.meta.get("example_value")
-        given = _given(node)
+        passed = _passed_object(node)
         if isinstance(value, torch.SymInt):
             scalars.append((position, value.node.expr))
-        elif isinstance(value, torch.Tensor) and _is_weight(node, given):
-            weights.append(WeightInput(position, _weight_name(node), isinstance(given, torch.nn.Parameter)))
+        elif isinstance(value, torch.Tensor) and _is_weight(node, passed):
+            weights.append(WeightInput(position, _weight_name(node), isinstance(passed, torch.nn.Parameter)))
         elif isinstance(value, torch.Tensor):
             shape = tuple(_size(size) for size in value.shape)
             for axis, size in enumerate(value.shape):
                 if not isinstance(shape[axis], int):
                     for symbol in size.node.expr.free_symbols:
                         ranges[symbol] = _bounds(size.node.shape_env, symbol)
-                    marks[len(tensors), axis] = _marked(given, axis)
+                    marks[len(tensors), axis] = _marked(passed, axis)
             tensors.append(TensorInput(position, _input_name(node, names), value.dtype, shape))
         else:
             raise NotSupported(
@@ -140,11 +141,11 @@ def capture(module: torch.fx.GraphModule) -> Captured:
 
 def _size(size: Any) -> int | sympy.Expr:
     """A number, or an expression over the symbols. A size that the graph fixes (a Linear's features) is a number."""
-    found = size if isinstance(size, int) else size.node.expr
-    return int(found) if getattr(found, "is_Integer", False) else found
+    expression = size if isinstance(size, int) else size.node.expr
+    return int(expression) if getattr(expression, "is_Integer", False) else expression
 
 
-def _given(node: torch.fx.Node) -> Any:
+def _passed_object(node: torch.fx.Node) -> Any:
     """The object that the program passed; None if dynamo no longer refers to it."""
     argument = node.meta.get("grapharg")
     try:
@@ -153,8 +154,8 @@ def _given(node: torch.fx.Node) -> Any:
         return None
 
 
-def _is_weight(node: torch.fx.Node, given: Any) -> bool:
-    if isinstance(given, torch.nn.Parameter):
+def _is_weight(node: torch.fx.Node, passed: Any) -> bool:
+    if isinstance(passed, torch.nn.Parameter):
         return True
     source = getattr(node, "_dynamo_source", None) or getattr(node.meta.get("grapharg"), "source", None)
     kind = source.guard_source if source is not None else None
@@ -170,26 +171,26 @@ def _weight_name(node: torch.fx.Node) -> str:
     return ".".join(parts) or str(node.target)
 
 
-def _input_name(node: torch.fx.Node, taken: set[str]) -> str:
+def _input_name(node: torch.fx.Node, used_names: set[str]) -> str:
     name = re.sub(r"\W", "_", re.sub(r"^[lL]_(.*?)_?$", r"\1", str(node.target))) or "x"
     name = name if name.isidentifier() else f"x_{name}"
-    while name in taken:
+    while name in used_names:
         name += "_"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
 def _bounds(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
-    found = shape_env.bound_sympy(symbol)
-    high = found.upper
+    bounds = shape_env.bound_sympy(symbol)
+    high = bounds.upper
     is_bound = getattr(high, "is_Integer", False) and int(high) < _UNBOUNDED
-    low = found.lower
+    low = bounds.lower
     return (int(low) if getattr(low, "is_Integer", False) else 0), (int(high) if is_bound else None)
 
 
-def _marked(given: Any, axis: int) -> tuple[int | None, int | None]:
-    """The range that `mark_dynamic` gave to an axis."""
-    for entry in getattr(given, "_dynamo_dynamic_range", ()):
+def _marked(passed: Any, axis: int) -> tuple[int | None, int | None]:
+    """The range of an axis that was passed to `mark_dynamic`."""
+    for entry in getattr(passed, "_dynamo_dynamic_range", ()):
         if entry.dim == axis:
             return entry.min, entry.max
     return None, None
@@ -212,29 +213,29 @@ def _dims(
                 raise NotSupported(
                     f"axis {axis} of {entry.name!r} has the size {size}, which is not a multiple of one size"
                 )
-    found = []
+    dims = []
     for symbol, at in places.items():
         low, high = ranges[symbol]
         lows = [mark[0] for number, axis, _ in at if (mark := marks[number, axis])[0] is not None]
-        found.append(Dim(symbol, max(1, low), high, min(lows) if lows else None, tuple(at)))
-    return tuple(found)
+        dims.append(Dim(symbol, max(1, low), high, min(lows) if lows else None, tuple(at)))
+    return tuple(dims)
 
 
 def _outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
     (output,) = (node for node in module.graph.nodes if node.op == "output")
-    found: list[tuple[str, Any]] = []
+    outputs: list[tuple[str, Any]] = []
     numbers: dict[torch.fx.Node, int] = {}
     for value in output.args[0]:
         if not isinstance(value, torch.fx.Node):
-            found.append(("constant", value))
+            outputs.append(("constant", value))
             continue
         example = value.meta.get("example_value")
         if isinstance(example, torch.Tensor):
-            found.append(("tensor", numbers.setdefault(value, len(numbers))))
+            outputs.append(("tensor", numbers.setdefault(value, len(numbers))))
         elif isinstance(example, torch.SymInt):
-            found.append(("size", example.node.expr))
+            outputs.append(("size", example.node.expr))
         elif isinstance(example, int):
-            found.append(("constant", example))
+            outputs.append(("constant", example))
         else:
             raise NotSupported(f"it returns a {type(example).__name__}, and engines return tensors only")
-    return tuple(found)
+    return tuple(outputs)

@@ -1,10 +1,10 @@
-"""Turn a graph of TorchDynamo into a module that takes tensors, for torch.export.
+"""Convert a graph of TorchDynamo to a module for torch.export. The module takes tensors only.
 
 Rules
 1. Weights are attributes, with the values of one call. Sizes come from tensors, or are numbers.
-2. It computes on the CPU, also if the program runs on a GPU.
-3. Its nodes have the module paths that torch.export would give them, and no other metadata. (Dynamo names modules by
-   their addresses.) So a model has the same graph in every process.
+2. The module computes on the CPU, even if the program runs on a GPU.
+3. The nodes have the module paths that torch.export would set, and no other metadata. (Dynamo names modules by their
+   addresses.) So a model has the same graph in every process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
 
 
 def as_module(captured: Captured, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> torch.nn.Module:
-    """Return the graph as a module, with the weights of a call's `arguments` and the symbols of `fixed` as numbers. It
-    takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
+    """Return the graph as a module, with the weights of a call's `arguments` and the symbols of `fixed` as numbers. The
+    module takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
     return _Rewriting(captured, arguments, fixed).module()
 
 
@@ -40,28 +40,28 @@ class _Rewriting:
         self._root: dict[str, Any] = {}
 
     def module(self) -> torch.nn.Module:
-        captured, graph, known = self._captured, self._graph, {}
-        old = [node for node in captured.module.graph.nodes if node.op == "placeholder"]
+        captured, graph, copies = self._captured, self._graph, {}
+        placeholders = [node for node in captured.module.graph.nodes if node.op == "placeholder"]
         inputs = [graph.placeholder(entry.name) for entry in captured.tensors]
         for entry, node in zip(captured.tensors, inputs, strict=True):
-            known[old[entry.position]] = node
+            copies[placeholders[entry.position]] = node
         for weight in captured.weights:
-            known[old[weight.position]] = self._weight(weight)
+            copies[placeholders[weight.position]] = self._weight(weight)
         for position, expr in captured.scalars:
-            known[old[position]] = self._size(expr, inputs)
+            copies[placeholders[position]] = self._size(expr, inputs)
         for node in captured.module.graph.nodes:
             if node.op == "placeholder":
                 continue
             if node.op == "output":
                 tensors = [v for v in node.args[0] if isinstance(v, torch.fx.Node) and self._is_tensor(v)]
-                graph.output(tuple(known[value] for value in dict.fromkeys(tensors)))
+                graph.output(tuple(copies[value] for value in dict.fromkeys(tensors)))
                 continue
-            known[node] = graph.node_copy(node, lambda value: known[value])
-            known[node].args = _on_the_cpu(known[node].args)
-            known[node].kwargs = _on_the_cpu(known[node].kwargs)
-            known[node].meta = _modules_of(node)
-        made = torch.fx.GraphModule(self._merged(), graph)
-        return made.eval()
+            copies[node] = graph.node_copy(node, lambda value: copies[value])
+            copies[node].args = _on_the_cpu(copies[node].args)
+            copies[node].kwargs = _on_the_cpu(copies[node].kwargs)
+            copies[node].meta = _modules_of(node)
+        module = torch.fx.GraphModule(self._attributes_module(), graph)
+        return module.eval()
 
     @staticmethod
     def _is_tensor(node: torch.fx.Node) -> bool:
@@ -89,16 +89,16 @@ class _Rewriting:
                 return size if unit == 1 else self._graph.call_function(operator.floordiv, (size, unit))
         raise NotSupported(f"it needs the size {expr}, which is not the size of an axis")
 
-    def _merged(self) -> torch.nn.Module:
-        """The module that holds the graph's attributes: those of dynamo's module, and the weights."""
+    def _attributes_module(self) -> torch.nn.Module:
+        """The module that contains the graph's attributes: those of dynamo's module, and the weights."""
         root = torch.nn.Module()
-        old = self._captured.module
-        for name, child in old.named_children():
+        dynamo_module = self._captured.module
+        for name, child in dynamo_module.named_children():
             root.add_module(name, child)
-        for name, value in [*old._parameters.items(), *old._buffers.items()]:
+        for name, value in [*dynamo_module._parameters.items(), *dynamo_module._buffers.items()]:
             if value is not None:
                 root.register_buffer(name, value.detach().cpu())
-        for name, value in vars(old).items():
+        for name, value in vars(dynamo_module).items():
             if isinstance(value, torch.Tensor):
                 root.register_buffer(name, value.detach().cpu())
         for name, value in self._root.items():
@@ -112,16 +112,16 @@ class _Rewriting:
 def _modules_of(node: torch.fx.Node) -> dict[str, Any]:
     """The modules around a node, under the names of torch.export (rule 3)."""
     stack = node.meta.get("nn_module_stack") or {}
-    found: dict[str, Any] = {"L__self__": ("", "torch.nn.Module")}
+    modules: dict[str, Any] = {"L__self__": ("", "torch.nn.Module")}
     for key, (path, kind) in stack.items():
-        plain = _ROOT.sub("", str(path))
-        if plain:
-            found[f"L__self__{plain}{''.join(str(key).partition('@')[1:])}"] = (plain, kind)
-    return {"nn_module_stack": found}
+        relative_path = _ROOT.sub("", str(path))
+        if relative_path:
+            modules[f"L__self__{relative_path}{''.join(str(key).partition('@')[1:])}"] = (relative_path, kind)
+    return {"nn_module_stack": modules}
 
 
 def _on_the_cpu(value: Any) -> Any:
-    """Arguments with every device replaced by the CPU (rule 2)."""
+    """The arguments, with every device replaced by the CPU (rule 2)."""
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):

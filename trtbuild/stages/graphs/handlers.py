@@ -1,11 +1,11 @@
-"""A handler for each kind of graph that needs no lowering and is one partition: the results of each step.
+"""Compute the results of each step for ONNX models and TensorRT networks, with one handler for each kind of graph.
 
 Rules
 1. The six steps and their keys are the same as for other models. Lower passes on the result of the trace, partition
    asks the parser about the whole model, and convert passes on the model in the toolchain's opset. So plans, verdicts
    and records are the same, too.
-2. There is one TensorRT partition, called ``model``. A node that the parser refuses cannot stay in PyTorch: it is an
-   error with the node's name in the user's file.
+2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch. So this is an
+   error, with the node's name in the user's file.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Cut:
 
 @dataclass(frozen=True)
 class GraphHandler:
-    """The functions by which the steps treat graphs of one kind: `blob` makes the blob that a trace leaves, and the others
-    take it.
+    """The functions that the steps call for graphs of one kind. `blob` makes the blob that a trace stores. The other
+    functions take this blob, except `origins`.
 
-    `text` gives the graph text for keys. `names` gives for each node: the user's name, the operator, and an empty text.
-    `cut` makes the partition for an opset, and asks a parser.
+    `text` returns the graph text for keys. `names` returns for each node: the user's name, the operator, and an empty
+    text. `cut` makes the partition for an opset, and asks a parser.
     """
 
     blob: Callable[..., bytes]
@@ -94,12 +94,12 @@ def _cut_onnx(blob: bytes, opset: int, ask: Ask) -> Cut:
 
 def _refusal_text(refusal: Refused, model: bytes, blob: bytes, calls: Sequence[int]) -> str:
     """The reason of a refusal, with the user's names of nodes."""
-    theirs = onnx_model.node_names(blob)
-    own = [name for name, _ in onnx_model.origins(model)]
-    called = {name: theirs[call][0] for name, call in zip(own, calls, strict=True) if call >= 0}
-    nodes = ", ".join(repr(called.get(node, node)) for node in refusal.nodes)
+    user_names = onnx_model.node_names(blob)
+    node_names = [name for name, _ in onnx_model.origins(model)]
+    shown_names = {name: user_names[call][0] for name, call in zip(node_names, calls, strict=True) if call >= 0}
+    nodes = ", ".join(repr(shown_names.get(node, node)) for node in refusal.nodes)
     reasons = "; ".join(
-        f"{called.get(head, head)}: {rest}" if head in own and rest else text
+        f"{shown_names.get(head, head)}: {rest}" if head in node_names and rest else text
         for text in refusal.messages
         for head, _, rest in [text.partition(": ")]
     )
@@ -112,7 +112,7 @@ def _cut_network(blob: bytes, opset: int, ask: Ask) -> Cut:
     return one_partition(model, weights, inputs, outputs, tuple(number for _, number in network.origins(model)))
 
 
-#: Graphs that are lowered are not here: `trtbuild.stages.lower`, `partition` and `convert` are for them.
+#: Graphs that are lowered have no handler: `trtbuild.stages.lower`, `partition` and `convert` process them.
 HANDLERS: Mapping[str, GraphHandler] = {
     ONNX.name: GraphHandler(
         onnx_model.blob, onnx_model.graph_text, onnx_model.node_names, _cut_onnx, onnx_model.origins

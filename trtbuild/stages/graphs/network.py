@@ -24,14 +24,14 @@ def blob(
 ) -> bytes:
     """Write the blob of a network. `weights` is the number of its weights."""
     types = [[[type_.dtype, type_.shape] for type_ in each] for each in (inputs, outputs)]
-    made = {"document": document.decode(), "layers": [list(layer) for layer in layers], "types": [*types, weights]}
-    return json.dumps(made, sort_keys=True, separators=(",", ":")).encode()
+    content = {"document": document.decode(), "layers": [list(layer) for layer in layers], "types": [*types, weights]}
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def graph_text(data: bytes) -> str:
     """The graph text of a blob, for keys: everything except the names of layers."""
-    made = json.loads(data)
-    text = json.dumps([made["document"], made["types"]], separators=(",", ":"))
+    content = json.loads(data)
+    text = json.dumps([content["document"], content["types"]], separators=(",", ":"))
     return f"{network_document.SCHEMA} {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
@@ -42,8 +42,8 @@ def layer_names(data: bytes) -> list[tuple[str, str, str]]:
 
 def document(data: bytes) -> bytes:
     """The network's document."""
-    found: str = json.loads(data)["document"]
-    return found.encode()
+    text: str = json.loads(data)["document"]
+    return text.encode()
 
 
 def types(data: bytes) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...], int]:

@@ -3,10 +3,11 @@
 Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
    name in the user's file (`NAME`), the model's types (`TYPES`), and example shapes of its inputs (`EXAMPLE`).
-2. Its graph text covers everything except those names and examples: a renamed node does not change it.
-3. It is converted to the toolchain's opset only if its own is newer. The error for a node without an older form names
-   the node. The converter's result is run and compared with the original (`trtbuild.stages.graphs.proving`). Features
-   that a parser for an old opset ignores without an error are rewritten or refused, in models of every opset.
+2. The graph text covers everything except those names and examples, so a renamed node does not change it.
+3. The model is converted to the toolchain's opset only if its own opset is newer. The error for a node without an older
+   form names the node. The converter's result is run and compared with the original (`trtbuild.stages.graphs.proving`).
+   A parser for an old opset ignores some features without an error. They are rewritten or rejected, in models of every
+   opset.
 """
 
 from __future__ import annotations
@@ -61,18 +62,18 @@ def blob(
     """Write the blob of a model whose first `weights` inputs are weights, and whose nodes have the user's names.
     `example` are shapes of the other inputs."""
     names = [node.name for node in model.graph.node]
-    own = opset(model)
-    made, _ = canonical(model, weights, own)
-    names += [names[-1] if names else ""] * (len(made.graph.node) - len(names))  # the Identity nodes of outputs
-    for node, name in zip(made.graph.node, names, strict=True):
+    model_opset = opset(model)
+    result, _ = canonical(model, weights, model_opset)
+    names += [names[-1] if names else ""] * (len(result.graph.node) - len(names))  # the Identity nodes of outputs
+    for node, name in zip(result.graph.node, names, strict=True):
         node.metadata_props.add(key=NAME, value=name)
-    elements = [value.type.tensor_type.elem_type for value in made.graph.output]
+    elements = [value.type.tensor_type.elem_type for value in result.graph.output]
     results = tuple(
         TensorType(dtype_name(element), tuple(shape)) for element, shape in zip(elements, outputs, strict=True)
     )
-    made.metadata_props.add(key=TYPES, value=Types(tuple(inputs), results, weights).to_json())
-    made.metadata_props.add(key=EXAMPLE, value=json.dumps([list(shape) for shape in example]))
-    return bytes(made.SerializeToString(deterministic=True))
+    result.metadata_props.add(key=TYPES, value=Types(tuple(inputs), results, weights).to_json())
+    result.metadata_props.add(key=EXAMPLE, value=json.dumps([list(shape) for shape in example]))
+    return bytes(result.SerializeToString(deterministic=True))
 
 
 def opset(model: onnx.ModelProto) -> int:
@@ -96,9 +97,9 @@ def graph_text(data: bytes) -> str:
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")
-    kept = _property(model, TYPES)
+    types_text = _property(model, TYPES)
     model.ClearField("metadata_props")
-    model.metadata_props.add(key=TYPES, value=kept)
+    model.metadata_props.add(key=TYPES, value=types_text)
     return f"trtbuild.onnx/1 {hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()}\n"
 
 
@@ -110,20 +111,21 @@ def node_names(data: bytes) -> list[tuple[str, str, str]]:
 
 def origins(model: bytes) -> list[tuple[str, int]]:
     """The names of a model's nodes, and their numbers."""
-    found = onnx.ModelProto.FromString(model)
-    return [(node.name, number) for number, node in enumerate(found.graph.node)]
+    proto = onnx.ModelProto.FromString(model)
+    return [(node.name, number) for number, node in enumerate(proto.graph.node)]
 
 
 def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
-    """Return a canonical model without metadata, converted to opset `wanted` if the blob's is newer. The second result
-    has, for each of its nodes, the number of the blob's node that it comes from, or -1. Raises ConversionRefused."""
+    """Return a canonical model without metadata, converted to opset `wanted` if the blob's opset is newer. The second
+    result contains, for each of its nodes, the number of its origin among the blob's nodes, or -1. Raises
+    ConversionRefused."""
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}
-    known = types(data)
-    model, own = _with_weight_inputs(source, known.weights), opset(source)
-    if own > wanted:
-        model = _in_older_opset(model, own, wanted, json.loads(_property(source, EXAMPLE)))
-        own = wanted
+    model_types = types(data)
+    model, model_opset = _with_weight_inputs(source, model_types.weights), opset(source)
+    if model_opset > wanted:
+        model = _in_older_opset(model, model_opset, wanted, json.loads(_property(source, EXAMPLE)))
+        model_opset = wanted
     if wanted <= LAST_DOWNGRADED_OPSET:
         from trtbuild.stages.convert.opset import for_old_parser  # it loads onnxscript
 
@@ -134,10 +136,10 @@ def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
                 f"the toolchain takes ONNX opset {wanted}, and the model cannot be written in it: {error.text}",
                 hint="use a newer toolchain, or export the model without this operator",
             ) from error
-    made, _ = canonical(model, known.weights, own)
-    return made.SerializeToString(deterministic=True), tuple(
+    result, _ = canonical(model, model_types.weights, model_opset)
+    return result.SerializeToString(deterministic=True), tuple(
         numbers.get(node.name, -1) for node in model.graph.node
-    ) + (-1,) * (len(made.graph.node) - len(model.graph.node))
+    ) + (-1,) * (len(result.graph.node) - len(model.graph.node))
 
 
 def _in_older_opset(model: onnx.ModelProto, own: int, wanted: int, example: Sequence[Sequence[int]]) -> onnx.ModelProto:
@@ -148,7 +150,7 @@ def _in_older_opset(model: onnx.ModelProto, own: int, wanted: int, example: Sequ
         if (own, wanted) == (18, 17):
             return lower_opset(model, wanted)
         converted = onnx.version_converter.convert_version(model, wanted)
-    except Exception as error:  # the converter's assertions come as RuntimeError and more
+    except Exception as error:  # the converter's assertions raise RuntimeError and other errors
         raise ConversionRefused(
             f"the ONNX model is in opset {own}, the toolchain takes {wanted}, and the model cannot be written in that: "
             f"{error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
@@ -163,18 +165,18 @@ def _property(model: onnx.ModelProto, key: str) -> str:
 
 
 def _with_weight_inputs(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """Copy a model and make its external weights its first graph inputs: the converter reads no files."""
-    found = {tensor.name: tensor for tensor in model.graph.initializer if _is_external(tensor)}
+    """Copy a model and make its external weights its first graph inputs, because the converter reads no files."""
+    external = {tensor.name: tensor for tensor in model.graph.initializer if _is_external(tensor)}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ClearField("metadata_props")
-    kept = [tensor for tensor in copy.graph.initializer if not _is_external(tensor)]
+    inline = [tensor for tensor in copy.graph.initializer if not _is_external(tensor)]
     inputs = [*copy.graph.input]
     copy.graph.ClearField("initializer")
     copy.graph.ClearField("input")
-    copy.graph.initializer.extend(kept)
+    copy.graph.initializer.extend(inline)
     for number in range(count):
-        tensor = found.get(f"w{number}")
+        tensor = external.get(f"w{number}")
         element = tensor.data_type if tensor is not None else onnx.TensorProto.FLOAT
         dims: list[int] = list(tensor.dims) if tensor is not None else []
         copy.graph.input.append(onnx.helper.make_tensor_value_info(f"w{number}", element, dims))

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import ConversionRefused
 
-#: The largest difference relative to the largest number: the two may differ in the order of operations only.
+#: The largest difference relative to the largest number. The models may differ in the order of operations only.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-9}
 _SEED = 0
 
@@ -23,31 +23,31 @@ _SEED = 0
 def refuse_change(
     before: onnx.ModelProto, after: onnx.ModelProto, shapes: Sequence[Sequence[int]], wanted: int
 ) -> None:
-    """Raise ConversionRefused if `after` computes something else than `before`, or if they cannot be compared.
+    """Raise ConversionRefused if `after` and `before` give different results, or if they cannot be compared.
 
-    `shapes` are those of the last inputs of both. The inputs before them are weights, which have constant shapes.
+    `shapes` are the shapes of the last inputs of both models. The inputs before them are weights, with constant shapes.
     """
     feeds = _numbers(before.graph, shapes)
     hint = f"export it with opset_version={wanted}"
     try:
-        want = ReferenceEvaluator(before).run(None, feeds)
-        got = ReferenceEvaluator(after).run(None, feeds)
+        expected = ReferenceEvaluator(before).run(None, feeds)
+        results = ReferenceEvaluator(after).run(None, feeds)
     except Exception as error:  # an operator of the reference may raise any error
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConversionRefused(
             f"the ONNX model was converted to opset {wanted}, but the result cannot be compared with the original: {first}",
             hint=hint,
         ) from error
-    for number, (ours, theirs) in enumerate(zip(got, want, strict=True)):
-        gap = _gap(np.asarray(ours), np.asarray(theirs))
-        if gap is not None:
+    for number, (result, reference) in enumerate(zip(results, expected, strict=True)):
+        difference = _difference(np.asarray(result), np.asarray(reference))
+        if difference is not None:
             raise ConversionRefused(
-                f"onnx's converter to opset {wanted} changes the model: output {number} has {gap}", hint=hint
+                f"onnx's converter to opset {wanted} changes the model: output {number} has {difference}", hint=hint
             )
 
 
 def _numbers(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Random inputs: normal floats, zeros and ones for integers and bools, which are legal indices of every table."""
+    """Random inputs. Floats are normal. Integers and bools are 0 and 1, which are valid indices of every table."""
     random = np.random.default_rng(_SEED)
     weights = len(graph.input) - len(shapes)
     feeds: dict[str, Any] = {}
@@ -62,18 +62,18 @@ def _numbers(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[st
     return feeds
 
 
-def _gap(ours: Any, theirs: Any) -> str | None:
+def _difference(result: Any, reference: Any) -> str | None:
     """Describe the difference of two arrays; None if they are equal within the tolerance."""
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
-    if str(theirs.dtype) not in _TOLERANCE:
-        return None if np.array_equal(ours, theirs) else "other values"
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    if result.dtype != reference.dtype or result.shape != reference.shape:
+        return f"{result.dtype}{list(result.shape)} instead of {reference.dtype}{list(reference.shape)}"
+    if str(reference.dtype) not in _TOLERANCE:
+        return None if np.array_equal(result, reference) else "other values"
+    a, b = result.astype(np.float64), reference.astype(np.float64)
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return "NaN or infinities at other places"
     finite = np.isfinite(b)
     largest = float(np.abs(b[finite]).max(initial=0))
-    gap = float(np.abs(a[finite] - b[finite]).max(initial=0))
-    if gap <= _TOLERANCE[str(theirs.dtype)] * largest:
+    largest_difference = float(np.abs(a[finite] - b[finite]).max(initial=0))
+    if largest_difference <= _TOLERANCE[str(reference.dtype)] * largest:
         return None
-    return f"a relative difference of {gap / largest if largest else float('inf'):.2g}"
+    return f"a relative difference of {largest_difference / largest if largest else float('inf'):.2g}"

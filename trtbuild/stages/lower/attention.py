@@ -1,15 +1,14 @@
 """Write attention out as MatMul, mask, Softmax, MatMul, where the exporter's translation differs from eager PyTorch.
 
 Rules
-1. In float32, attention without a mask and with ``is_causal`` (where no row is masked entirely) stays whole.
-2. Eager gives 0 for a row of which every key is masked, by ``False`` or by -inf (``torch._safe_softmax``). The
-   translation gives the average of the values, or NaN. Here such a row is set to 0 at the end, so that the compiler can
+1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely).
+2. Eager returns 0 for a row of which every key is masked, by ``False`` or by -inf (``torch._safe_softmax``). The
+   translation returns the average of the values, or NaN. Here such a row is set to 0 at the end, so that the compiler can
    fuse the four operators.
-3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager: the result is the softmax of the
-   sums.
+3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
 4. In half precision every attention is written out, because the translation computes its softmax in half. Then the
    general rules of precision keep sum and softmax in float32, and both products in half.
-5. Both operands are multiplied by the square root of the scale, as in torch's own formula. So half overflows later.
+5. Both operands are multiplied by the square root of the scale, as in torch's own formula. So half overflows less often.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def write_out_attention(program: Program, request: Request) -> Program:
         refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             attention = _attention(node)
-            if _can_be_written(attention) and (attention.attn_mask is not None or request.precision != "float32"):
+            if _can_write_out(attention) and (attention.attn_mask is not None or request.precision != "float32"):
                 with graph.inserting_before(node):
                     written = _Writer(node).write(attention)
                 node.replace_all_uses_with(written)
@@ -67,19 +66,19 @@ def write_out_attention(program: Program, request: Request) -> Program:
 
 def _attention(node: torch.fx.Node) -> _Attention:
     schema = _aten.scaled_dot_product_attention.default._schema.arguments
-    given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
-    given.update(zip((argument.name for argument in schema), node.args, strict=False))
-    given.update(node.kwargs)
-    return _Attention(**given)
+    arguments: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
+    arguments.update(zip((argument.name for argument in schema), node.args, strict=False))
+    arguments.update(node.kwargs)
+    return _Attention(**arguments)
 
 
-def _can_be_written(attention: _Attention) -> bool:
+def _can_write_out(attention: _Attention) -> bool:
     query, key = attention.query.meta["val"], attention.key.meta["val"]
     scale_is_known = isinstance(query.shape[-1], int) or isinstance(attention.scale, float)
     heads = (query.shape[-3:-2], key.shape[-3:-2]) if attention.enable_gqa else ((), ())
     groups_are_known = all(isinstance(size, int) for sizes in heads for size in sizes)
-    is_sound = attention.dropout_p == 0.0 and not (attention.is_causal and attention.attn_mask is not None)
-    return query.dtype is torch.float32 and scale_is_known and groups_are_known and is_sound
+    is_supported = attention.dropout_p == 0.0 and not (attention.is_causal and attention.attn_mask is not None)
+    return query.dtype is torch.float32 and scale_is_known and groups_are_known and is_supported
 
 
 class _Writer:
@@ -90,44 +89,44 @@ class _Writer:
         self._stack = stack_of(node)
 
     def write(self, attention: _Attention) -> torch.fx.Node:
-        key, value = self._repeated(attention)
+        key, value = self._key_and_value(attention)
         width = attention.query.meta["val"].shape[-1]
         root = math.sqrt(attention.scale if attention.scale is not None else 1.0 / math.sqrt(width))
         query = self._call(_aten.mul.Tensor, attention.query, root)
         transposed = self._call(_aten.mul.Tensor, self._call(_aten.transpose.int, key, -2, -1), root)
         scores = self._call(_aten.matmul.default, query, transposed)
-        dead = None
+        masked_rows = None
         if attention.is_causal:
-            scores = self._without(scores, self._call(_aten.logical_not.default, self._causal(attention)))
+            scores = self._set_lowest(scores, self._call(_aten.logical_not.default, self._causal(attention)))
         elif attention.attn_mask is not None:
-            scores, dead = self._masked(scores, attention.attn_mask)
+            scores, masked_rows = self._masked(scores, attention.attn_mask)
         result = self._call(_aten.matmul.default, self._call(_aten.softmax.int, scores, -1), value)
-        return result if dead is None else self._call(_aten.masked_fill.Scalar, result, dead, 0.0)
+        return result if masked_rows is None else self._call(_aten.masked_fill.Scalar, result, masked_rows, 0.0)
 
     def _masked(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
-        """Return the masked scores, and which rows have no key left."""
+        """Return the masked scores, and a mask of the rows without a key."""
         if mask.meta["val"].dtype is torch.bool:
-            dead = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
-            return self._without(scores, self._call(_aten.logical_not.default, mask)), dead
-        # -inf becomes the lowest finite number: the same weights, and no NaN in a row that is masked entirely
+            masked_rows = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
+            return self._set_lowest(scores, self._call(_aten.logical_not.default, mask)), masked_rows
+        # -inf becomes the lowest finite number: softmax is the same, and is not NaN in a row that is masked entirely
         sums = self._call(_aten.add.Tensor, scores, self._call(_aten.clamp.default, mask, _LOWEST))
         return sums, self._call(_aten.eq.Scalar, self._call(_aten.amax.default, mask, [-1], True), -math.inf)
 
-    def _without(self, scores: torch.fx.Node, masked: torch.fx.Node) -> torch.fx.Node:
+    def _set_lowest(self, scores: torch.fx.Node, masked: torch.fx.Node) -> torch.fx.Node:
         return self._call(_aten.masked_fill.Scalar, scores, masked, _LOWEST)
 
     def _causal(self, attention: _Attention) -> torch.fx.Node:
         rows, columns = (
-            self._call(_aten.arange.default, self._size(of, -2)) for of in (attention.query, attention.key)
+            self._call(_aten.arange.default, self._size(tensor, -2)) for tensor in (attention.query, attention.key)
         )
         return self._call(_aten.ge.Tensor, self._call(_aten.unsqueeze.default, rows, 1), columns)
 
-    def _size(self, of: torch.fx.Node, axis: int) -> Any:
-        size = of.meta["val"].shape[axis]
-        return size if isinstance(size, int) else self._call(_aten.sym_size.int, of, axis)
+    def _size(self, tensor: torch.fx.Node, axis: int) -> Any:
+        size = tensor.meta["val"].shape[axis]
+        return size if isinstance(size, int) else self._call(_aten.sym_size.int, tensor, axis)
 
-    def _repeated(self, attention: _Attention) -> tuple[torch.fx.Node, torch.fx.Node]:
-        """Key and value with one head per head of the query."""
+    def _key_and_value(self, attention: _Attention) -> tuple[torch.fx.Node, torch.fx.Node]:
+        """Key and value, repeated so that each head of the query has its own."""
         key, value = attention.key, attention.value
         groups = attention.query.meta["val"].shape[-3] // key.meta["val"].shape[-3] if attention.enable_gqa else 1
         if groups == 1:
@@ -136,7 +135,7 @@ class _Writer:
         return self._call(repeat, key, groups, -3), self._call(repeat, value, groups, -3)
 
     def _call(self, target: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        made = self._graph.call_function(target, args)
-        set_stack(made, self._stack)
-        propagate(made)
-        return made
+        call = self._graph.call_function(target, args)
+        set_stack(call, self._stack)
+        propagate(call)
+        return call

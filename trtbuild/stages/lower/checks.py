@@ -1,11 +1,11 @@
 """Remove assertions from the graph.
 
 Rules
-1. An assertion is an operator that only checks its input. Other parts enforce what export asserts: the toolchain's
-   input types check dtypes and devices; the optimization profiles and the trace's comparison with eager at min and max
-   check ranges. A user's ``torch._assert`` on values cannot run in an engine.
-2. The ranges that torch learned from an assertion stay with the program (``range_constraints``).
-3. Nodes that only an assertion used are removed, too; placeholders stay.
+1. An assertion is an operator that only checks its input. Other parts check the same conditions. The toolchain's input
+   types check dtypes and devices. The optimization profiles, and the trace's comparison with eager at min and max, check
+   ranges. A user's ``torch._assert`` on values cannot run in an engine.
+2. The ranges that torch derived from an assertion stay in the program (``range_constraints``).
+3. Nodes that only an assertion used are removed, too. Placeholders stay.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Functionalize and decompose a program in one retrace; the result has the functional form again.
+"""Functionalize and decompose a program in one retrace. The result has the functional form again.
 
 Rules
 1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is not called for a program that it would
    not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
-   table stay whole: linear, layer_norm, scaled_dot_product_attention and gelu convert better. An operator whose
-   decomposition depends on the example's sizes stays whole where these are dynamic (`_DEPENDS_ON_EXAMPLE`).
+   table are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better. An operator whose
+   decomposition depends on the example's sizes is not decomposed if its sizes are dynamic (`_DEPENDS_ON_EXAMPLE`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the rest arg_0, arg_1, …)
 3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
    the whole model, not to a module.
@@ -45,24 +45,30 @@ def functionalize(program: Program, request: Request) -> Program:
     request = _for_all_sizes(program, request)
     if is_done(program, request):
         return _copy(program)
-    wanted = [(spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)]
+    placeholders = [
+        (spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)
+    ]
     exported = _decomposed(program, request)
-    _refuse_mutations(exported, [name for spec, name in wanted if spec.kind == InputKind.USER_INPUT])
-    inputs = _restore_placeholders(exported, wanted)
+    _refuse_mutations(exported, [name for spec, name in placeholders if spec.kind == InputKind.USER_INPUT])
+    inputs = _restore_placeholders(exported, placeholders)
     adopt_orphans(exported.graph_module)
     outputs = [
         OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None)
         for node in exported.graph.output_node().args[0]
     ]
-    functional = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants)
-    return Program(functional, program.weights)
+    assembled = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, exported.constants)
+    return Program(assembled, program.weights)
 
 
 def _for_all_sizes(program: Program, request: Request) -> Request:
     """Return `request` without the decompositions that would be right only at the example's sizes."""
     if not any(node.target in _DEPENDS_ON_EXAMPLE and _pools_dynamic_axes(node) for node in program.graph.nodes):
         return request
-    kept = {operator: made for operator, made in request.decompositions.items() if operator not in _DEPENDS_ON_EXAMPLE}
+    kept = {
+        operator: function
+        for operator, function in request.decompositions.items()
+        if operator not in _DEPENDS_ON_EXAMPLE
+    }
     return replace(request, decompositions=kept)
 
 
@@ -93,8 +99,8 @@ def _decomposed(program: Program, request: Request) -> ExportedProgram:
 
 
 def is_done(program: Program, request: Request) -> bool:
-    """Whether `program` needs no retrace: it has no nested graphs, changes no tensor in place, and all its operators
-    stay whole."""
+    """Whether `program` needs no retrace: it has no nested graphs, changes no tensor in place, and none of its operators
+    is decomposed."""
     for node in program.graph.nodes:
         if node.op == "get_attr":
             return False  # a nested graph
@@ -128,25 +134,27 @@ def _inputs(exported: ExportedProgram) -> list[InputSpec]:
     return [by_name[node.name] for node in exported.graph.nodes if node.op == "placeholder"]
 
 
-def _restore_placeholders(exported: ExportedProgram, wanted: list[tuple[InputSpec, str]]) -> list[InputSpec]:
-    """Put the placeholders back in the order of `wanted`, under their names. Returns the specs in that order.
+def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]]) -> list[InputSpec]:
+    """Put the placeholders back in the order of `placeholders`, under their names. Returns the specs in that order.
 
-    Constants that a decomposition made follow the other weights and constants, before the inputs.
+    Constants that a decomposition created follow the other weights and constants, before the inputs.
     """
     pairs = list(zip(_inputs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     plain = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
     constants = {spec.target: (spec, node) for spec, node in pairs if spec.kind != InputKind.USER_INPUT}
     order = [
         (*(next(plain) if spec.kind == InputKind.USER_INPUT else constants.pop(spec.target)), name)
-        for spec, name in wanted
+        for spec, name in placeholders
     ]
-    made = [(spec, node, node.name) for spec, node in constants.values()]
-    border = max((k + 1 for k, (spec, _) in enumerate(wanted) if spec.kind != InputKind.USER_INPUT), default=0)
+    new_constants = [(spec, node, node.name) for spec, node in constants.values()]
+    first_input = max(
+        (k + 1 for k, (spec, _) in enumerate(placeholders) if spec.kind != InputKind.USER_INPUT), default=0
+    )
     restored: list[InputSpec] = []
-    place = exported.graph._root
-    for spec, node, name in [*order[:border], *made, *order[border:]]:
-        place.append(node)
-        place = node
+    last = exported.graph._root
+    for spec, node, name in [*order[:first_input], *new_constants, *order[first_input:]]:
+        last.append(node)
+        last = node
         node._rename(name)  # adds a suffix if a call has the name already
         node.target = node.name
         argument = TensorArgument(name=node.name)

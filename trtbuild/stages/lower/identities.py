@@ -1,10 +1,10 @@
 """Remove operators that return their input.
 
 Rules
-1. Only listed operators are removed, and only if dtype, device, shape and stride of result and input are equal: a later
-   ``view`` may depend on the strides of a copy.
+1. Only listed operators are removed, and only if result and input have the same dtype, device, shape and strides. Strides
+   count because a later ``view`` may depend on the strides of a copy.
 2. After functionalization nothing is mutated, so inside the graph a copy is the same as its source.
-3. An output keeps its copy if it would otherwise be an input, a constant, or the same value as another output.
+3. A copy that is an output stays if the output would otherwise be an input, a constant, or equal to another output.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def _drop(graph: torch.fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _same_layout(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+def _same_layout(first: Any, second: Any) -> bool:
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
-    if one.dtype != other.dtype or one.device != other.device or one.layout != other.layout:
+    if first.dtype != second.dtype or first.device != second.device or first.layout != second.layout:
         return False
-    if one.layout is not torch.strided:
+    if first.layout is not torch.strided:
         return False
-    return _sizes(one.shape) == _sizes(other.shape) and _sizes(one.stride()) == _sizes(other.stride())
+    return _sizes(first.shape) == _sizes(second.shape) and _sizes(first.stride()) == _sizes(second.stride())
 
 
 def _sizes(sizes: Any) -> list[Any]:

@@ -1,11 +1,11 @@
-"""Remove attention masks that mask nothing.
+"""Remove attention masks that have no effect.
 
 Libraries build a mask even if the caller passes no mask (transformers: ``arange(n) >= 0``, expanded over the batch).
-Each attention then computes with it, and it becomes an input of each layer's engine.
+Each attention then computes with this mask, and the mask becomes an input of each layer's engine.
 
 Rules
-1. A mask is removed only if its operators show that all its elements are ``True``. These are constants, comparisons of
-   positions that count up from 0 or more with 0 or less, and data movement and ``and`` of such values.
+1. A mask is removed only if its operators show that all its elements are ``True``. Such masks are constants, and
+   comparisons that positions (0 or more) are at least a number of 0 or less. Data movement and ``and`` keep this property.
 2. Values of inputs, weights and lifted constants are not read: only the structure decides.
 """
 
@@ -39,7 +39,7 @@ _REARRANGEMENTS = (
 
 
 def drop_true_masks(program: Program, request: Request) -> Program:
-    """Return `program` with ``attn_mask=None`` for each mask that is all ``True``, and without the nodes that made such
+    """Return `program` with ``attn_mask=None`` for each mask that is all ``True``, and without the nodes that compute such
     masks."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:

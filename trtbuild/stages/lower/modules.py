@@ -1,4 +1,4 @@
-"""Set the module of nodes that torch or a pass made.
+"""Set the module of nodes that torch or a pass inserted.
 
 Partitioning by module path reads ``nn_module_stack``. A node in the wrong module would make a layer differ from equal
 layers.
@@ -35,20 +35,21 @@ def path_of(node: torch.fx.Node) -> str:
 
 def common_stack(stacks: Iterable[Stack]) -> Stack:
     """The longest common beginning of `stacks`: the innermost module call that encloses all of them."""
-    first, *others = stacks
-    length = len(first)
-    for other in others:
-        length = min(length, len(other))
-        while first[:length] != other[:length]:
+    longest, *rest = stacks
+    length = len(longest)
+    for stack in rest:
+        length = min(length, len(stack))
+        while longest[:length] != stack[:length]:
             length -= 1
-    return first[:length]
+    return longest[:length]
 
 
 def adopt_orphans(module: torch.fx.GraphModule) -> None:
-    """Give each node without a module the module that its users share, otherwise that of its first input.
+    """Give each node without a module the module that its users share, otherwise the module of its first input.
 
-    A retrace leaves two kinds of such nodes. Sizes have a marker of torch, which is removed here: they belong to the
-    whole model, and each partition recomputes them. The other kind are views that functionalization makes again.
+    A retrace leaves two kinds of such nodes: sizes and views. Sizes have a marker of torch, which is removed here, because
+    they belong to the whole model, and each partition recomputes them. The views are those that functionalization
+    computes again.
     """
     for node in module.graph.nodes:
         if _SIZE_KEY in (node.meta.get("nn_module_stack") or {}):

@@ -1,7 +1,7 @@
-"""Vector norms of float16 and bfloat16 values add up in float32, as PyTorch's do.
+"""Compute vector norms of float16 and bfloat16 values in float32, as PyTorch does.
 
-The ONNX operators for a norm keep the type of their input for the powers and their sum. float16 ends at 65,504: the square
-of 300 is infinite there, though the norm is not.
+The ONNX operators for a norm compute the powers and their sum in the type of the input. float16 ends at 65,504, so the
+square of 300 is infinite there, although the norm is not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SELECTING = (0, float("inf"), float("-inf"))
 
 
 def sum_norms_in_float32(program: Program, request: Request) -> Program:
-    """`program` with casts around its norms, in nested graphs too."""
+    """Return `program`, nested graphs included, with casts around its norms."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):

@@ -1,8 +1,8 @@
-"""Recompute the fake values of nodes that a pass made or changed, and of their readers.
+"""Recompute the fake values of nodes that a pass inserted or changed, and of their readers.
 
 Rules
-1. Only such nodes are run again. A node whose size depends on data is not run, because that would make a second symbol
-   for one size. Only the dtype of its result changes, to that of its first input.
+1. Only such nodes are run again. A node whose size depends on data is not run, because running it would create a second
+   symbol for one size. Only the dtype of its result changes, to the dtype of its first input.
 2. A reader is run again if the dtype, shape or strides of its input have changed.
 3. Nested graphs are not entered: the dtypes of their inputs do not change.
 """
@@ -21,13 +21,13 @@ _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outp
 
 
 def propagate(node: torch.fx.Node) -> None:
-    """Set ``node.meta["val"]``. Raises the operator's error if it does not take these dtypes and shapes."""
+    """Set ``node.meta["val"]``. Raises the operator's error if the operator does not accept these dtypes and shapes."""
     args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: source.meta["val"])
     mode = _mode(node.graph)
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
-    with mode, enable_python_dispatcher():  # as in torch.export: otherwise kernels in C++ ask symbols for their numbers
+    with mode, enable_python_dispatcher():  # as in torch.export: otherwise kernels in C++ read the numbers of symbols
         node.meta["val"] = node.target(*args, **kwargs)
 
 
@@ -59,10 +59,10 @@ def _depends_on_data(value: Any) -> bool:
 
 def _follow_dtype(node: torch.fx.Node) -> None:
     value, (source, *_) = node.meta.get("val"), node.all_input_nodes
-    given = source.meta.get("val")
-    if isinstance(value, FakeTensor) and isinstance(given, torch.Tensor) and value.is_floating_point():
+    source_value = source.meta.get("val")
+    if isinstance(value, FakeTensor) and isinstance(source_value, torch.Tensor) and value.is_floating_point():
         with value.fake_mode:
-            node.meta["val"] = value.to(given.dtype)
+            node.meta["val"] = value.to(source_value.dtype)
 
 
 def _layout(value: Any) -> list[object]:

@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import Precision
 
 @dataclass(frozen=True)
 class Request:
-    """The precision to compute in, and decompositions by operator, for operators without an ONNX translation."""
+    """The precision to compute in, and the decomposition of each operator without an ONNX translation."""
 
     precision: Precision
     decompositions: Mapping[Any, Callable[..., Any]]

@@ -30,10 +30,11 @@ def lower(
 ) -> Program:
     """Return the lowered form of `program`, from which partitions are cut. It computes in `precision`.
 
-    `decompositions` maps each operator that has no ONNX translation to its decomposition, as
-    ``ExportedProgram.run_decompositions`` takes it. `points` are further sizes of the symbols at which sizes are
-    compared. Raises SourceError (code ``mutated-input``) for a program that writes to one of its inputs, and
-    InconsistentShapes (rule 4).
+    `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
+    ``ExportedProgram.run_decompositions``. `points` are further sizes of the symbols at which sizes are compared.
+
+    Raises SourceError (code ``mutated-input``) for a program that writes to one of its inputs, and InconsistentShapes
+    (rule 4).
     """
     traced = signature(program)
     lowered = run_passes(program, Request(precision=precision, decompositions=decompositions), PASSES)
@@ -46,7 +47,7 @@ def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Pr
     with fixed_symbols():
         for step in passes:
             program = step.function(program, request)
-    # `assemble` is the only function that knows the functional form
+    # `assemble` is the only function that builds the functional form
     signature = program.exported.graph_signature
     exported = assemble(
         program.exported.graph_module,

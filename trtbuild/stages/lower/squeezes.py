@@ -1,8 +1,8 @@
 """Make each squeeze name exactly the axes that it removes.
 
-``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes of any size. So
-the axes that a squeeze keeps (the trace has proven that for all sizes of the range) are no longer named, and a squeeze
-that does nothing is removed.
+``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes of any size. So this pass deletes
+the axes that a squeeze keeps from its arguments, and removes a squeeze without effect. The trace has proven for all sizes
+of the range which axes a squeeze keeps.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def name_squeezed_axes(program: Program, request: Request) -> Program:
 def _rewrite(node: torch.fx.Node) -> None:
     source = node.args[0]
     value = source.meta["val"]
-    named = _axes(node, value.dim())
-    taken = [axis for axis in named if isinstance(value.shape[axis], int) and value.shape[axis] == 1]
-    if taken == named or (_names_no_axes(node) and all(isinstance(size, int) for size in value.shape)):
+    axes = _axes(node, value.dim())
+    removed_axes = [axis for axis in axes if isinstance(value.shape[axis], int) and value.shape[axis] == 1]
+    if removed_axes == axes or (_names_no_axes(node) and all(isinstance(size, int) for size in value.shape)):
         return  # both have the same effect
-    target, args = (_aten.squeeze.dims, (source, taken)) if taken else (_aten.clone.default, (source,))
+    target, args = (_aten.squeeze.dims, (source, removed_axes)) if removed_axes else (_aten.clone.default, (source,))
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(target, args)
-        set_stack(made, stack_of(node))
-        propagate(made)
-    node.replace_all_uses_with(made)
+        new_node = node.graph.call_function(target, args)
+        set_stack(new_node, stack_of(node))
+        propagate(new_node)
+    node.replace_all_uses_with(new_node)
     node.graph.erase_node(node)
 
 
@@ -59,5 +59,5 @@ def _axes(node: torch.fx.Node, rank: int) -> list[int]:
     """The axes in a squeeze's arguments, as numbers from 0."""
     if _names_no_axes(node):
         return list(range(rank))
-    named: Any = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
-    return [axis % rank for axis in ([named] if isinstance(named, int) else named)] if rank else []
+    dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
+    return [axis % rank for axis in ([dims] if isinstance(dims, int) else dims)] if rank else []

@@ -1,8 +1,8 @@
 """Replace uninitialized memory by zeros.
 
-``torch.empty`` and similar operators return the values that were in memory, which are others in an engine than in
-PyTorch. The result of a model that reads such values is undefined. A model that writes all of them first gives the same
-result with zeros. So they become zeros, as in the exporter's translation.
+``torch.empty`` and similar operators return the values that are in memory. These values differ between an engine and
+PyTorch. The result of a model that reads them is undefined. A model that writes all of them first returns the same result
+with zeros. So the operators write zeros instead, as in the exporter's translation.
 
 ``rrelu`` has such a tensor for its noise. Outside of training there is no noise, so it becomes a leaky_relu.
 """
@@ -45,17 +45,17 @@ def write_zeros(program: Program, request: Request) -> Program:
 
 
 def _as_leaky_relu(node: torch.fx.Node) -> None:
-    given = dict(zip(("self", "noise", "lower", "upper", "training"), node.args, strict=False)) | dict(node.kwargs)
-    lower, upper = given.get("lower", 0.125), given.get("upper", 1 / 3)
-    if given.get("training", False) or not isinstance(lower, int | float) or not isinstance(upper, int | float):
+    arguments = dict(zip(("self", "noise", "lower", "upper", "training"), node.args, strict=False)) | dict(node.kwargs)
+    lower, upper = arguments.get("lower", 0.125), arguments.get("upper", 1 / 3)
+    if arguments.get("training", False) or not isinstance(lower, int | float) or not isinstance(upper, int | float):
         return
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(_aten.leaky_relu.default, (given["self"], (lower + upper) / 2))
-        set_stack(made, stack_of(node))
-        propagate(made)
+        leaky_relu = node.graph.call_function(_aten.leaky_relu.default, (arguments["self"], (lower + upper) / 2))
+        set_stack(leaky_relu, stack_of(node))
+        propagate(leaky_relu)
     for user in list(node.users):
         if user.target is operator.getitem:
-            user.replace_all_uses_with(made if user.args[1] == 0 else given["noise"])
+            user.replace_all_uses_with(leaky_relu if user.args[1] == 0 else arguments["noise"])
             node.graph.erase_node(user)
     if not node.users:
         node.graph.erase_node(node)

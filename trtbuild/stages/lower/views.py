@@ -1,7 +1,7 @@
 """Replace views by reshapes.
 
-A ``view`` depends on the strides of its input, which depend on PyTorch's kernels: attention in half has other strides
-than in float32. ONNX and TensorRT have no strides, so nothing is lost: both operators have the same translation.
+A ``view`` depends on the strides of its input, and these depend on PyTorch's kernels. For example, attention has other
+strides in half than in float32. ONNX and TensorRT have no strides, so both operators have the same translation.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece, the region of its engine (None: it stays in PyTorch), its program, and that program's text."""
+    """A piece, the region of its engine (None: the piece stays in PyTorch), its program, and the text of the program."""
 
     piece: Piece
     region: Region | None
@@ -40,8 +40,8 @@ class Partitioned:
 def document(
     program: Program, symbols: Symbols, candidates: Sequence[Candidate], reasons: Mapping[int, str]
 ) -> Partitioned:
-    """Make partitions of the candidates, which are in an order in which they can run. `reasons` are those of units that
-    stay in PyTorch, by call number. Raises SourceError if an output of the model is a constant."""
+    """Make partitions of the candidates, which are in an order in which they can run. `reasons` maps the call numbers of
+    units that stay in PyTorch to the reasons. Raises SourceError if an output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
@@ -76,10 +76,10 @@ def document(
 
 def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:
     """Operator → the first of its reasons."""
-    found: dict[str, str] = {}
+    first_reasons: dict[str, str] = {}
     for unit in piece.units:
-        found.setdefault(target_name(unit.call.target), reasons[unit.index])
-    return found
+        first_reasons.setdefault(target_name(unit.call.target), reasons[unit.index])
+    return first_reasons
 
 
 def _type(node: torch.fx.Node, symbols: Symbols) -> TensorType:

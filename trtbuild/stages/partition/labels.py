@@ -2,10 +2,10 @@
 partition.
 
 Rules
-1. These stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
-   toolchain's parser refused, and calls with sizes or arguments that depend on data.
-2. If `granularity` has module paths, each call of a matching module is a separate region. All other units form one
-   more region.
+1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
+   toolchain's parser rejects, and calls with sizes or arguments that depend on data.
+2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
+   one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
 """
 
@@ -27,7 +27,7 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Label:
-    """`region` is None for a unit that stays in PyTorch, and `reason` says why."""
+    """The label of a unit. `region` is None for a unit that stays in PyTorch, and `reason` is the reason for that."""
 
     region: Region | None
     reason: str = ""
@@ -43,7 +43,7 @@ def matches_any(name: str, operators: Sequence[str]) -> bool:
 def check_operators_exist(operators: Sequence[str]) -> None:
     """Raise SourceError (code ``torch-executed-ops``) for an operator that PyTorch does not have.
 
-    Only loaded namespaces are checked: this process does not know the operators that the user's code registers.
+    Only loaded namespaces are checked, because the operators of the user's code are not registered in this process.
     """
     if not operators:
         return
@@ -51,15 +51,15 @@ def check_operators_exist(operators: Sequence[str]) -> None:
     for schema in torch._C._jit_get_all_schemas():  # includes operators without a kernel
         known.add(f"{schema.name}.{schema.overload_name}".rstrip(".").replace("::", "."))
     known |= {".".join(name.split(".")[:2]) for name in known}
-    spaces = {name.partition(".")[0] for name in known}
+    namespaces = {name.partition(".")[0] for name in known}
     for operator in operators:
         name = operator.removeprefix("torch.ops.").removesuffix(".default")
-        if name not in known and name.partition(".")[0] in spaces:
-            like = nearest(name, known)
+        if name not in known and name.partition(".")[0] in namespaces:
+            similar = nearest(name, known)
             raise SourceError(
                 f"torch_executed_ops names {operator!r}, but PyTorch has no such operator",
                 code="torch-executed-ops",
-                hint=f"did you mean {like!r}?" if like else "such as `aten.cumsum`, or `aten.cumsum.default`",
+                hint=f"did you mean {similar!r}?" if similar else "such as `aten.cumsum`, or `aten.cumsum.default`",
             )
 
 

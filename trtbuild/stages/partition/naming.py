@@ -1,9 +1,9 @@
 """Name partitions, for plans, files and error messages.
 
 Rules
-1. The name of a region is its module path. If there are several of that path (a module that is called twice, a region
-   in pieces), the next have a number: ``layers.3``, ``layers.3#1``. The others are ``p<position>``; a partition that is
-   the whole model is ``model``.
+1. The name of a region is its module path. If several partitions have the same path (a module that is called twice, a
+   region in pieces), they get numbers: ``layers.3#0``, ``layers.3#1``. Partitions without a path are called
+   ``p<position>``. A partition that is the whole model is called ``model``.
 2. Names are unique, and never ``input`` or ``weight``, because values are named ``<partition>:<output>``.
 3. Names are file names: ``_`` replaces characters of a module path that a file name should not have.
 """
@@ -26,7 +26,7 @@ def partition_names(regions: Sequence[Region | None]) -> list[str]:
         return ["model"]
     paths = ["" if region is None else _UNSAFE.sub("_", region.path) for region in regions]
     count, seen = Counter(paths), Counter[str]()
-    taken = set(_RESERVED)
+    used_names = set(_RESERVED)
     names = {}
     for position in sorted(range(len(paths)), key=lambda position: not paths[position]):  # paths first
         path = paths[position]
@@ -34,8 +34,8 @@ def partition_names(regions: Sequence[Region | None]) -> list[str]:
         if path and count[path] > 1:
             name = f"{path}#{seen[path]}"
             seen[path] += 1
-        while name in taken:
+        while name in used_names:
             name += "_"
-        taken.add(name)
+        used_names.add(name)
         names[position] = name
     return [names[position] for position in range(len(paths))]

@@ -1,11 +1,11 @@
 """Find the inputs and outputs of each partition.
 
 Rules
-1. The inputs of a piece are the weights and lifted constants that it uses, then the tensors from outside, each by first
-   use. Last come the tensors that it needs only for their sizes (carriers).
-2. Its outputs are the tensors that other pieces or the model's caller read, in graph order.
-3. It has the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the size is
-   known in another way. So a group may have no piece.
+1. The inputs of a piece are the weights and lifted constants that it uses, then the tensors from outside, both in the
+   order of first use. The last inputs are the tensors that it needs only for their sizes (carriers).
+2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
+3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
+   size can be computed in another way. So a group may have no piece.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Piece:
 
     @property
     def identity(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """A key that differs for different pieces of one graph: everything else follows from it."""
+        """A key that differs for different pieces of one graph. It determines all other fields."""
         return tuple(unit.index for unit in self.units), tuple(node.name for node in self.outputs)
 
 
 def pieces_of(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
-    """Return the pieces of the groups of units, in the same order: one in which they can run."""
+    """Return the pieces of the groups of units, in the same order. The pieces can run in this order."""
     maker = _PieceMaker(program, symbols)
-    wanted = set(program.output_nodes)
+    needed_nodes = set(program.output_nodes)
     pieces = []
     for group in reversed(groups):  # the readers of a group come after it
-        piece = maker.piece(group, wanted)
+        piece = maker.piece(group, needed_nodes)
         if piece.outputs:
-            wanted.update(piece.inputs)
+            needed_nodes.update(piece.inputs)
             pieces.append(piece)
     return pieces[::-1]
 
@@ -60,26 +60,26 @@ class _PieceMaker:
         self._constants = program.constants.keys()
         self._order = {node: position for position, node in enumerate(program.graph.nodes)}
 
-    def piece(self, group: Sequence[Unit], wanted: Set[torch.fx.Node]) -> Piece:
-        """Return the part of a group that computes the nodes of `wanted`; it has no outputs if none of them is in the
-        group."""
-        everything = {node for unit in group for node in unit.nodes}
-        outputs = everything & wanted
-        live = _closure(outputs, everything)
+    def piece(self, group: Sequence[Unit], needed_nodes: Set[torch.fx.Node]) -> Piece:
+        """Return the part of a group that computes the nodes of `needed_nodes`. It has no outputs if the group contains
+        none of them."""
+        group_nodes = {node for unit in group for node in unit.nodes}
+        outputs = group_nodes & needed_nodes
+        live = _closure(outputs, group_nodes)
         while True:
             nodes = sorted(live, key=self._order.__getitem__)
-            taken = _outside(nodes, live)
-            inputs = [node for node in taken if not self._is_weight(node) and not self._is_constant(node)]
+            outside_nodes = _outside(nodes, live)
+            inputs = [node for node in outside_nodes if not self._is_weight(node) and not self._is_constant(node)]
             carriers = self._carriers(nodes, inputs, live)
-            inside = everything.intersection(carriers)
-            if not inside:
+            own_carriers = group_nodes.intersection(carriers)
+            if not own_carriers:
                 break
-            live |= _closure(inside, everything)
+            live |= _closure(own_carriers, group_nodes)
         return Piece(
             units=tuple(unit for unit in group if unit.call in live),
             nodes=tuple(nodes),
-            weights=tuple(filter(self._is_weight, taken)),
-            constants=tuple(filter(self._is_constant, taken)),
+            weights=tuple(filter(self._is_weight, outside_nodes)),
+            constants=tuple(filter(self._is_constant, outside_nodes)),
             inputs=(*inputs, *carriers),
             outputs=tuple(sorted(outputs, key=self._order.__getitem__)),
         )
@@ -95,34 +95,34 @@ class _PieceMaker:
     ) -> list[torch.fx.Node]:
         """Further tensors that are needed only for their sizes, in the order in which the sizes are used."""
         sizes = Sizes(inputs, self._symbols)
-        found: list[torch.fx.Node] = []
+        carriers: list[torch.fx.Node] = []
         seen: set[torch.fx.Node] = set()
         for node in nodes:
             for root in roots(node, seen):
-                own = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
-                if live.issuperset(own):
+                own_tensors = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
+                if live.issuperset(own_tensors):
                     continue
                 missing = sizes.missing(root, self._model)
-                for tensor in own if missing is None else missing:
-                    if tensor not in live and tensor not in inputs and tensor not in found:
-                        found.append(tensor)
+                for tensor in own_tensors if missing is None else missing:
+                    if tensor not in live and tensor not in inputs and tensor not in carriers:
+                        carriers.append(tensor)
                         sizes.add(tensor)
-        return found
+        return carriers
 
 
 def _closure(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[torch.fx.Node]:
     """`nodes` and all nodes of `within` that they depend on by way of tensors."""
-    found = set(nodes)
-    waiting = list(found)
+    result = set(nodes)
+    waiting = list(result)
     while waiting:
         for needed in waiting.pop().all_input_nodes:
-            if needed in within and needed not in found:
-                found.add(needed)
+            if needed in within and needed not in result:
+                result.add(needed)
                 waiting.append(needed)
-    return found
+    return result
 
 
 def _outside(nodes: Sequence[torch.fx.Node], inside: Set[torch.fx.Node]) -> list[torch.fx.Node]:
     """The tensors that `nodes` read from outside, by first use."""
-    taken = dict.fromkeys(needed for node in nodes for needed in node.all_input_nodes)
-    return [node for node in taken if node not in inside and node.op != "get_attr" and not is_size(node)]
+    inputs = dict.fromkeys(needed for node in nodes for needed in node.all_input_nodes)
+    return [node for node in inputs if node not in inside and node.op != "get_attr" and not is_size(node)]

@@ -1,8 +1,8 @@
 """Find the region of the model that an operator belongs to, if `granularity` has module paths.
 
 Rules
-1. A pattern is a module path whose parts may hold shell wildcards: ``encoder.layers.*`` matches the module
-   ``encoder.layers.3`` and everything inside. The first pattern that matches counts.
+1. A pattern is a module path whose parts may contain shell wildcards: ``encoder.layers.*`` matches the module
+   ``encoder.layers.3`` and all modules inside it. The first pattern that matches counts.
 2. Each *call* of a matched module is a separate region. A module that is called twice gives two regions, with one
    engine if structure and weights are equal.
 3. A pattern that matches no module of the graph is an error, so that a typing mistake is noticed.
@@ -74,9 +74,9 @@ def _modules(node: torch.fx.Node) -> Iterator[tuple[str, str]]:
 
 def _instance(path: str, pattern: str) -> str | None:
     """The longest prefix of `path` that `pattern` matches as a whole; None if there is no such prefix."""
-    parts, wanted = path.split("."), pattern.split(".")
-    if path and len(parts) >= len(wanted) and all(map(fnmatchcase, parts, wanted)):
-        return ".".join(parts[: len(wanted)])
+    parts, pattern_parts = path.split("."), pattern.split(".")
+    if path and len(parts) >= len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts)):
+        return ".".join(parts[: len(pattern_parts)])
     return None
 
 

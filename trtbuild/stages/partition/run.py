@@ -1,12 +1,12 @@
 """The partition step: cut the graph, ask the parser, cut again.
 
 Rules
-1. Candidates are cut from the labels (`labels`), then each distinct TensorRT candidate is converted and its ONNX is
-   passed to the toolchain's own parser. Refused units stay in PyTorch, and the graph is cut again.
-2. A refused size counts as a refusal of the operators that use it. If a refusal names no node of the candidate, the
-   whole candidate stays in PyTorch.
+1. The labels (`labels`) determine the candidates. Each distinct TensorRT candidate is converted, and its ONNX model is
+   passed to the toolchain's own parser. Rejected units stay in PyTorch, and the graph is cut again.
+2. If a size is rejected, the operators that use it are rejected. If a refusal names no node of the candidate, the whole
+   candidate stays in PyTorch.
 3. `min_block_size` moves small pieces of a split model to PyTorch. A model whose units all go to TensorRT is not split,
-   and a whole region of `granularity` is an engine, however small it is.
+   and a whole region of `granularity` is an engine, even if it is small.
 4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
    are then also converted and parsed, so that the list is complete.
 5. Equal structures are converted and parsed once.
@@ -29,7 +29,7 @@ from trtbuild.stages.partition.labels import Label, check_operators_exist, label
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
-from trtbuild.stages.partition.units import Unit, owners, takers, units_of
+from trtbuild.stages.partition.units import Unit, owners, units_of, units_using
 from trtbuild.stages.program.fixed_symbols import fixed_symbols
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.guard import refuse_inconsistency
@@ -49,7 +49,7 @@ _LISTED = 20
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why TensorRT cannot take a candidate: as a whole, and by call number if that is known."""
+    """The reason why TensorRT rejects a candidate: for the whole candidate, and by call number if that is known."""
 
     text: str
     nodes: Nodes
@@ -59,7 +59,7 @@ class CandidateValidator(Protocol):
     """Converts a candidate and asks the toolchain's parser about it."""
 
     def untranslatable(self, program: Program) -> Nodes:
-        """The calls that the ONNX exporter has no translation for."""
+        """The calls for which the ONNX exporter has no translation."""
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
         """The refusal of a candidate; None if it converts and parses. `text` is its canonical text."""
@@ -103,23 +103,25 @@ class _Partitioner:
         refused = computed_from_empty(self._units, self._points) | refused
         while True:
             labels = label_units(self._units, settings, refused)
-            joined, groups = cut_units(self._units, labels, settings)
+            final_labels, groups = cut_units(self._units, labels, settings)
             pieces = pieces_of(self._program, groups, self._symbols)
-            more: dict[int, str] = {}
+            newly_refused: dict[int, str] = {}
             for piece in pieces:
-                if joined[piece.units[0].index].region is not None:
-                    more |= self._refused(piece)
-            if not more:
+                if final_labels[piece.units[0].index].region is not None:
+                    newly_refused |= self._refused(piece)
+            if not newly_refused:
                 break
-            refused |= more
+            refused |= newly_refused
         if settings.require_full_compilation:
             refuse_torch(self._units, labels)
-        candidates = [Candidate(piece, joined[piece.units[0].index].region, *self._build(piece)) for piece in pieces]
-        reasons = {number: label.reason for number, label in joined.items()}
+        candidates = [
+            Candidate(piece, final_labels[piece.units[0].index].region, *self._build(piece)) for piece in pieces
+        ]
+        reasons = {number: label.reason for number, label in final_labels.items()}
         return document(self._program, self._symbols, candidates, reasons)
 
     def _build(self, piece: Piece) -> tuple[Built, str]:
-        """The piece's program and its text. They are made once, even if the graph is cut again."""
+        """The piece's program and its text. They are computed once, even if the graph is cut again."""
         if piece.identity not in self._built:
             built = build(self._program, piece, self._symbols)
             refuse_inconsistency(built.program, self._points, "the cut")
@@ -139,33 +141,35 @@ def _untranslatable(program: Program, units: Sequence[Unit], validator: Candidat
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     owner = owners(units)
     return {
-        taker: reason
+        user: reason
         for number, reason in validator.untranslatable(program).items()
-        for taker in sorted(takers(calls[number], owner))
+        for user in sorted(units_using(calls[number], owner))
     }
 
 
 def refused_units(piece: Piece, built: Built, refusal: Refusal) -> dict[int, str]:
-    """Return call number of the whole graph → reason: the units that the refusal names, or all units of the piece (rule
-    2)."""
-    whole = owners(piece.units)
+    """Return the rejected units: call number of the whole graph → reason. They are the units that the refusal names, or
+    all units of the piece (rule 2)."""
+    unit_numbers = owners(piece.units)
     calls = [node for node in built.program.graph.nodes if node.op == "call_function"]
     owner = {
-        copy: whole[origin] for copy, origin in zip(calls, built.origins, strict=True) if origin and origin in whole
+        copy: unit_numbers[origin]
+        for copy, origin in zip(calls, built.origins, strict=True)
+        if origin and origin in unit_numbers
     }
-    named = {
-        taker: reason for number, reason in refusal.nodes.items() for taker in sorted(takers(calls[number], owner))
+    named_units = {
+        user: reason for number, reason in refusal.nodes.items() for user in sorted(units_using(calls[number], owner))
     }
-    return named or {unit.index: refusal.text for unit in piece.units}
+    return named_units or {unit.index: refusal.text for unit in piece.units}
 
 
 def cut_units(
     units: Sequence[Unit], initial: Sequence[Label], settings: PartitionSettings
 ) -> tuple[dict[int, Label], list[list[Unit]]]:
-    """Return the labels (by call number) after `min_block_size` (rule 3), and the groups of units."""
+    """Apply `min_block_size` (rule 3). Returns the final labels by call number, and the groups of units."""
     labels = list(initial)
     needs = [unit.needs for unit in units]
-    least = 1 if settings.require_full_compilation else settings.min_block_size
+    min_units = 1 if settings.require_full_compilation else settings.min_block_size
     while True:
         parts = cut(needs, [label.region for label in labels])
         regions = [labels[part[0]].region for part in parts]
@@ -173,14 +177,14 @@ def cut_units(
         small = [
             position
             for part, region in zip(parts, regions, strict=True)
-            if region is not None and None in count and len(part) < least and (region == REST or count[region] > 1)
+            if region is not None and None in count and len(part) < min_units and (region == REST or count[region] > 1)
             for position in part
         ]
         if not small:
             by_call = {unit.index: label for unit, label in zip(units, labels, strict=True)}
             return by_call, [[units[position] for position in part] for part in parts]
         for position in small:
-            labels[position] = Label(None, f"in a piece smaller than min_block_size {least}")
+            labels[position] = Label(None, f"in a piece smaller than min_block_size {min_units}")
 
 
 def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:
@@ -192,10 +196,10 @@ def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:
             lines.append(f"{target_name(unit.call.target)} in {place}: {_plain(label.reason)}")
     lines = list(dict.fromkeys(lines))
     if lines:
-        more = f"\n    and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
-        shown = "\n    ".join(lines[:_LISTED])
+        rest = f"\n    and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
+        listed = "\n    ".join(lines[:_LISTED])
         raise ConversionRefused(
-            f"require_full_compilation is set, but TensorRT cannot take the whole model:\n    {shown}{more}",
+            f"require_full_compilation is set, but TensorRT cannot take the whole model:\n    {listed}{rest}",
             hint="set require_full_compilation: false to keep these operators in PyTorch, or write the model without them",
         )
 

@@ -1,11 +1,12 @@
 """Find a source for each size in a piece of a graph: partitions exchange tensors only, never numbers.
 
 Rules
-1. The nodes that make a number from a tensor (`sym_size`, `item`) are roots. Arithmetic on numbers is copied.
-2. The value of a root comes from the first possible source: a dimension of an outside tensor with the same expression;
-   arithmetic on such dimensions; the root's own tensor, if the piece makes it; inputs of the model that make it
-   computable (carriers); the root's own tensor as a carrier.
-3. So equal layers compute equal sizes in equal ways, independent of the place where the model uses the sizes first.
+1. The nodes that compute a number from a tensor (`sym_size`, `item`) are roots. Arithmetic on numbers is copied.
+2. The value of a root comes from the first possible source in this list:
+   a dimension of an outside tensor with the same expression; arithmetic on such dimensions; the root's own tensor, if
+   the piece computes this tensor; inputs of the model from whose sizes the root can be computed (carriers); the root's
+   own tensor as a carrier.
+3. So equal layers compute equal sizes in equal ways. It does not matter where the model uses the sizes first.
 """
 
 from __future__ import annotations
@@ -57,37 +58,37 @@ class Sizes:
         """The root's expression, if it can be computed from dimensions of outside tensors; otherwise None."""
         return self._expression(root) if self.missing(root, self) == [] else None
 
-    def missing(self, root: torch.fx.Node, more: Sizes) -> list[torch.fx.Node] | None:
-        """Tensors of `more` whose dimensions, together with the known ones, make the root computable; None if it is
-        not."""
+    def missing(self, root: torch.fx.Node, extra: Sizes) -> list[torch.fx.Node] | None:
+        """Tensors of `extra` from which the root can be computed, together with the dimensions of this object. None if it
+        cannot be computed."""
         expression = self._expression(root)
-        return None if expression is None else self._missing(expression, more)
+        return None if expression is None else self._missing(expression, extra)
 
     def _expression(self, root: torch.fx.Node) -> Expression | None:
         value = root.meta["val"]
         return self._symbols.expression(value) if isinstance(value, torch.SymInt | int) else None
 
-    def _missing(self, expression: Expression, more: Sizes) -> list[torch.fx.Node] | None:
+    def _missing(self, expression: Expression, extra: Sizes) -> list[torch.fx.Node] | None:
         if isinstance(expression, int) or self.place(expression) is not None:
             return []
-        place = more.place(expression)
+        place = extra.place(expression)
         if place is not None:
             return [place[0]]
         name, *operands = expression
         if name not in ARITHMETIC:
             return None
-        found: list[torch.fx.Node] = []
+        tensors: list[torch.fx.Node] = []
         for part in operands:
-            nodes = None if isinstance(part, str) else self._missing(part, more)
+            nodes = None if isinstance(part, str) else self._missing(part, extra)
             if nodes is None:
                 return None
-            found += nodes
-        return found
+            tensors += nodes
+        return tensors
 
 
 def roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:
     """The roots of the numbers that `node` reads, in order of appearance, except those in `seen`."""
-    found = []
+    result = []
     waiting = [needed for needed in reversed(node.all_input_nodes) if is_size(needed)]
     while waiting:
         size = waiting.pop()
@@ -95,14 +96,14 @@ def roots(node: torch.fx.Node, seen: set[torch.fx.Node]) -> list[torch.fx.Node]:
             continue
         seen.add(size)
         if is_root(size):
-            found.append(size)
+            result.append(size)
         else:
             waiting += reversed(size.all_input_nodes)
-    return found
+    return result
 
 
 def is_root(size: torch.fx.Node) -> bool:
-    """Whether a size node makes its number from a tensor."""
+    """Whether a size node computes its number from a tensor."""
     return any(not is_size(needed) for needed in size.all_input_nodes)
 
 

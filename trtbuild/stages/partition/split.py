@@ -1,8 +1,8 @@
 """Build the program of each partition.
 
-A partition's program is functional. Its inputs are its weights, its lifted constants, then the tensors from outside;
-its outputs are the tensors that others use. Names are positions, and sizes are recomputed (`sizes`), so equal layers
-have equal programs.
+A partition's program is functional. Its inputs are its weights, its lifted constants, and then the tensors from outside.
+Its outputs are the tensors that other partitions or the model's caller read. Names are positions, and sizes are
+recomputed (`sizes`). So equal layers have equal programs.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class _Builder:
         return copy
 
     def _copy(self, node: torch.fx.Node) -> None:
-        """Copy a node, and before it the sizes and nested graphs that it needs. The tensors that it reads are copied
-        already."""
+        """Copy a node, and before it the sizes and nested graphs that it needs. The tensors that it reads have been
+        copied before."""
         waiting = [node]
         while waiting:
             current = waiting[-1]
@@ -115,7 +115,7 @@ class _Builder:
         return name
 
     def _compute(self, expression: Expression) -> Copy:
-        """Compute a size from dimensions of outside tensors, once for each expression."""
+        """Compute a size from the dimensions of tensors from outside, once for each expression."""
         if isinstance(expression, int):
             return expression
         key = key_of(expression)
@@ -132,12 +132,12 @@ class _Builder:
             return node
         name, *operands = expression
         function = ARITHMETIC[str(name)]
-        first, *others = [self._compute(part) for part in operands if not isinstance(part, str)]
-        for other in others:
-            node = self._graph.call_function(function, (first, other))
-            node.meta = {"val": function(_number(first), _number(other))}
-            first = node
-        return first
+        result, *rest = [self._compute(part) for part in operands if not isinstance(part, str)]
+        for operand in rest:
+            node = self._graph.call_function(function, (result, operand))
+            node.meta = {"val": function(_number(result), _number(operand))}
+            result = node
+        return result
 
 
 def _number(operand: Copy) -> Any:

@@ -4,7 +4,7 @@ Rules
 1. A call and the `getitem` nodes that read its results are one unit.
 2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are not units: each partition computes
    its sizes from its own tensors (`sizes`). An edge through size nodes still orders units.
-3. Placeholders (weights, constants, inputs) are not units either: they exist from the start.
+3. Placeholders (weights, constants, inputs) are not units, because nothing computes them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator call. `nodes` are the call and its getitems, `index` is its number among all call nodes, `needs` are
-    positions of other units."""
+    """One operator call. `nodes` are the call and its getitems, and `index` is its number among all call nodes. `needs`
+    are the positions of the units whose results it reads."""
 
     index: int
     nodes: tuple[torch.fx.Node, ...]
@@ -72,19 +72,19 @@ def owners(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
     return {node: unit.index for unit in units for node in unit.nodes}
 
 
-def takers(node: torch.fx.Node, owner: Mapping[torch.fx.Node, int]) -> set[int]:
-    """The unit (by call number) that `node` belongs to; for a size, all units that use it."""
-    found: set[int] = set()
+def units_using(node: torch.fx.Node, owner: Mapping[torch.fx.Node, int]) -> set[int]:
+    """The call number of the unit that `node` belongs to. For a size, the call numbers of all units that use it."""
+    numbers: set[int] = set()
     seen = {node}
     waiting = [node]
     while waiting:
         current = waiting.pop()
         if current in owner:
-            found.add(owner[current])
+            numbers.add(owner[current])
         elif is_size(current):
             waiting += current.users.keys() - seen
             seen.update(current.users)
-    return found
+    return numbers
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -1,9 +1,9 @@
 """Prevent torch from adding guards to a traced program's symbols.
 
-When torch runs an operator on symbolic sizes, it may ask whether two sizes are equal, or whether one is 1. It answers
-with the sizes of the example, and keeps the answer as a guard of the program. If guards leave only one size for a
-symbol (2 of 1..2, if it is not 1), torch replaces the symbol by that number in all values. During a trace, torch.export
-reports such guards. After the trace they would be lost, so here torch keeps none of them.
+When torch runs an operator on symbolic sizes, it may check whether two sizes are equal, or whether a size is 1. It uses
+the sizes of the example for this check, and stores the result as a guard of the program. If guards allow only one size
+for a symbol (2 of 1..2, if it is not 1), torch replaces the symbol by that number in all values. During a trace,
+torch.export reports such guards. After the trace nothing would report them, so here torch stores no guards.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 @contextlib.contextmanager
 def fixed_symbols() -> Iterator[None]:
     """Keep the symbols of all programs while this thread is in the block."""
-    with ShapeEnv().suppress_guards():  # this sets a variable of the thread, so it holds for all programs
+    with ShapeEnv().suppress_guards():  # this sets a variable of the thread, so it affects all programs
         yield

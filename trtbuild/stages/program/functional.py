@@ -6,7 +6,7 @@ Rules
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
    stored programs must not change when a source file moves.
-4. The trace step refuses models that have no such form (a mutated buffer, an output that is not a tensor).
+4. The trace step rejects models that cannot have this form (a mutated buffer, an output that is not a tensor).
 """
 
 from __future__ import annotations
@@ -92,30 +92,30 @@ class Program:
         extra = {"trtbuild.weights": ""}
         with fixed_symbols():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
-        # Loading adds a getitem for each result of a call, used or not. Remove the unused ones: they were not stored.
+        # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.
         for node in reversed(exported.graph.nodes):
             if node.target is operator.getitem and not node.users:
                 exported.graph.erase_node(node)
         exported.graph_module.recompile()
-        _know_examples(exported)
+        _restore_examples(exported)
         return cls(exported, int(extra["trtbuild.weights"]))
 
 
-def _know_examples(exported: ExportedProgram) -> None:
-    """Set the example of each symbol in torch's tables: for ``4*s`` a file has only the example of the product."""
+def _restore_examples(exported: ExportedProgram) -> None:
+    """Set the example of each symbol in torch's tables. For ``4*s`` a file contains only the example of the product."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else ():
             if isinstance(size, torch.SymInt) and size.node.has_hint():
                 unit, symbol = size.node.expr.as_coeff_Mul()
-                known = size.node.shape_env.backed_var_to_val
-                if symbol.is_Symbol and symbol not in known and size.node.hint % int(unit) == 0:
+                examples = size.node.shape_env.backed_var_to_val
+                if symbol.is_Symbol and symbol not in examples and size.node.hint % int(unit) == 0:
                     size.node.shape_env.add_backed_var_to_val(symbol, size.node.hint // int(unit))
 
 
 @dataclass(frozen=True)
 class WeightSlot:
-    """The origin of a weight input: its name in the module, and whether ``state_dict`` has it."""
+    """The origin of a weight input: its name in the module, and whether ``state_dict`` contains it."""
 
     name: str
     persistent: bool
@@ -140,11 +140,11 @@ def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ..
     kept = {spec.arg.name for spec in outputs}
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
     output.args = (tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in kept),)
-    # torch keeps non-persistent buffers among the constants. Their values are not part of the program.
+    # torch stores non-persistent buffers among the constants. Their values are not part of the program.
     lifted = {spec.target for spec in inputs if spec.kind in _CONSTANT_KINDS}
     constants = {name: value for name, value in exported.constants.items() if name in lifted}
-    whole = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, constants)
-    return Program(whole, len(slots)), tuple(slots)
+    assembled = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, constants)
+    return Program(assembled, len(slots)), tuple(slots)
 
 
 def assemble(

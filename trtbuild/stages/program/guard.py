@@ -1,12 +1,12 @@
 """Check after each step that the program still has the sizes of the traced program.
 
 Rules
-1. A program that is read has the symbols that were stored. (Reading makes new symbols, and torch may replace one by a
-   number. It may also simplify a stride, so texts are not compared.)
+1. A program has the same symbols before it is stored and after it is read. (Reading makes new symbols, and torch may
+   replace a symbol by a number. It may also simplify a stride, so texts are not compared.)
 2. The result of a step has the same symbols with the same ranges as its input, and outputs of the same dtypes and sizes
    at every point.
-3. At every point each value inside has the sizes of its ``val`` (`trtbuild.stages.program.sizes`).
-4. A difference is a bug in trtbuild or in PyTorch, never in the model: InconsistentShapes, and the step leaves no
+3. At every point each inner value has the sizes of its ``val`` (`trtbuild.stages.program.sizes`).
+4. A difference is a bug in trtbuild or in PyTorch, never in the model. It raises InconsistentShapes, so the step leaves no
    record.
 """
 
@@ -63,30 +63,30 @@ def signature(program: Program) -> Signature:
     return Signature(types(program.input_nodes), types(program.output_nodes), symbols.ranges)
 
 
-def refuse_changes(program: Program, traced: Signature, step: str, more: Sequence[Sequence[int]] = ()) -> None:
-    """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 2 or 3. `more` are further points to
+def refuse_changes(program: Program, traced: Signature, step: str, extra_points: Sequence[Sequence[int]] = ()) -> None:
+    """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 2 or 3. `extra_points` are further points to
     check: numbers by symbol."""
-    own = signature(program)
-    if (own.inputs, own.ranges) != (traced.inputs, traced.ranges):
+    current = signature(program)
+    if (current.inputs, current.ranges) != (traced.inputs, traced.ranges):
         raise InconsistentShapes(f"{step} has changed the symbols of the model's inputs")
-    points = points_of(program, more)
+    points = points_of(program, extra_points)
     for point in points:
         numbers = list(point.values())
-        for number, (node, wanted) in enumerate(zip(program.output_nodes, traced.outputs, strict=True)):
-            (found,) = declared_types_at(node.meta["val"], point)
-            if not _agree(found, _at(wanted, numbers)):
+        for number, (node, expected) in enumerate(zip(program.output_nodes, traced.outputs, strict=True)):
+            (actual,) = declared_types_at(node.meta["val"], point)
+            if not _agree(actual, _at(expected, numbers)):
                 raise InconsistentShapes(
-                    f"{step} has made {shown([found])} of output {number}, which is {shown([_at(wanted, numbers)])} in the "
-                    f"traced model{_where(numbers)}"
+                    f"{step} has made {shown([actual])} of output {number}, which is "
+                    f"{shown([_at(expected, numbers)])} in the traced model{_where(numbers)}"
                 )
     refuse_inconsistency(program, points, step)
 
 
 def refuse_inconsistency(program: Program, points: Sequence[Point], step: str) -> None:
     """Raise InconsistentShapes if a value of `program` does not have the sizes of its ``val`` (rule 3)."""
-    found = difference(program, points)
-    if found is not None:
-        raise InconsistentShapes(f"after {step}, {found}{_where(list(found.point.values()))}")
+    wrong_value = difference(program, points)
+    if wrong_value is not None:
+        raise InconsistentShapes(f"after {step}, {wrong_value}{_where(list(wrong_value.point.values()))}")
 
 
 def _at(type_: tuple[torch.dtype, tuple[Expression, ...]], numbers: Sequence[int]) -> Type:
@@ -94,11 +94,11 @@ def _at(type_: tuple[torch.dtype, tuple[Expression, ...]], numbers: Sequence[int
     return dtype, tuple(None if depends_on_data(size) else evaluate(size, numbers) for size in sizes)
 
 
-def _agree(one: Type, other: Type) -> bool:
-    (dtype, sizes), (wanted, expected) = one, other
-    pairs = list(zip(sizes, expected, strict=False))
+def _agree(actual: Type, declared: Type) -> bool:
+    (dtype, sizes), (expected_dtype, expected_sizes) = actual, declared
+    pairs = list(zip(sizes, expected_sizes, strict=False))
     known = all(a == b for a, b in pairs if a is not None and b is not None)
-    return dtype == wanted and len(sizes) == len(expected) and known
+    return dtype == expected_dtype and len(sizes) == len(expected_sizes) and known
 
 
 def _where(numbers: Sequence[int]) -> str:

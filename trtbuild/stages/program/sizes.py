@@ -46,8 +46,8 @@ _UNKNOWN_SYMBOL = -1
 
 @dataclass(frozen=True)
 class Difference:
-    """The first value whose type is not the declared one. `text` describes its type; `only_sizes` is whether
-    types and ranks are equal."""
+    """The first value whose type is not the declared one. `text` describes its type. `only_sizes` is True if dtypes and
+    ranks are equal."""
 
     node: torch.fx.Node
     text: str
@@ -58,42 +58,46 @@ class Difference:
         return f"{target_name(self.node.target)} {self.text}"
 
 
-def points_of(program: Program, more: Sequence[Sequence[int]] = ()) -> list[Point]:
-    """The points at which a program is checked: `more` (numbers by symbol), the ends of all ranges, and two between.
+def points_of(program: Program, extra: Sequence[Sequence[int]] = ()) -> list[Point]:
+    """The points at which a program is checked: `extra` (numbers by symbol), the ends of all ranges, and two between.
 
-    Except `more`, they follow from the program. So another build need not repeat the comparison.
+    Except `extra`, the points depend only on the program. So another build need not repeat the comparison.
     """
     symbols = Symbols(program)
-    found = [*(tuple(numbers) for numbers in more), *sample_points(symbols.ranges)]
-    return [dict(zip(symbols.order, numbers, strict=True)) for numbers in dict.fromkeys(found)]
+    points = [*(tuple(numbers) for numbers in extra), *sample_points(symbols.ranges)]
+    return [dict(zip(symbols.order, numbers, strict=True)) for numbers in dict.fromkeys(points)]
 
 
 def difference(program: Program, points: Sequence[Point], *, ranks_may_differ: bool = False) -> Difference | None:
-    """Find the first value of a program without its declared type; None if there is no such value.
+    """Find the first value of a program whose type is not its declared type; None if there is no such value.
 
     With `ranks_may_differ` an inner value may have another rank at some points (a squeeze does that), and values that are
-    computed from it may differ, too. If an output differs, the first value that differs at that point is returned.
+    computed from it may differ, too. Only if an output differs, the first value that differs at that point is returned.
     """
     for point in points:
         first: Difference | None = None
-        at = PointEvaluator(point)
+        evaluator = PointEvaluator(point)
         returned = set(program.output_nodes)
-        for node, declared, made in at.walk(program):
-            if declared != made and first is None:
-                text = made if isinstance(made, str) else f"gives {shown(made)} where the program has {shown(declared)}"
-                first = Difference(node, text, point, only_sizes=_differ_in_sizes_only(declared, made))
+        for node, declared, computed in evaluator.walk(program):
+            if declared != computed and first is None:
+                text = (
+                    computed
+                    if isinstance(computed, str)
+                    else f"gives {shown(computed)} where the program has {shown(declared)}"
+                )
+                first = Difference(node, text, point, only_sizes=_differ_in_sizes_only(declared, computed))
                 if first.only_sizes or not ranks_may_differ:
                     return first
-            if first is not None and node in returned and declared != made:
+            if first is not None and node in returned and declared != computed:
                 return first
     return None
 
 
-def _differ_in_sizes_only(declared: Sequence[Type], made: Sequence[Type] | str) -> bool:
+def _differ_in_sizes_only(declared: Sequence[Type], computed: Sequence[Type] | str) -> bool:
     def ranks(types: Sequence[Type]) -> list[tuple[torch.dtype, int]]:
         return [(dtype, len(sizes)) for dtype, sizes in types]
 
-    return not isinstance(made, str) and ranks(declared) == ranks(made)
+    return not isinstance(computed, str) and ranks(declared) == ranks(computed)
 
 
 def declared_types_at(value: Any, point: Point) -> list[Type]:
@@ -125,9 +129,9 @@ class PointEvaluator:
             return size
         expression = size.node.expr
         if expression not in self._sizes:
-            found = sympy.sympify(expression).xreplace(self._numbers)
-            of_data = any(symbol_is_type(symbol, _DATA) for symbol in found.free_symbols)
-            self._sizes[expression] = int(found) if found.is_Integer else None if of_data else _UNKNOWN_SYMBOL
+            number = sympy.sympify(expression).xreplace(self._numbers)
+            depends_on_data = any(symbol_is_type(symbol, _DATA) for symbol in number.free_symbols)
+            self._sizes[expression] = int(number) if number.is_Integer else None if depends_on_data else _UNKNOWN_SYMBOL
         return self._sizes[expression]
 
     def declared(self, value: Any) -> list[Type]:
@@ -138,7 +142,8 @@ class PointEvaluator:
     def walk(self, program: Program) -> Iterator[tuple[torch.fx.Node, list[Type], list[Type] | str]]:
         """Yield each call with its declared types and its types at the point, or the text of its error.
 
-        For a call with several results only the results that are read are compared: kernels differ in the others.
+        For a call with several results only the results that are read are compared. The kernels differ in the results
+        that nothing reads.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:
@@ -162,10 +167,10 @@ class PointEvaluator:
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         call = (node.target, _type_key(args), _type_key(kwargs))
         if call not in self._results:
-            self._results[call] = self._called(node, args, kwargs)
+            self._results[call] = self._run_operator(node, args, kwargs)
         return self._results[call]
 
-    def _called(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    def _run_operator(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         if "device" in kwargs or _is_factory(node.target):
             kwargs = {**kwargs, "device": _META}
         try:
@@ -210,7 +215,7 @@ def _type_key(value: Any) -> Any:
 
 @functools.cache
 def _needs_data(target: Any) -> bool:
-    """Whether an operator needs data to run: a nested graph, or one that reads its result or its sizes from values."""
+    """Whether an operator needs data to run: a nested graph, or an operator whose result or sizes depend on values."""
     tags = getattr(target, "tags", ())
     return (
         isinstance(target, torch._ops.HigherOrderOperator)
@@ -220,7 +225,7 @@ def _needs_data(target: Any) -> bool:
 
 
 def _indexes_by_numbers(node: torch.fx.Node) -> bool:
-    """Whether the operator is an index by integers: only with a mask do its sizes depend on data."""
+    """Whether the operator is an index by integers. Its sizes depend on data only if it has a mask."""
     masks = (torch.bool, torch.uint8)
     return node.target is torch.ops.aten.index.Tensor and not any(
         index.meta["val"].dtype in masks for index in node.args[1] if index is not None
@@ -229,7 +234,7 @@ def _indexes_by_numbers(node: torch.fx.Node) -> bool:
 
 @functools.cache
 def _is_factory(target: Any) -> bool:
-    """Whether an operator makes a tensor from numbers only: then its device is an argument."""
+    """Whether an operator creates a tensor from numbers only. Such an operator has the device as an argument."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     arguments = target._schema.arguments
@@ -243,13 +248,13 @@ class _Failed:
     text: str
 
 
-def _without_unknown_sizes(declared: Sequence[Type], made: Sequence[Type]) -> list[Type]:
-    """Return `made` with None for each size that `declared` does not know."""
-    if len(declared) != len(made):
-        return list(made)
+def _without_unknown_sizes(declared: Sequence[Type], computed: Sequence[Type]) -> list[Type]:
+    """Return `computed` with None for each size that is unknown in `declared`."""
+    if len(declared) != len(computed):
+        return list(computed)
     return [
-        (dtype, tuple(None if a is None or b is None else b for a, b in zip(sizes, own, strict=True)))
-        if len(sizes) == len(own)
-        else (dtype, own)
-        for (_, sizes), (dtype, own) in zip(declared, made, strict=True)
+        (dtype, tuple(None if a is None or b is None else b for a, b in zip(sizes, computed_sizes, strict=True)))
+        if len(sizes) == len(computed_sizes)
+        else (dtype, computed_sizes)
+        for (_, sizes), (dtype, computed_sizes) in zip(declared, computed, strict=True)
     ]

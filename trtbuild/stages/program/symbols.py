@@ -19,7 +19,7 @@ from trtbuild.stages.program.functional import Program
 class Symbols:
     """The symbols of a program, numbered in the order in which they first appear in its inputs' shapes.
 
-    `number` grows when further symbols (sizes that depend on data) appear. `ranges` are the exported ones.
+    Further symbols (sizes that depend on data) get the next numbers. `ranges` are the ranges of the export.
     """
 
     def __init__(self, program: Program) -> None:
@@ -73,13 +73,13 @@ class Symbols:
     @property
     def ranges(self) -> tuple[tuple[int, int | None], ...]:
         """(min, max) of each numbered symbol; max is None if there is no bound."""
-        found = []
+        ranges = []
         for symbol in self._numbers:
             bounds = self._ranges.get(symbol)
             low = int(bounds.lower) if bounds is not None else 0
             high = None if bounds is None or not bounds.upper.is_finite or bounds.upper > 2**62 else int(bounds.upper)
-            found.append((low, high))
-        return tuple(found)
+            ranges.append((low, high))
+        return tuple(ranges)
 
     @property
     def order(self) -> tuple[sympy.Symbol, ...]:

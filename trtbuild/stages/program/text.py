@@ -1,4 +1,4 @@
-"""Write the canonical text of a program, which is hashed, and which `why` and `diff` can show.
+"""Write the canonical text of a program. The text is hashed, and `why` and `diff` can show it.
 
 Rules
 1. It contains: every node's operator with its overload, all args and kwargs, edges by position and nested graphs;
@@ -6,7 +6,7 @@ Rules
    and outputs; symbolic sizes with their ranges.
 2. It does not contain: names of nodes, values, weights and symbols, module paths, stack traces, device ordinals. Nodes
    are numbered in graph order, symbols in the order of first appearance in the inputs.
-3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError: never ``repr``.
+3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
 4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
 5. An operator from outside PyTorch is followed by the digest of its implementation.
 """
@@ -26,7 +26,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 SCHEMA = "trtbuild.graph/1"
 
-#: Namespaces of operators that belong to torch: its version in the key covers them.
+#: Namespaces of operators that belong to torch. Their implementation depends on torch's version, which is in the key.
 TORCH_NAMESPACES = frozenset(
     {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order"}
 )
@@ -45,7 +45,7 @@ def program_text(program: Program, implementation: Callable[[str], str] | None =
         else:
             kind = "weight" if node in weights else "input"
         writer.placeholder(node, kind)
-    # inputs may be listed in another order than their placeholders
+    # the order of inputs may differ from the order of their placeholders
     order = " ".join(writer.reference(node) for node in [*weights, *inputs])
     writer.body(program.exported.graph_module, program.graph)
     ranges = [f"symbol {k} in {low}..{'' if high is None else high}" for k, (low, high) in enumerate(symbols.ranges)]
@@ -56,15 +56,15 @@ def module_paths(program: Program) -> list[tuple[str, str, str]]:
     """For each call node, in graph order: the path of its module, the operator's name, and all modules around it with
     the numbers of their calls (torch's keys, ``L__self__layers.0@1``).
 
-    Partitioning by module path reads these. The canonical text does not contain them.
+    Partitioning by module path reads these paths. The canonical text does not contain them.
     """
-    found = []
+    paths = []
     for node in program.graph.nodes:
         if node.op == "call_function":
             stack = node.meta.get("nn_module_stack") or {}
             path = list(stack.values())[-1][0] if stack else ""
-            found.append((path, target_name(node.target), " ".join(stack)))
-    return found
+            paths.append((path, target_name(node.target), " ".join(stack)))
+    return paths
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
@@ -126,9 +126,9 @@ class _Writer:
             value = getattr(value, part)
         if isinstance(value, torch.fx.GraphModule):
             self.lines.append(f"{self._name(node)} = graph {{")
-            for inner in value.graph.nodes:
-                if inner.op == "placeholder":
-                    self.placeholder(inner, "argument")
+            for nested_node in value.graph.nodes:
+                if nested_node.op == "placeholder":
+                    self.placeholder(nested_node, "argument")
             self.body(value, value.graph)
             self.lines.append("}")
         elif isinstance(value, torch.Tensor):

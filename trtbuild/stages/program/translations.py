@@ -5,9 +5,9 @@ Only this file uses the private modules of the exporter (``torch.onnx._internal`
 it always decomposes (10 s for ViT-B), and it folds weights while it optimizes.
 
 Rules
-1. A translation is written in one of `OPSETS`; the version converter makes other opsets from it. All of them translate
+1. A translation is written in one of `OPSETS`. The version converter converts it to other opsets. All `OPSETS` translate
    the same operators, so one table of decompositions fits all toolchains.
-2. Loading a registry costs 1 to 2 s, once per process and opset, and nothing here loads one on import.
+2. Loading a registry takes 1 to 2 s, once for each process and opset. So no registry is loaded on import.
 3. Logs and warnings of the exporter do not appear on stdout and stderr.
 """
 
@@ -54,8 +54,8 @@ def _registry(opset: int = OPSETS[-1]) -> Any:
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions for exactly the operators without a translation, for `run_decompositions`.
 
-    An operator with a translation (linear, layer_norm, scaled_dot_product_attention, gelu) stays whole: the graph is
-    better, and made in a fraction of the time.
+    An operator with a translation (linear, layer_norm, scaled_dot_product_attention, gelu) is not decomposed. This gives a
+    better graph in a fraction of the time.
     """
     from torch.onnx._internal.exporter import _decomp
 
@@ -65,7 +65,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 
 def has_translation(node: torch.fx.Node) -> bool:
-    """Whether the registry has a translation for a call_function node. It may still fail for its arguments."""
+    """Whether the registry has a translation for a call_function node. The translation may still fail for the node's
+    arguments."""
     from torch.onnx._internal.exporter import _dispatching
 
     if node.target is operator.getitem or node.target in _ASSERTIONS:
@@ -98,7 +99,7 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """Translate a prepared program with the exporter, without optimizing; plain inputs are graph inputs.
+    """Translate a prepared program with the exporter, without optimizing. Plain inputs become graph inputs.
 
     The result is in the largest of `OPSETS` that is not above `opset`, or in the smallest. ``node.meta["node"]`` of
     each ONNX node is the fx node that it came from. Raises Untranslated.
@@ -129,8 +130,8 @@ def quiet() -> Iterator[None]:
 
 def _untranslated(error: BaseException, exported: ExportedProgram) -> Untranslated:
     # The exporter names the node only in its message: "Error when translating node %name : [...] = ...".
-    first = str(error)
-    name = first.partition("%")[2].split(" ")[0].rstrip(":") if "translating node %" in first else None
+    message = str(error)
+    name = message.partition("%")[2].split(" ")[0].rstrip(":") if "translating node %" in message else None
     names = {node.name for node in exported.graph.nodes}
     while error.__cause__ is not None:
         error = error.__cause__
@@ -143,9 +144,9 @@ def _is_dead_scalar(node: torch.fx.Node) -> bool:
 
 
 _aten = torch.ops.aten
-#: Operators that are not decomposed, although they have no translation (torch 2.13). The decomposition of the first
-#: declares a wrong type: its sign bit is a bool, and is declared a float. The decompositions of the others check for a
-#: singular matrix by an operator with a side effect, which a functional program cannot have.
+#: Operators that are not decomposed, although they have no translation (torch 2.13). The decompositions of signbit and
+#: copysign declare a wrong type: the sign bit is a bool, and is declared a float. The decompositions of the other
+#: operators check for a singular matrix by an operator with a side effect, which a functional program cannot have.
 _NEVER_DECOMPOSED = frozenset(
     {
         *(_aten.signbit.default, _aten.signbit.out),
@@ -155,8 +156,8 @@ _NEVER_DECOMPOSED = frozenset(
         *(_aten.linalg_tensorinv.default, _aten.linalg_tensorsolve.default),
     }
 )
-#: Operators that are decomposed though they have a translation (torch 2.13). When torch computes sizes, it ignores the
-#: reduction of nll_loss and assumes a mean. The translations of the other two add exponentials, which overflow.
+#: Operators that are decomposed although they have a translation (torch 2.13). When torch computes sizes, it ignores the
+#: reduction of nll_loss and assumes a mean. The translations of logaddexp and logaddexp2 add exponentials, which overflow.
 _ALWAYS_DECOMPOSED = frozenset({_aten.nll_loss.default, _aten.logaddexp.default, _aten.logaddexp2.default})
 
 _ASSERTIONS = frozenset(

@@ -1,1 +1,1 @@
-"""Writing a package as a `.pt2` file, which `torch.export.load` opens."""
+"""Write a package as a `.pt2` file, which `torch.export.load` opens."""

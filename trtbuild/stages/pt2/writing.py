@@ -1,8 +1,8 @@
 """Write a package's target as a ``.pt2`` file: a program of torch.export that calls engines.
 
 Rules
-1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators` must be registered); its plan is
-   a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
+1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators` must be registered). The engine's
+   plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
 2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
    package, and the model's output structure. Named tuples become tuples and dataclasses become dicts: the file must
    open on machines without the model's code.
@@ -83,7 +83,7 @@ def shape_plan(index: PackageIndex) -> ShapePlan:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """An axis of an input: a number, a symbol, or a symbol times its unit. (The trace has checked that.)"""
+    """An axis of an input: a number, a symbol, or a symbol times its unit. (The trace rejects other sizes.)"""
     if isinstance(size, int):
         return size
     if size[0] == "sym":
@@ -103,14 +103,14 @@ class _Stitched(torch.nn.Module):
         self._index, self._target, self._shapes = index, target, shapes
         graphs = {part.graph for part in target.partitions.partitions if part.kind == "torch"}
         self._programs = {graph: Program.from_bytes(bytes(read(target.programs[graph]))) for graph in graphs}
-        self.register_buffer("no_reference", torch.zeros(1, dtype=torch.uint8))  # torch warns of empty ones
+        self.register_buffer("no_reference", torch.zeros(1, dtype=torch.uint8))  # torch warns about empty buffers
         for slot, weight in index.weights.items():
             dtype = getattr(torch, weight.dtype)
             data = bytearray(read(weight.path))
             value = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
             self.register_buffer(f"weight_{slot}", value.reshape(weight.shape))
         self._texts: dict[str, str] = {}
-        known: dict[str, str] = {}  # two partitions of one engine share its buffer
+        buffer_names: dict[str, str] = {}  # by digest: partitions with one engine share its buffer
         self._plans: dict[str, str] = {}
         self._references: dict[str, str] = {}
         for part in target.partitions.partitions:
@@ -119,18 +119,18 @@ class _Stitched(torch.nn.Module):
                 continue
             path = target.engines[part.name]
             digest = index.files[path].sha256
-            if digest not in known:
-                known[digest] = f"plan_{len(known)}"
-                self.register_buffer(known[digest], _bytes(read(path)))
-            self._plans[part.name] = known[digest]
+            if digest not in buffer_names:
+                buffer_names[digest] = f"plan_{len(buffer_names)}"
+                self.register_buffer(buffer_names[digest], _bytes(read(path)))
+            self._plans[part.name] = buffer_names[digest]
             reference = None
             path = target.programs.get(part.graph, "")
             if index.reference and path.endswith(".pt2"):
                 reference = index.files[path].sha256
-                if reference not in known:
-                    known[reference] = f"reference_{len(known)}"
-                    self.register_buffer(known[reference], _bytes(read(path)))
-                self._references[part.name] = known[reference]
+                if reference not in buffer_names:
+                    buffer_names[reference] = f"reference_{len(buffer_names)}"
+                    self.register_buffer(buffer_names[reference], _bytes(read(path)))
+                self._references[part.name] = buffer_names[reference]
             self._texts[part.name] = engine_text(index, target, part, shapes, reference).to_text()
         self.forward = _forward(index, self._run)
 
@@ -145,53 +145,57 @@ class _Stitched(torch.nn.Module):
         values |= {f"weight:{slot}": getattr(self, f"weight_{slot}") for slot in self._index.weights}
         sizes = self._sizes(inputs)
         for part in self._target.partitions.partitions:
-            taken = [values[source] for source, _ in part.inputs]
-            found = self._engine(part, taken, sizes) if part.kind == "tensorrt" else self._torch(part, taken)
-            values |= {f"{part.name}:{k}": value for k, value in enumerate(found)}
+            arguments = [values[source] for source, _ in part.inputs]
+            results = self._engine(part, arguments, sizes) if part.kind == "tensorrt" else self._torch(part, arguments)
+            values |= {f"{part.name}:{k}": value for k, value in enumerate(results)}
         return _tree(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Each symbol's size in the graph's units, from the first axis that has it."""
-        found: dict[int, Any] = {}
+        sizes: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
             for number, axis in enumerate(axes):
-                if isinstance(axis, SymbolAxis) and axis.symbol not in found:
-                    found[axis.symbol] = value.shape[number] // self._shapes.symbols[axis.symbol].multiple_of
-        return [found[number] for number in range(len(self._shapes.symbols))]
+                if isinstance(axis, SymbolAxis) and axis.symbol not in sizes:
+                    sizes[axis.symbol] = value.shape[number] // self._shapes.symbols[axis.symbol].multiple_of
+        return [sizes[number] for number in range(len(self._shapes.symbols))]
 
-    def _engine(self, part: Partition, taken: list[torch.Tensor], sizes: list[Any]) -> Sequence[torch.Tensor]:
+    def _engine(self, part: Partition, arguments: list[torch.Tensor], sizes: list[Any]) -> Sequence[torch.Tensor]:
         reference = self._references.get(part.name)
         weights = [getattr(self, f"weight_{slot}") for slot in part.weights] if reference is not None else []
-        found: Sequence[torch.Tensor] = torch.ops.trtbuild.engine(
-            [value.contiguous() for value in taken],
+        results: Sequence[torch.Tensor] = torch.ops.trtbuild.engine(
+            [value.contiguous() for value in arguments],
             weights,
             getattr(self, self._plans[part.name]),
             self.no_reference if reference is None else getattr(self, reference),
             sizes,
             self._texts[part.name],
         )
-        return found
+        return results
 
-    def _torch(self, part: Partition, taken: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _torch(self, part: Partition, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         program = self._programs[part.graph]
         constants = {
             name: getattr(self, f"constant_{part.graph[:16]}_{number}") for number, name in enumerate(program.constants)
         }
         weights = iter([getattr(self, f"weight_{slot}") for slot in part.weights])
-        rest = iter(taken)
-        own = {node.name for node in program.weight_nodes}
+        rest = iter(inputs)
+        weight_names = {node.name for node in program.weight_nodes}
         arguments = [
-            constants[node.name] if node.name in constants else next(weights) if node.name in own else next(rest)
+            constants[node.name]
+            if node.name in constants
+            else next(weights)
+            if node.name in weight_names
+            else next(rest)
             for node in program.placeholders
         ]
-        found: Sequence[torch.Tensor] = program.exported.graph_module(*arguments)
-        return found
+        results: Sequence[torch.Tensor] = program.exported.graph_module(*arguments)
+        return results
 
 
 def engine_text(
     index: PackageIndex, target: PackedTarget, part: Partition, shapes: ShapePlan, reference: str | None
 ) -> EngineText:
-    """The text in the file about the engine of `part`. `reference` is the digest of its program, if the file has it."""
+    """The text in the file about the engine of `part`. `reference` is the digest of its program, if it is in the file."""
     inputs = [entry.name for entry in index.inputs]
     profiles = [Profile(p.name, tuple(zip(inputs, p.shapes, strict=True))) for p in index.profiles]
     return EngineText(
@@ -224,22 +228,22 @@ def _bytes(data: bytes | bytearray | memoryview) -> torch.Tensor:
 
 
 def _forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
-    """Make a function with the parameters of the model."""
+    """Create a function with the parameters of the model."""
     names = [entry.name for entry in index.inputs]
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         raise ConversionRefused(f"an input has a name that is not an identifier: {names}")
     positional = [entry.name for entry in index.inputs if not entry.keyword]
     keywords = [entry.name for entry in index.inputs if entry.keyword]
-    taken = ", ".join([*positional, *(["*"] if keywords else []), *keywords])
-    space: dict[str, Any] = {"_run_": run}
-    # torch.export names inputs after arguments, and only exec makes a function with computed argument names
-    exec(f"def forward({taken}):\n    return _run_(({', '.join(names)},))", space)
-    made: Callable[..., Any] = space["forward"]
-    return made
+    parameters = ", ".join([*positional, *(["*"] if keywords else []), *keywords])
+    namespace: dict[str, Any] = {"_run_": run}
+    # torch.export names inputs after arguments, and only exec creates a function with computed argument names
+    exec(f"def forward({parameters}):\n    return _run_(({', '.join(names)},))", namespace)
+    forward: Callable[..., Any] = namespace["forward"]
+    return forward
 
 
 def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """Return example arguments (positional, keyword), and the dims of each."""
+    """Return example arguments (positional, keyword), and the dims of each argument."""
     dims = []
     for number, symbol in enumerate(shapes.symbols):
         unit = symbol.multiple_of

@@ -1,7 +1,8 @@
 """Example values for the trace of a model and for its proof.
 
-Deterministic: a value follows from the seed, the dtype, the shape and the input's range alone. Without a range, integers
-are 0 and 1, so that they are legal ids of any embedding and legal masks; bools are mixed; floats are normal.
+The values are deterministic: they depend only on the seed, the dtype, the shape and the input's range. Without a range,
+integers are 0 and 1, which are valid ids of any embedding and valid masks. Bools are random, and floats have a normal
+distribution.
 """
 
 from __future__ import annotations

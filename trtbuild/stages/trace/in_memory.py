@@ -4,8 +4,8 @@ Rules
 1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
    traced. So the graph, and every key that depends on it, does not depend on the device of the weights.
 2. The state of the process is restored: random generators, gradient mode, the environment. Dependencies are not
-   recorded, so the trace itself is never a hit. Only later steps are, by the graph and the weights.
-3. A module in training mode is refused, as in every trace.
+   recorded, so the trace itself is never a hit. Later steps can be hits: their keys depend on the graph and the weights.
+3. A module in training mode is rejected, as in every trace.
 4. A program of torch.export has its own ranges. The requested ranges must be inside them.
 """
 
@@ -53,11 +53,11 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
 
 def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
     """`module`, or a copy of it whose tensors are on the CPU (rule 1)."""
-    elsewhere = {id(tensor): tensor for tensor in _tensors(module) if tensor.device.type != "cpu"}
-    if not elsewhere:
+    device_tensors = {id(tensor): tensor for tensor in _tensors(module) if tensor.device.type != "cpu"}
+    if not device_tensors:
         return module
-    moved: dict[int, Any] = {}
-    for number, tensor in elsewhere.items():
+    copies: dict[int, Any] = {}
+    for number, tensor in device_tensors.items():
         if tensor.device.type == "meta":
             raise SourceError(
                 "the module has tensors on the meta device, which hold no values",
@@ -67,16 +67,16 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
         value = tensor.detach().cpu()
         if isinstance(tensor, torch.nn.Parameter):
             value = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
-        moved[number] = value
-    return copy.deepcopy(module, moved)
+        copies[number] = value
+    return copy.deepcopy(module, copies)
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Yield all tensors of a module, including those in plain attributes."""
-    for inner in module.modules():
-        yield from inner._parameters.values() if inner._parameters else ()
-        yield from inner._buffers.values() if inner._buffers else ()
-        yield from (value for value in vars(inner).values() if isinstance(value, torch.Tensor))
+    for submodule in module.modules():
+        yield from submodule._parameters.values() if submodule._parameters else ()
+        yield from submodule._buffers.values() if submodule._buffers else ()
+        yield from (value for value in vars(submodule).values() if isinstance(value, torch.Tensor))
 
 
 # -- the inputs of a program of torch.export -------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ProgramAxis:
-    """A dynamic axis: `unit` times the symbol `symbol`, of sizes `low` to `high` (None: no bound); `hint` is its size
-    in the example of the export, None if that is not known."""
+    """A dynamic axis: `unit` times the symbol `symbol`. Its sizes are `low` to `high` (None: no bound). `hint` is its
+    size in the example of the export, None if this size is unknown."""
 
     symbol: str
     unit: int
@@ -110,9 +110,9 @@ def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
     spec = exported.call_spec.in_spec
     count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    given = [s.arg for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
-    found = []
-    for number, argument in enumerate(given):
+    arguments = [s.arg for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    inputs = []
+    for number, argument in enumerate(arguments):
         keyword = number >= count
         name = keywords[number - count] if keyword and number - count < len(keywords) else argument.name
         value = nodes[argument.name].meta.get("val") if argument.name in nodes else getattr(argument, "value", None)
@@ -123,8 +123,8 @@ def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
                 hint="export it with that value fixed",
             )
         shape = tuple(_axis(size, f"{name}.{axis}", exported) for axis, size in enumerate(value.shape))
-        found.append(ProgramInput(name, keyword, dtype_name(value.dtype), shape))
-    return found
+        inputs.append(ProgramInput(name, keyword, dtype_name(value.dtype), shape))
+    return inputs
 
 
 def _axis(size: Any, where: str, exported: ExportedProgram) -> int | ProgramAxis:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 class Traced:
     """The results of a trace.
 
-    `program` are the bytes of a functional `Program`, `graph` is its canonical text, and `modules` are the module path
-    and operator of each of its calls. For a source that is a graph already, `trtbuild.stages.graphs` makes these.
-    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors: all of them, or with a
-    ``weights:`` file those that no file can hold. `kept` is the answer of the caller's `Keep` for them, None without an
-    answer. `observations` are in the order of first use. `uncacheable` is the reason why the result must not be kept,
-    None if it may be kept.
+    `program` contains the bytes of a functional `Program`, `graph` is its canonical text, and `modules` are the module
+    path and operator of each of its calls. For a source that is a graph already, `trtbuild.stages.graphs` makes these.
+    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only
+    the weights that ``state_dict`` does not save are in `weights`. `kept` is the answer of the caller's `Keep` for
+    `weights`, None without an answer. `observations` are in the order of first use. `uncacheable` is the reason why the
+    result must not be stored, None if it may be stored.
     """
 
     program: bytes
@@ -47,10 +47,11 @@ class Traced:
     uncacheable: str | None
 
 
-#: Stores weights (slot number, value), in a copy of this process and during the proof; its answer is a JSON value.
+#: A function that stores weights (slot number, value) and returns a JSON value. It runs in a forked copy of this process
+#: during the proof.
 Keep = Callable[["list[tuple[int, torch.Tensor]]"], Any]
 
-#: The caller stores weights that are not kept after this many seconds.
+#: If the copy has not stored the weights after this many seconds, the caller stores them.
 _KEEPING_S = 3600.0
 
 
@@ -64,8 +65,8 @@ class Started:
 
 @functools.cache
 def prepare() -> Started:
-    """Load torch and all of this stage, before the first trace needs them. No user code runs. Returns the state
-    before."""
+    """Load torch and all modules of this stage, before the first trace. No user code runs. Returns the state of the process
+    before that."""
     started = Started(frozenset(sys.modules), dict(os.environ))  # torch sets variables while it is loaded
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # set before torch is loaded: a trace is the same with and without a GPU
     for name in (
@@ -106,25 +107,25 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers
     seed_everything()
     with torch.no_grad():
         with discovery.recording():
-            found = read(job, project, frames, makers)
-            if isinstance(found, SourceGraph):
-                traced = _trace_of(found)
+            source = read(job, project, frames, makers)
+            if isinstance(source, SourceGraph):
+                traced = _traced_graph(source)
             else:
-                traced = trace_module(found, job, frames, discovery.implementation, discovery.seen, keep)
+                traced = trace_module(source, job, frames, discovery.implementation, discovery.seen, keep)
         traced.interface["operators"] = discovery.operators
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
     return traced
 
 
-def _trace_of(found: SourceGraph) -> Traced:
-    """A model that is a graph already: nothing is exported."""
+def _traced_graph(source: SourceGraph) -> Traced:
+    """Convert a source that is a graph already. Nothing is exported."""
     return Traced(
-        program=found.blob,
-        graph=found.text,
-        modules=found.names,
-        interface=found.interface,
-        weights=found.weights,
+        program=source.blob,
+        graph=source.text,
+        modules=source.names,
+        interface=source.interface,
+        weights=source.weights,
         kept=None,
         observations=(),
         uncacheable=None,
@@ -176,7 +177,7 @@ def trace_module(
         Proof(module, arranged, guessed, job, frames, seen) as proof,
     ):
         traced = Traced(
-            program=_written(program, job),
+            program=_serialized(program, job),
             graph=program_text(program, implementation),
             modules=module_paths(program),
             interface=interface(exported.program, arranged, weights, job),
@@ -186,14 +187,14 @@ def trace_module(
             uncacheable=None,
         )
         changed = changing_size(arranged.program, exported.raw, job, frames)
-        proof.finish()  # a model that fails by itself says so in its own words
+        proof.finish()  # first: if the model itself fails, its own error is raised instead of `changed`
         if changed is not None:
             raise changed
         traced.kept = keeping.answer() if keeping is not None else None
     return traced
 
 
-def _written(program: Program, job: TraceJob) -> bytes:
+def _serialized(program: Program, job: TraceJob) -> bytes:
     """Serialize a program. Raises SourceError if torch cannot serialize one of its calls."""
     from trtbuild.errors import SourceError
     from trtbuild.stages.trace.user_code.frames import first_lines

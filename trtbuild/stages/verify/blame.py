@@ -1,4 +1,4 @@
-"""Find the inputs that make a model fail, such as integers that it does not take."""
+"""Find the inputs that make a model fail, such as integers that it does not accept."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ def inputs_of_failure(
     program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[int] | None:
     """The numbers of a program's inputs that the first failing call depends on; None if no call fails."""
-    run = _UntilItFails(program.exported.graph_module)
+    interpreter = _FailureFinder(program.exported.graph_module)
     try:
         with torch.no_grad():
-            run.run(*arguments(program, weights, inputs))
+            interpreter.run(*arguments(program, weights, inputs))
     except Exception:  # an operator may raise any error
-        if run.failed is not None:
-            seen = _before(run.failed)
-            return [number for number, node in enumerate(program.input_nodes) if node in seen]
+        if interpreter.failed is not None:
+            ancestors = _ancestors(interpreter.failed)
+            return [number for number, node in enumerate(program.input_nodes) if node in ancestors]
     return None
 
 
 def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequence[int] | None = None) -> list[int]:
-    """The numbers of the model's inputs that a partition depends on, or those of its inputs in `numbers`."""
-    by_name = {each.name: each for each in partitions.partitions}
-    found: set[int] = set()
-    taken = range(len(part.inputs)) if numbers is None else numbers
-    waiting = [part.inputs[number][0] for number in taken]
+    """The numbers of the model's inputs that a partition depends on, or that only its inputs in `numbers` depend on."""
+    by_name = {partition.name: partition for partition in partitions.partitions}
+    input_numbers: set[int] = set()
+    positions = range(len(part.inputs)) if numbers is None else numbers
+    waiting = [part.inputs[number][0] for number in positions]
     seen: set[str] = set()
     while waiting:
         owner, _, index = waiting.pop().rpartition(":")
         if owner == "input":
-            found.add(int(index))
+            input_numbers.add(int(index))
         elif owner != "weight" and owner not in seen:
             seen.add(owner)
             waiting += [source for source, _ in by_name[owner].inputs]
-    return sorted(found)
+    return sorted(input_numbers)
 
 
 def describe_values(inputs: Mapping[str, torch.Tensor]) -> str:
@@ -53,8 +53,8 @@ def describe_values(inputs: Mapping[str, torch.Tensor]) -> str:
 
 
 def range_hint(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRange]) -> str:
-    """The hint that says how to set the range of one of `inputs` in the manifest."""
-    name = next((each for each in inputs if each not in ranges), next(iter(inputs)))
+    """The hint how to set the range of one of `inputs` in the manifest."""
+    name = next((input_name for input_name in inputs if input_name not in ranges), next(iter(inputs)))
     if name in ranges:
         return f"correct the range of {name}, {list(ranges[name])}, to the values that the model takes, and build again"
     dtype = str(inputs[name].dtype).removeprefix("torch.")
@@ -65,11 +65,11 @@ def range_hint(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRan
 
 
 def is_integer(value: torch.Tensor) -> bool:
-    """Whether a tensor has integers, which may be indices."""
+    """Whether a tensor contains integers, which may be indices."""
     return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool) and value.numel() > 0
 
 
-class _UntilItFails(torch.fx.Interpreter):
+class _FailureFinder(torch.fx.Interpreter):
     failed: torch.fx.Node | None = None
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -80,12 +80,12 @@ class _UntilItFails(torch.fx.Interpreter):
             raise
 
 
-def _before(node: torch.fx.Node) -> set[torch.fx.Node]:
+def _ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
     seen = {node}
     waiting = [node]
     while waiting:
-        for each in waiting.pop().all_input_nodes:
-            if each not in seen:
-                seen.add(each)
-                waiting.append(each)
+        for source in waiting.pop().all_input_nodes:
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
     return seen

@@ -1,10 +1,10 @@
 """Run converted partitions with onnxruntime on the CPU.
 
 Rules
-1. Graph optimization is off: the converted model runs node by node, with 16-bit types rounded after each (`narrow`). So
-   every value inside can be compared with PyTorch's.
+1. Graph optimization is off. The converted model runs node by node, and values of 16-bit types are rounded after each
+   node (`narrow`). So every value inside can be compared with PyTorch's value.
 2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
-3. Sessions are kept while their weights have less than `_KEPT_BYTES` in total; the oldest is dropped first.
+3. Sessions are cached while their weights have less than `_KEPT_BYTES` in total. The oldest session is deleted first.
 4. A partition for which onnxruntime has no kernel is `Unchecked`. A failure at run time (`Fails`) counts as an error of
    the conversion.
 """
@@ -32,7 +32,7 @@ _NARROW_TYPES = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOA
 
 
 class OnnxRuntime:
-    """Runs the partitions of one cut. `models` returns the ONNX model of a graph digest."""
+    """Runs the partitions of a model. `models` returns the ONNX model for a graph digest."""
 
     name: Runner = "onnxruntime"
 
@@ -53,15 +53,17 @@ class OnnxRuntime:
         key = (part.graph, part.weights)
         if key not in self._sessions:
             self._sessions[key] = _Session(self._models(part.graph), part, self._weights)
-            while len(self._sessions) > 1 and sum(one.size_bytes for one in self._sessions.values()) > _KEPT_BYTES:
+            while (
+                len(self._sessions) > 1 and sum(session.size_bytes for session in self._sessions.values()) > _KEPT_BYTES
+            ):
                 del self._sessions[next(iter(self._sessions))]
         return self._sessions[key]
 
 
 class _Session:
-    """A session, and the weights that it points to. `also` are inner values that it returns, too."""
+    """A session, and the weights that it points to. `inner_outputs` are names of inner values that it returns, too."""
 
-    def __init__(self, data: bytes, part: Partition, weights: Weights, also: Sequence[str] = ()) -> None:
+    def __init__(self, data: bytes, part: Partition, weights: Weights, inner_outputs: Sequence[str] = ()) -> None:
         model = onnx.ModelProto.FromString(data)
         types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
         self._narrow = {name: _NARROW_TYPES[type_] for name, type_ in types.items() if type_ in _NARROW_TYPES}
@@ -69,9 +71,9 @@ class _Session:
         if self._widens:
             try:
                 model = in_float32(model)
-            except Untyped:  # unchanged then: onnxruntime runs float16 in its own way, and refuses the rest
+            except Untyped:  # keep the model: onnxruntime runs float16 in its own way, and rejects other models
                 self._widens = False
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in also if name not in types)
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner_outputs if name not in types)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
@@ -103,10 +105,10 @@ class _Session:
     def run(self, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
         feeds = {entry.name: self._array(inputs[int(entry.name[1:])]) for entry in self._session.get_inputs()}
         try:
-            found = self._session.run(list(names), feeds)
+            results = self._session.run(list(names), feeds)
         except Exception as error:
             raise Fails(f"onnxruntime fails while it runs: {_first_line(error)}") from error
-        tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in found]
+        tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in results]
         if not self._widens:
             return tensors
         return [value.to(self._narrow.get(name, value.dtype)) for name, value in zip(names, tensors, strict=True)]
@@ -117,8 +119,8 @@ class _Session:
         if plain.dtype is torch.bfloat16 and not self._widens:
             raise Unchecked("onnxruntime has no bfloat16")
         try:
-            widened = plain.float() if plain.dtype in NARROW and self._widens else plain
-            array: np.ndarray = widened.numpy()
+            converted = plain.float() if plain.dtype in NARROW and self._widens else plain
+            array: np.ndarray = converted.numpy()
             return array
         except TypeError as error:
             raise Unchecked(f"onnxruntime has no type for {str(plain.dtype).removeprefix('torch.')}") from error

@@ -1,14 +1,15 @@
 """Measure the difference of two tensors.
 
 Rules
-1. dtype and shape are equal. Bools and integers are equal.
-2. NaN equals NaN at the same place, and an infinity equals one of the same sign. All other values are compared as
-   numbers. A tensor that is NaN everywhere shows nothing, so it counts as not compared.
+1. dtype and shape must be equal. Bools and integers must be equal.
+2. NaN equals NaN at the same place, and an infinity equals an infinity of the same sign. All other values are compared as
+   numbers. A tensor that is NaN everywhere proves nothing, so it counts as not compared.
 3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values
-   do not count in max|b|: a mask's -1e9 would hide every error. A fill value is equal in both tensors, at least `FILL`,
-   one of at most two numbers that occur several times, and a thousand times larger than the other values.
+   do not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in both tensors, and its
+   absolute value is at least `FILL` and a thousand times larger than the other values. At most two numbers that occur
+   several times are fill values.
 4. Empty tensors of one shape are equal.
-5. Values that rounding decides (`rounding`) are left out. If nothing is left, nothing was compared.
+5. Values that rounding decides (`rounding`) are left out. If no value is left, nothing was compared.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ FILL = 1e4
 
 @dataclass(frozen=True)
 class Gap:
-    """The error of a comparison. `text` describes a difference without a number; `compared` is False if nothing was
-    compared; `undecided` is the number of values that were left out."""
+    """The error of a comparison. `text` describes a difference that is not a number. `compared` is False if nothing was
+    compared. `undecided` is the number of values that were left out."""
 
     error: float
     text: str = ""
@@ -39,7 +40,7 @@ EQUAL, NOTHING = Gap(0.0), Gap(0.0, compared=False)
 def gap(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None = None) -> Gap:
     """Compare `ours` with `theirs`, the reference. The error is infinite if they cannot be compared.
 
-    `undecided` is True at the values that are left out; it has the shape of `theirs`.
+    `undecided` is True at the values that are left out. It has the shape of `theirs`.
     """
     left_out = int(undecided.sum()) if undecided is not None else 0
     if undecided is None or not left_out:
@@ -63,30 +64,30 @@ def _gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
         return _wrong(f"{different:,} of {theirs.numel():,} values differ") if different else EQUAL
     same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
     finite = torch.isfinite(ours) & torch.isfinite(theirs)
-    odd = int((~(finite | same)).sum())
-    if odd:
-        return _wrong(f"{odd:,} of {theirs.numel():,} values are NaN or infinite in one of the two")
+    not_finite = int((~(finite | same)).sum())
+    if not_finite:
+        return _wrong(f"{not_finite:,} of {theirs.numel():,} values are NaN or infinite in one of the two")
     if bool(same.all()):
         return NOTHING if bool(torch.isnan(theirs).all()) else EQUAL
-    wide = torch.complex128 if theirs.is_complex() else torch.float64
-    a, b = ours[finite].to(wide), theirs[finite].to(wide)
+    wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
+    a, b = ours[finite].to(wide_dtype), theirs[finite].to(wide_dtype)
     largest = _scale(b, same[finite])
-    far = float((a - b).abs().max())
+    largest_difference = float((a - b).abs().max())
     if not largest:
-        return _wrong(f"up to {far:.2g} where all values should be zero")
-    return Gap(far / largest)
+        return _wrong(f"up to {largest_difference:.2g} where all values should be zero")
+    return Gap(largest_difference / largest)
 
 
 def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
-    """max|b| without fill values; `same` is True at places where both tensors are equal."""
-    sizes = b.abs()
-    filled = same & (sizes >= FILL)
-    fills = (sizes if b.is_complex() else b)[filled].unique()
-    if 0 < len(fills) <= 2 < int(filled.sum()):
-        rest = sizes[~filled]
+    """max|b| without fill values. `same` is True where both tensors are equal."""
+    magnitudes = b.abs()
+    is_fill = same & (magnitudes >= FILL)
+    fills = (magnitudes if b.is_complex() else b)[is_fill].unique()
+    if 0 < len(fills) <= 2 < int(is_fill.sum()):
+        rest = magnitudes[~is_fill]
         if rest.numel() and 0 < float(rest.max()) * 1e3 <= float(fills.abs().min()):
             return float(rest.max())
-    return float(sizes.max())
+    return float(magnitudes.max())
 
 
 def _wrong(text: str) -> Gap:

@@ -1,11 +1,11 @@
-"""Inputs for comparisons: random values that the model can take, and files of inputs.
+"""Make the inputs of comparisons: random values that the model accepts, and files of inputs.
 
 Rules
 1. The values of an input with a range are drawn uniformly from it. Other inputs: floats are normal, as in the trace,
    and bools are random.
-2. Integers are 0 or 1: the trace has shown that the model takes these. If an input is the index of table rows (token
-   ids, positions), its values are all rows of the smallest such table.
-3. A file of inputs is a safetensors file, which other tools can read: the model's inputs by name.
+2. Integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index of table rows
+   (token ids, positions), its values may be any row of the smallest such table.
+3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def random_inputs(
     ends: Sequence[int],
     ranges: Mapping[str, ValueRange],
 ) -> list[torch.Tensor]:
-    """Draw one tensor for each input (name, dtype), in order; equal arguments give equal tensors."""
+    """Draw one tensor for each input (name, dtype), in order. Equal arguments give equal tensors."""
     generator = torch.Generator().manual_seed(point.seed)
-    made = []
+    tensors = []
     for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
         values = ranges.get(name)
         if values is None:
@@ -86,8 +86,8 @@ def random_inputs(
             value = in_range(getattr(torch, dtype), shape, values, generator)
         if point.zeros and value.is_floating_point() and (values is None or values[0] <= 0 <= values[1]):
             value = value.masked_fill(torch.rand(tuple(shape), generator=generator) < 0.25, 0.0)
-        made.append(value)
-    return made
+        tensors.append(value)
+    return tensors
 
 
 def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: torch.Generator) -> torch.Tensor:
@@ -103,17 +103,17 @@ def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: tor
 def write(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
     """Write inputs to a file. Raises OSError."""
     header: dict[str, Any] = {"__metadata__": dict(about)}
-    data, at = [], 0
+    data, offset = [], 0
     for name, value in inputs.items():
         plain = value.detach().contiguous().reshape(-1)
         raw = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
         header[name] = {
             "dtype": _DTYPES[value.dtype],
             "shape": list(value.shape),
-            "data_offsets": [at, at + len(raw)],
+            "data_offsets": [offset, offset + len(raw)],
         }
         data.append(raw)
-        at += len(raw)
+        offset += len(raw)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,19 +122,19 @@ def write(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, st
 
 def read(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
     """Read the inputs of a file from `write`, in the model's order. Raises UsageError."""
-    found: dict[str, torch.Tensor] = {}
+    tensors_by_name: dict[str, torch.Tensor] = {}
     try:
         for entry, raw in safetensors.tensors(read_regular(path)):
             dtype = getattr(torch, entry.dtype)
             flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-            found[entry.name] = flat.reshape(entry.shape)
+            tensors_by_name[entry.name] = flat.reshape(entry.shape)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RuntimeError) as error:
         raise UsageError(f"{path} is not a file of inputs: {error}", hint="trtbuild verify writes them") from error
     for name, dtype in inputs:
-        if name not in found:
-            raise UsageError(f"{path} has no input {name!r}", hint=f"it has: {', '.join(found)}")
-        if found[name].dtype != getattr(torch, dtype):
-            raise UsageError(f"input {name!r} in {path} is {found[name].dtype}, but the model takes {dtype}")
-    return [found[name] for name, _ in inputs]
+        if name not in tensors_by_name:
+            raise UsageError(f"{path} has no input {name!r}", hint=f"it has: {', '.join(tensors_by_name)}")
+        if tensors_by_name[name].dtype != getattr(torch, dtype):
+            raise UsageError(f"input {name!r} in {path} is {tensors_by_name[name].dtype}, but the model takes {dtype}")
+    return [tensors_by_name[name] for name, _ in inputs]

@@ -17,7 +17,7 @@ class VerifyJob:
     """Compare the partitions of a model with PyTorch. Programs, ONNX models and weights are named by the SHA-256 of
     their blobs.
 
-    `program` is the traced program (empty if it is not known), and `partitions` the partition step's document.
+    `program` is the traced program (empty if there is none), and `partitions` is the partition step's document.
     `programs`, `onnx` and `origins` (the call that each ONNX node comes from) are by graph digest. `shapes` has each
     input's shape at each of `points`. `tolerances`: precision of an output → largest allowed error. With `by_onnx`
     the models in `onnx` are the reference, and there are no programs.
@@ -37,9 +37,9 @@ class VerifyJob:
     #: The ranges of input values, by input name, as far as known.
     ranges: Mapping[str, ValueRange] = field(default_factory=dict)
     by_onnx: bool = False
-    #: The file for the inputs of the worst point; None if they are not kept.
+    #: The file to which the inputs of the worst point are written; None if they are not written.
     worst: str | None = None
-    #: A file of inputs, which replace the random ones.
+    #: A file of inputs that replace the random inputs.
     replay: str | None = None
 
     def to_json(self) -> dict[str, Any]:

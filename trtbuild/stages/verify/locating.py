@@ -2,13 +2,13 @@
 
 Rules
 1. Each call of the partition's program is compared with the last ONNX node that came from it, if dtype and shape are
-   equal. A call is right, wrong, or unknown (the optimizer merged or replaced it). The tolerance follows from the
-   call's precision (`precisions`).
-2. A wrong call counts if it leads to an output by way of calls that are not right. (A value with another layout in ONNX
-   may look wrong, although the calls after it are right.)
-3. The result names the first wrong call that counts, and the first of the unknown calls before it: the fault is between
-   them.
-4. Values are compared in groups of at most `_GROUP_BYTES`. Each group needs one more run of both.
+   equal. A call is right, wrong, or unknown (the optimizer merged or replaced it). The tolerance depends on the call's
+   precision (`precisions`).
+2. A wrong call counts if calls that are not right connect it to an output. (A value with another layout in ONNX may look
+   wrong, although the calls after it are right.)
+3. The result names the first wrong call that counts, and the first of the unknown calls before it. The fault is between
+   these two calls.
+4. Values are compared in groups of at most `_GROUP_BYTES`. Each group needs one more run of the program and the ONNX model.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ State = Literal["right", "wrong", "unknown"]
 
 
 class Search:
-    """Searches one partition. `modules` are (module path, operator) of the lowered program's calls, `origins` are pairs
-    of ONNX node and call."""
+    """Searches one partition. `modules` are (module path, operator) of the lowered program's calls. `origins` are pairs of
+    ONNX node and call."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Search:
         for group in self._groups(values):
             names = [name for call in group for name in self._outputs(call)]
             theirs = _recorded(self._program, values, [self._calls[call] for call in group])
-            found = dict(zip(names, runtime.values(self._part, inputs, names), strict=True))
+            results = dict(zip(names, runtime.values(self._part, inputs, names), strict=True))
             for call in group:
-                ours = [found[name] for name in self._outputs(call)]
+                ours = [results[name] for name in self._outputs(call)]
                 states[call] = self._state(call, ours, theirs[self._calls[call]])
         return self._first(states)
 
@@ -96,50 +96,50 @@ class Search:
             yield group
 
     def _state(self, call: int, ours: Sequence[torch.Tensor], theirs: Any) -> State:
-        wanted = [theirs] if isinstance(theirs, torch.Tensor) else theirs
-        if not isinstance(wanted, list | tuple) or len(wanted) != len(ours):
+        expected = [theirs] if isinstance(theirs, torch.Tensor) else theirs
+        if not isinstance(expected, list | tuple) or len(expected) != len(ours):
             return "unknown"
         worst = (0.0, "")
-        for a, b in zip(ours, wanted, strict=True):
+        for a, b in zip(ours, expected, strict=True):
             if not isinstance(b, torch.Tensor) or a.shape != b.shape:
                 return "unknown"
-            near = a.to(b.dtype) if b.dtype in NARROW and a.dtype is torch.float32 else a
-            if near.dtype != b.dtype:
+            converted = a.to(b.dtype) if b.dtype in NARROW and a.dtype is torch.float32 else a
+            if converted.dtype != b.dtype:
                 return "unknown"
-            found = gap(near, b)
-            worst = max(worst, (found.error, found.text))
+            difference = gap(converted, b)
+            worst = max(worst, (difference.error, difference.text))
         self._gaps[call] = worst
         return "wrong" if worst[0] > self._tolerances[call] else "right"
 
     def _first(self, states: Mapping[int, State]) -> Place | None:
         """Apply rules 2 and 3."""
         number = {node: index for index, node in enumerate(self._calls)}
-        arriving: set[int] = set()
+        reaching_output: set[int] = set()
         waiting = [node for node in self._program.output_nodes if node in number]
         while waiting:
             call = number[waiting.pop()]
-            if call in arriving or states.get(call, "unknown") == "right":
+            if call in reaching_output or states.get(call, "unknown") == "right":
                 continue
-            arriving.add(call)
+            reaching_output.add(call)
             waiting += [node for node in self._calls[call].all_input_nodes if node in number]
-        wrong = [call for call in sorted(arriving) if states.get(call) == "wrong"]
+        wrong = [call for call in sorted(reaching_output) if states.get(call) == "wrong"]
         if not wrong:
             return None
-        first = since = wrong[0]
-        before = [node for node in self._calls[first].all_input_nodes if node in number]
-        while before:  # the unknown calls that lead to it
-            call = number[before.pop()]
-            if call in arriving and states.get(call, "unknown") == "unknown":
-                since = min(since, call)
-                before += [node for node in self._calls[call].all_input_nodes if node in number]
+        first = earliest_unknown = wrong[0]
+        waiting_inputs = [node for node in self._calls[first].all_input_nodes if node in number]
+        while waiting_inputs:  # the unknown calls that the first wrong call depends on
+            call = number[waiting_inputs.pop()]
+            if call in reaching_output and states.get(call, "unknown") == "unknown":
+                earliest_unknown = min(earliest_unknown, call)
+                waiting_inputs += [node for node in self._calls[call].all_input_nodes if node in number]
         error, text = self._gaps[first]
-        return Place(self._operator(first), self._operator(since), None if text else error, text)
+        return Place(self._operator(first), self._operator(earliest_unknown), None if text else error, text)
 
     def _operator(self, call: int) -> Operator:
-        whole = self._part.calls[call] if call < len(self._part.calls) else -1
+        number = self._part.calls[call] if call < len(self._part.calls) else -1
         nodes = tuple(node.name for node in self._nodes.get(call, ()))
-        if 0 <= whole < len(self._modules):
-            return Operator(self._modules[whole][0], self._modules[whole][1], nodes)
+        if 0 <= number < len(self._modules):
+            return Operator(self._modules[number][0], self._modules[number][1], nodes)
         return Operator("", target_name(self._calls[call].target), nodes)
 
 
@@ -158,29 +158,29 @@ class _Recorder(torch.fx.Interpreter):
 
 
 def _recorded(
-    program: Program, values: Sequence[torch.Tensor], wanted: Sequence[torch.fx.Node]
+    program: Program, values: Sequence[torch.Tensor], calls: Sequence[torch.fx.Node]
 ) -> dict[torch.fx.Node, Any]:
-    """The values of the calls in `wanted`."""
-    found: dict[torch.fx.Node, Any] = {}
-    keep = set(wanted)
+    """The values of the calls in `calls`."""
+    values_by_node: dict[torch.fx.Node, Any] = {}
+    keep = set(calls)
 
-    def take(node: torch.fx.Node, value: Any) -> None:
+    def record(node: torch.fx.Node, value: Any) -> None:
         if node in keep:
-            found[node] = value
+            values_by_node[node] = value
 
     with torch.no_grad():
-        _Recorder(program, take).run(*values)
-    return found
+        _Recorder(program, record).run(*values)
+    return values_by_node
 
 
 def _sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.Node, int]:
     """The size in bytes of each call's value."""
-    found: dict[torch.fx.Node, int] = {}
+    sizes: dict[torch.fx.Node, int] = {}
 
     def measure(node: torch.fx.Node, value: Any) -> None:
         tensors = value if isinstance(value, list | tuple) else [value]
-        found[node] = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+        sizes[node] = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
 
     with torch.no_grad():
         _Recorder(program, measure).run(*values)
-    return found
+    return sizes

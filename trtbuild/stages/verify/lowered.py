@@ -1,12 +1,12 @@
 """Compare the numbers of a lowered program with the traced program, at small sizes, during the lower step.
 
 Rules
-1. Both run once, on the same inputs. Rounding cannot explain a difference of more than `TIMES` the tolerance of
-   `trtbuild verify`: then a pass is wrong. Smaller differences are left to `trtbuild verify`, and values that rounding
-   decides (`rounding`) are not compared.
-2. Each value inside the lowered program has the dtype and sizes that torch declares. If an operator gives another type
-   in the traced program too, the error names the model; otherwise a pass is wrong.
-3. A number that half precision cannot hold is an error of the model: the message names the other precisions.
+1. Both programs run once, on the same inputs. Rounding cannot explain a difference of more than `TIMES` times the
+   tolerance of `trtbuild verify`. After such a difference, a pass is wrong. `trtbuild verify` reports smaller
+   differences. Values that rounding decides (`rounding`) are not compared.
+2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
+   another type in the traced program, too, the error is about the model. Otherwise a pass is wrong.
+3. A number that half precision cannot represent is an error of the model. The message names the other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
    own kernels for them are several times slower.
@@ -51,58 +51,58 @@ class Compared:
 
 
 def refuse_another_model(
-    traced: Program, lowered: Program, weights: Sequence[torch.Tensor], at: Compared, precision: Precision
+    traced: Program, lowered: Program, weights: Sequence[torch.Tensor], compared: Compared, precision: Precision
 ) -> None:
-    """Raise InconsistentShapes if `lowered` computes something else than `traced`.
+    """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
     Raises SourceError with the code ``precision`` (rule 3), or ``wrong-type`` for an operator whose declared type is
     wrong.
     """
     try:
-        wanted = Torch.whole(traced, weights, at.inputs)
+        expected = Torch.whole(traced, weights, compared.inputs)
     except Exception:  # rule 4
         return
     try:
-        found = _run(lowered, weights, at)
+        actual = _run(lowered, weights, compared)
     except _WrongType as error:
-        if not _gives_wrong_type(error.operator, traced, weights, at):
+        if not _returns_wrong_type(error.operator, traced, weights, compared):
             raise InconsistentShapes(f"after lower, {error.text}") from error
         raise SourceError(
             error.text,
             code="wrong-type",
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
-    of_precision = tolerances("onnxruntime")
-    allowed = [of_precision[coarsest([precision, own])] for own in of_outputs(traced)]
-    again = Again(lambda inputs, weights: Torch.whole(traced, weights, inputs), at.inputs, weights)
-    for number, far in enumerate(gaps(found, wanted, allowed, again, times=TIMES)):
-        if far.error <= TIMES * allowed[number]:
+    tolerance_of = tolerances("onnxruntime")
+    allowed = [tolerance_of[coarsest([precision, output_precision])] for output_precision in of_outputs(traced)]
+    again = Again(lambda inputs, weights: Torch.whole(traced, weights, inputs), compared.inputs, weights)
+    for number, gap in enumerate(gaps(actual, expected, allowed, again, times=TIMES)):
+        if gap.error <= TIMES * allowed[number]:
             continue
-        difference = far.text or f"a relative difference of {far.error:.1e}"
+        difference = gap.text or f"a relative difference of {gap.error:.1e}"
         if precision != "float32":
             range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
             raise SourceError(
-                f"output {number} of the model is different in {precision}: {difference}, at {at.name}",
+                f"output {number} of the model is different in {precision}: {difference}, at {compared.name}",
                 code="precision",
                 hint=f"set precision: {range_}float32",
             )
         raise InconsistentShapes(
-            f"the lowered program computes something else: output {number} has {difference} at {at.name}"
+            f"the lowered program computes something else: output {number} has {difference} at {compared.name}"
         )
 
 
-def _gives_wrong_type(operator: Any, traced: Program, weights: Sequence[torch.Tensor], at: Compared) -> bool:
-    """Whether the operator gives another type than torch declares in the traced program, too: then no pass is wrong."""
+def _returns_wrong_type(operator: Any, traced: Program, weights: Sequence[torch.Tensor], compared: Compared) -> bool:
+    """Whether the operator returns another type than torch declares in the traced program, too. Then no pass is wrong."""
     try:
-        _run(traced, weights, at)
+        _run(traced, weights, compared)
     except _WrongType as error:
         return error.operator is operator
     return False
 
 
 class _WrongType(Exception):
-    """`operator` gives another type or other sizes than torch declares. `text` is the message, without the
-    interpreter's addition."""
+    """`operator` returns another type or other sizes than torch declares. `text` is the message, without the text that
+    the interpreter adds."""
 
     def __init__(self, text: str, operator: Any) -> None:
         super().__init__(text)
@@ -112,7 +112,7 @@ class _WrongType(Exception):
 
 def _run(program: Program, weights: Sequence[torch.Tensor], compared: Compared) -> list[torch.Tensor]:
     """Run a program, and check the type of each value (rule 2). Returns its results."""
-    at = PointEvaluator(compared.point)
+    evaluator = PointEvaluator(compared.point)
 
     class Checking(torch.fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -125,20 +125,20 @@ def _run(program: Program, weights: Sequence[torch.Tensor], compared: Compared) 
         def run_node(self, n: torch.fx.Node) -> Any:
             result = super().run_node(n)
             if n.op == "call_function" and isinstance(result, torch.Tensor):
-                _check_type(n, result, at)
+                _check_type(n, result, evaluator)
             return result
 
     with torch.no_grad():
-        found = Checking(program.exported.graph_module).run(*arguments(program, weights, compared.inputs))
-    return list(found)
+        results = Checking(program.exported.graph_module).run(*arguments(program, weights, compared.inputs))
+    return list(results)
 
 
-def _check_type(node: torch.fx.Node, result: torch.Tensor, at: PointEvaluator) -> None:
-    ((dtype, sizes),) = at.declared(node.meta["val"])
-    is_shaped = len(sizes) == result.dim() and all(
-        difference is None or difference == size for difference, size in zip(sizes, result.shape, strict=True)
+def _check_type(node: torch.fx.Node, result: torch.Tensor, evaluator: PointEvaluator) -> None:
+    ((dtype, sizes),) = evaluator.declared(node.meta["val"])
+    has_declared_sizes = len(sizes) == result.dim() and all(
+        declared_size is None or declared_size == size for declared_size, size in zip(sizes, result.shape, strict=True)
     )
-    if dtype != result.dtype or not is_shaped:
+    if dtype != result.dtype or not has_declared_sizes:
         call = node.all_input_nodes[0] if node.target is operator.getitem else node
         raise _WrongType(
             f"{target_name(call.target)} gives {shown([(result.dtype, tuple(result.shape))])}, and PyTorch says that it "

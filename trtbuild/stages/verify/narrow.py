@@ -1,13 +1,14 @@
-"""Rewrite float16 and bfloat16 for a runner without them: float32, rounded to the narrow type after each node.
+"""Rewrite a model with float16 or bfloat16 for a runner without these types: it computes in float32, and rounds to the
+narrow type after each node.
 
 onnxruntime's CPU provider has few kernels for bfloat16 (1.31: no MatMul). It computes float16 in float32 without
 rounding in between (InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of
-both types. So the result equals that of a node that accumulates in float32, as GPUs do.
+both types. So the result is that of a node that accumulates in float32, as on GPUs.
 
 Rules
-1. Every tensor of a narrow type becomes one of float32: inputs, outputs, weights, constants, type attributes.
-2. Every value that was narrow goes through a Cast to its type and back behind the node that makes it.
-3. The types of values are those of onnx's shape inference. A model with a value of unknown type is refused.
+1. Every narrow type becomes float32: in inputs, outputs, weights, constants and type attributes.
+2. After each node, two Casts convert every value that was narrow to its narrow type and back.
+3. onnx's shape inference finds the types of values. A model with a value of unknown type is rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
 class Untyped(Exception):
-    """The element type of a value is not known."""
+    """The element type of a value is unknown."""
 
 
 def is_narrow(model: ModelProto) -> bool:
@@ -31,13 +32,13 @@ def is_narrow(model: ModelProto) -> bool:
     return (
         any(value.type.tensor_type.elem_type in _NARROW for value in declared)
         or any(tensor.data_type in _NARROW for tensor in graph.initializer)
-        or any(_names_it(attribute) for node in graph.node for attribute in node.attribute)
+        or any(_has_narrow_type(attribute) for node in graph.node for attribute in node.attribute)
     )
 
 
-def _names_it(attribute: AttributeProto) -> bool:
+def _has_narrow_type(attribute: AttributeProto) -> bool:
     if attribute.type == AttributeProto.GRAPH:
-        return any(_names_it(inner) for node in attribute.g.node for inner in node.attribute)
+        return any(_has_narrow_type(nested) for node in attribute.g.node for nested in node.attribute)
     return (attribute.name in _TYPE_ATTRIBUTES and attribute.i in _NARROW) or attribute.t.data_type in _NARROW
 
 
@@ -65,10 +66,10 @@ def _rewrite(graph: GraphProto, inferred: GraphProto, outer: dict[str, int]) -> 
     for tensor in graph.initializer:
         _retype(tensor)
     nodes = []
-    for node, known in zip(list(graph.node), inferred.node, strict=True):
-        for attribute, inner in zip(node.attribute, known.attribute, strict=True):
+    for node, inferred_node in zip(list(graph.node), inferred.node, strict=True):
+        for attribute, inferred_attribute in zip(node.attribute, inferred_node.attribute, strict=True):
             if attribute.type == AttributeProto.GRAPH:
-                _rewrite(attribute.g, inner.g, types)
+                _rewrite(attribute.g, inferred_attribute.g, types)
             elif attribute.name in _TYPE_ATTRIBUTES and attribute.i in _NARROW:
                 attribute.i = _F32
             elif attribute.type == AttributeProto.TENSOR:

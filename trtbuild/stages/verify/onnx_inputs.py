@@ -1,5 +1,5 @@
-"""Find the integers that the inputs of an ONNX model may have: an index of table rows may be any row (`inputs`, rule
-2). The model is canonical: inputs ``i0…``, weights external."""
+"""Find the integers that the inputs of an ONNX model may have. An index of table rows may be any row (`inputs`, rule 2).
+The model is canonical: inputs ``i0…``, weights external."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def onnx_integer_ends(data: bytes, count: int) -> list[int]:
 
 
 def _end(graph: onnx.GraphProto, name: str, tables: dict[str, list[int]]) -> int:
-    same, sizes = {name}, []
+    index_names, sizes = {name}, []
     for node in graph.node:  # in topological order
-        if node.op_type in _SAME_INDEX and node.input and node.input[0] in same:
-            same.update(node.output)
-        elif node.op_type in ("Gather", "GatherElements") and node.input[1] in same:
+        if node.op_type in _SAME_INDEX and node.input and node.input[0] in index_names:
+            index_names.update(node.output)
+        elif node.op_type in ("Gather", "GatherElements") and node.input[1] in index_names:
             axis = next((entry.i for entry in node.attribute if entry.name == "axis"), 0)
             table = tables.get(node.input[0])
             sizes.append(2 if table is None else table[axis])  # an unknown size may be small

@@ -17,33 +17,40 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
 def onnx_precisions(data: bytes, inputs: Sequence[Precision], count: int) -> list[Precision]:
-    """The precision of each of the first `count` outputs; `inputs` are those of its inputs. A value without a type in
-    the file has the precision of the values that it was computed from."""
+    """The precision of each of the first `count` outputs. `inputs` are the precisions of the model's inputs. A value
+    without a type in the file has the precision of the values that it was computed from."""
     graph = onnx.ModelProto.FromString(data).graph
-    found = {value.name: _named(value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output)}
+    precisions = {
+        value.name: _precision_of(value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output)
+    }
     for value in graph.input:
-        given = inputs[int(value.name[1:])] if value.name[1:].isdigit() else "float32"
-        found[value.name] = coarsest([_named(value.type.tensor_type.elem_type), given])
-    _walk(graph, found)
-    return [found.get(f"o{number}", "float32") for number in range(count)]
+        input_precision = inputs[int(value.name[1:])] if value.name[1:].isdigit() else "float32"
+        precisions[value.name] = coarsest([_precision_of(value.type.tensor_type.elem_type), input_precision])
+    _walk(graph, precisions)
+    return [precisions.get(f"o{number}", "float32") for number in range(count)]
 
 
-def _walk(graph: GraphProto, found: dict[str, Precision]) -> Precision:
-    """Add the precisions of a graph's values to `found`, which has those of outer values. Returns the coarsest one."""
-    held = {tensor.name: _named(tensor.data_type) for tensor in graph.initializer}
-    found.update(held)
-    made = [*held.values()]
+def _walk(graph: GraphProto, precisions: dict[str, Precision]) -> Precision:
+    """Add the precisions of a graph's values to `precisions`, which contains the precisions of outer values. Returns the
+    coarsest precision."""
+    initializers = {tensor.name: _precision_of(tensor.data_type) for tensor in graph.initializer}
+    precisions.update(initializers)
+    results = [*initializers.values()]
     for node in graph.node:  # in topological order
-        inside = [_walk(inner, dict(found)) for inner in _graphs(node)]
-        said = [_named(type_) for type_ in _types(node)]
-        before = [] if node.op_type in ("Shape", "Size") else [found.get(name, "float32") for name in node.input]
+        nested_precisions = [_walk(nested, dict(precisions)) for nested in _graphs(node)]
+        attribute_precisions = [_precision_of(type_) for type_ in _types(node)]
+        input_precisions = (
+            [] if node.op_type in ("Shape", "Size") else [precisions.get(name, "float32") for name in node.input]
+        )
         for name in node.output:
-            found[name] = coarsest([found.get(name, "float32"), *inside, *said, *before])
-            made.append(found[name])
-    return coarsest(made)
+            precisions[name] = coarsest(
+                [precisions.get(name, "float32"), *nested_precisions, *attribute_precisions, *input_precisions]
+            )
+            results.append(precisions[name])
+    return coarsest(results)
 
 
-def _named(type_: int) -> Precision:
+def _precision_of(type_: int) -> Precision:
     name = TensorProto.DataType.Name(type_) if type_ in TensorProto.DataType.values() else ""
     return of_dtype(name.lower() if name.startswith("FLOAT8") else _TYPES.get(type_, ""))
 

@@ -1,14 +1,14 @@
-"""Find the precision that each value of a program was computed in.
+"""Find the precision in which each value of a program was computed.
 
 Rules
-1. The precision of a value is the coarsest floating type among it and everything that it was computed from: inputs,
-   weights, constants, and all values in between. A value that was rounded to float16 does not become more exact in
-   float32. A difference of one bit of float32 may become one bit of float16 by rounding.
-2. For a partition, the precision starts with the types of its inputs: it is compared on PyTorch's own values, so
-   earlier partitions add no error. For the whole model, the precision covers all partitions.
+1. The precision of a value is the coarsest floating type of the value itself and all values that it was computed from:
+   inputs, weights, constants, and all values in between. A value that was rounded to float16 does not become more exact
+   in float32. Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
+2. For a partition, the precision starts with the types of its inputs. The partition is compared on PyTorch's own values,
+   so earlier partitions add no error. For the whole model, the precision covers all partitions.
 3. A size does not depend on values. An integer that depends on a coarse value (``argmax``) is coarse for the values
    after it.
-4. float64 counts as float32, and float8 as bfloat16: the finest and the coarsest precision with a tolerance.
+4. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trtbuild.stages.program.text import target_name
 
 _COARSE: Mapping[str, Precision] = {"float16": "float16", "complex32": "float16", "bfloat16": "bfloat16"}
 
-#: Partition, and the precisions of its inputs → those of its outputs.
+#: Partition, and the precisions of its inputs → the precisions of its outputs.
 OfPart = Callable[[Partition, Sequence[Precision]], Sequence[Precision]]
 
 
@@ -36,45 +36,45 @@ def of_dtype(name: str) -> Precision:
 
 
 def of_nodes(program: Program, inputs: Sequence[Precision] | None = None) -> dict[torch.fx.Node, Precision]:
-    """The precision of each node's value. `inputs` are those of the program's inputs, if they are coarser than their
-    types."""
+    """The precision of each node's value. `inputs` are the precisions of the program's inputs, if they are coarser than
+    the inputs' types."""
     coarser = dict(zip(program.input_nodes, inputs, strict=True)) if inputs is not None else {}
-    found: dict[torch.fx.Node, Precision] = {}
+    results: dict[torch.fx.Node, Precision] = {}
     for node in program.graph.nodes:
-        before = [] if _is_size(node) else [found[each] for each in node.all_input_nodes]
-        found[node] = coarsest([_own(node), coarser.get(node, "float32"), *before])
-    return found
+        input_precisions = [] if _is_size(node) else [results[source] for source in node.all_input_nodes]
+        results[node] = coarsest([_own(node), coarser.get(node, "float32"), *input_precisions])
+    return results
 
 
 def of_outputs(program: Program, inputs: Sequence[Precision] | None = None) -> list[Precision]:
     """The precision of every output, in order."""
-    found = of_nodes(program, inputs)
-    return [found[node] for node in program.output_nodes]
+    results = of_nodes(program, inputs)
+    return [results[node] for node in program.output_nodes]
 
 
 def of_model(
     partitions: Partitions, inputs: Sequence[Precision], weights: Sequence[Precision], of_part: OfPart
 ) -> list[Precision]:
     """The precision of every output of a model, from its inputs through all partitions on the way."""
-    found = {f"input:{k}": value for k, value in enumerate(inputs)}
-    found |= {f"weight:{k}": value for k, value in enumerate(weights)}
+    results = {f"input:{k}": value for k, value in enumerate(inputs)}
+    results |= {f"weight:{k}": value for k, value in enumerate(weights)}
     for part in partitions.partitions:
-        given = of_part(part, [found[source] for source, _ in part.inputs])
-        found |= {f"{part.name}:{k}": value for k, value in enumerate(given)}
-    return [found[source] for source in partitions.outputs]
+        outputs = of_part(part, [results[source] for source, _ in part.inputs])
+        results |= {f"{part.name}:{k}": value for k, value in enumerate(outputs)}
+    return [results[source] for source in partitions.outputs]
 
 
 def _own(node: torch.fx.Node) -> Precision:
     """The precision of a node's own value, or of its nested graph."""
-    found = _of_value(node.meta.get("val"))
+    precision = _of_value(node.meta.get("val"))
     if node.op != "get_attr":
-        return found
-    held: Any = node.graph.owning_module
+        return precision
+    attribute: Any = node.graph.owning_module
     for name in str(node.target).split("."):
-        held = getattr(held, name, None)
-    if isinstance(held, torch.fx.GraphModule):  # a branch of torch.cond
-        return coarsest([found, *map(_own, held.graph.nodes)])
-    return coarsest([found, _of_value(held)])
+        attribute = getattr(attribute, name, None)
+    if isinstance(attribute, torch.fx.GraphModule):  # a branch of torch.cond
+        return coarsest([precision, *map(_own, attribute.graph.nodes)])
+    return coarsest([precision, _of_value(attribute)])
 
 
 def _of_value(value: Any) -> Precision:

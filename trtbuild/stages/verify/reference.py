@@ -1,4 +1,4 @@
-"""The reference of a comparison: a model's programs in PyTorch, or onnxruntime for an ONNX source."""
+"""Compute the reference of a comparison: a model's programs in PyTorch, or onnxruntime for an ONNX source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Value
 
 
 class Reference:
-    """Runs the programs of one cut in PyTorch; for an ONNX source, `onnx` runs them."""
+    """Runs the partitions of a model in PyTorch. For an ONNX source, `onnx` runs them."""
 
     def __init__(
         self, job: VerifyJob, read: Read, partitions: Partitions, weights: Weights, onnx: PartRunner | None
@@ -42,7 +42,7 @@ class Reference:
         return self._onnx is None
 
     def part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The right results of a partition. Raises Fails, and Unchecked if they cannot be computed here."""
+        """The reference results of a partition. Raises Fails, and Unchecked if they cannot be computed here."""
         if self._onnx is not None:
             return self._onnx(part, inputs, point)
         try:
@@ -51,7 +51,7 @@ class Reference:
             raise Fails(_first_line(error)) from error
 
     def model(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The traced program's results; None if the program is not known. Raises Fails."""
+        """The traced program's results; None if there is no traced program. Raises Fails."""
         if self._program is None:
             return None
         try:
@@ -60,14 +60,14 @@ class Reference:
             raise Fails(_first_line(error)) from error
 
     def part_again(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Again:
-        """Runs a partition again on moved values. The weights of an ONNX source do not move."""
+        """Runs a partition again on slightly changed values. The weights of an ONNX source do not change."""
         if self._onnx is not None:
             return Again(lambda moved, _: self.part(part, moved, point), inputs, ())
         program = self.torch.program(part)
         return Again(lambda moved, weights: Torch.whole(program, weights, moved), inputs, self.torch.weights(part))
 
     def model_again(self, inputs: Sequence[torch.Tensor], point: Point) -> Again:
-        """Runs the whole model again on moved values."""
+        """Runs the whole model again on slightly changed values."""
         program = self._program
         if program is None:
             return Again(lambda moved, _: self._parts(moved, point), inputs, ())
@@ -84,35 +84,35 @@ class Reference:
     def failure(self, error: Fails, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
         """The error if the model itself fails on `inputs`."""
         names = [name for name, _ in self._job.inputs]
-        named = dict(zip(names, inputs, strict=True))
-        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in named.items())
-        what = "the model itself fails" if self._program is None else "the traced program itself fails"
-        text = f"{what} at {shapes}: {error}"
-        leading = self._leading(inputs, point) if is_index_error(str(error)) else []
-        guilty = {names[number]: inputs[number] for number in leading if blame.is_integer(inputs[number])}
-        if guilty:
-            text += f" ({blame.describe_values(guilty)})"
-        if not guilty or self._job.replay is not None:
+        inputs_by_name = dict(zip(names, inputs, strict=True))
+        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in inputs_by_name.items())
+        subject = "the model itself fails" if self._program is None else "the traced program itself fails"
+        text = f"{subject} at {shapes}: {error}"
+        input_numbers = self._failing_inputs(inputs, point) if is_index_error(str(error)) else []
+        suspects = {names[number]: inputs[number] for number in input_numbers if blame.is_integer(inputs[number])}
+        if suspects:
+            text += f" ({blame.describe_values(suspects)})"
+        if not suspects or self._job.replay is not None:
             hint = "give inputs that the model takes: trtbuild verify --replay FILE"
         else:
-            hint = blame.range_hint(guilty, self._job.ranges)
+            hint = blame.range_hint(suspects, self._job.ranges)
         return SourceError(text, code="verify", hint=hint)
 
-    def _leading(self, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[int]:
+    def _failing_inputs(self, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[int]:
         """The numbers of the inputs that the failing call depends on."""
         if self._program is not None:
             weights = [self._weights[k] for k in range(len(self._weights))]
             return blame.inputs_of_failure(self._program, weights, inputs) or ()
         values = Values(self._partitions, self._weights, inputs)
         for index, part in enumerate(self._partitions.partitions):
-            given = values.of(part)
+            part_inputs = values.of(part)
             try:
-                results = self.part(part, given, point)
+                results = self.part(part, part_inputs, point)
             except Fails:
-                by_torch = self._onnx is None
-                weights = self.torch.weights(part) if by_torch else []
-                taken = blame.inputs_of_failure(self.torch.program(part), weights, given) if by_torch else None
-                return blame.inputs_of_partition(self._partitions, part, taken)
+                in_torch = self._onnx is None
+                weights = self.torch.weights(part) if in_torch else []
+                numbers = blame.inputs_of_failure(self.torch.program(part), weights, part_inputs) if in_torch else None
+                return blame.inputs_of_partition(self._partitions, part, numbers)
             values.put(index, part, results)
         return ()
 
@@ -127,10 +127,10 @@ class Reference:
             if self._onnx is not None:
                 from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends  # it loads onnx
 
-                taken = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
+                part_ends = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
             else:
-                taken = inputs_of.integer_ends(self.torch.program(part))
-            for (source, _), end in zip(part.inputs, taken, strict=True):
+                part_ends = inputs_of.integer_ends(self.torch.program(part))
+            for (source, _), end in zip(part.inputs, part_ends, strict=True):
                 if source.startswith("input:") and end > 2:
                     number = int(source.removeprefix("input:"))
                     ends[number] = min(end, ends[number] or end)
@@ -141,12 +141,13 @@ class Reference:
         return self._of_part(part, [_of_type(type_) for _, type_ in part.inputs])
 
     def precisions(self) -> Sequence[Precision]:
-        """The precisions of the model's outputs: the coarser one of the traced program and the partitions."""
+        """The precisions of the model's outputs: the coarser one of the precisions in the traced program and in the
+        partitions."""
         inputs = [precisions.of_dtype(dtype) for _, dtype in self._job.inputs]
         weights = [precisions.of_dtype(weight.dtype) for weight in self._job.weights]
-        found = precisions.of_model(self._partitions, inputs, weights, self._of_part)
-        traced = precisions.of_outputs(self._program) if self._program is not None else found
-        return [coarsest(pair) for pair in zip(found, traced, strict=True)]
+        in_partitions = precisions.of_model(self._partitions, inputs, weights, self._of_part)
+        in_program = precisions.of_outputs(self._program) if self._program is not None else in_partitions
+        return [coarsest(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def _of_part(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
         if self._onnx is None:

@@ -1,17 +1,17 @@
 """Find the values of a result that rounding decides. They cannot be compared.
 
-`argmax` of two nearly equal numbers, ``x > 0.5``, and the integer part of 2.9999: the last bit of a number changes such a
-result completely, and two right programs differ in last bits.
+Examples are `argmax` of two nearly equal numbers, ``x > 0.5``, and the integer part of 2.9999. The last bit of a number
+can change such a result completely, and two correct programs may differ in last bits.
 
 Rules
 1. If results differ too much, the reference runs again, at most `RUNS` times. Each time, its floating-point inputs and
    weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the tolerance of the output.
-2. An integer or a bool that changes in one of these runs is decided by rounding. So is a floating-point number that
-   moves by more than `TIMES` x `amount` of the largest number. Such numbers are behind a decision (``where``, ``round``,
-   `topk`), or the model amplifies errors too much for a comparison.
+2. If an integer or a bool changes in one of these runs, rounding decides it. The same is true for a floating-point number
+   that changes by more than `TIMES` x `amount` of the largest number. Such a number depends on a decision (``where``,
+   ``round``, `topk`), or the model amplifies errors too much for a comparison.
 3. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
-4. Zeros stay zeros, and an input stays within its smallest and largest value. So special cases at zero and at the ends of
-   a range are compared.
+4. Zeros stay zeros, and the values of an input stay between its smallest and its largest value. So special cases at zero
+   and at the ends of a range are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trtbuild.stages.verify.comparing import Gap, gap
 #: The largest number of additional runs. A value near a decision changes in about half of them.
 RUNS = 16
 
-#: A difference of more than this many tolerances is not rounding. Each operator adds some.
+#: A difference of more than this many tolerances is not caused by rounding. Each operator adds some rounding error.
 TIMES = 10
 
 Tensors = Sequence[torch.Tensor]
@@ -44,10 +44,10 @@ class Again:
     weights: Tensors
 
     def __call__(self, number: int, amount: float) -> Tensors | None:
-        """The outputs of run `number` on moved inputs and weights (rule 1); None if the reference fails on them."""
+        """The outputs of run `number` on changed inputs and weights (rule 1); None if the reference fails on them."""
         generator = torch.Generator().manual_seed(number)
-        inputs = [_within(_moved(value, amount, generator), value) for value in self.inputs]
-        weights = [_moved(value, amount, generator) for value in self.weights]
+        inputs = [_within(_perturbed(value, amount, generator), value) for value in self.inputs]
+        weights = [_perturbed(value, amount, generator) for value in self.weights]
         try:
             return self.run(inputs, weights)
         except Exception:  # an operator may raise any error, for example for an index out of range
@@ -59,24 +59,24 @@ def gaps(ours: Tensors, theirs: Tensors, tolerances: Sequence[float], again: Aga
 
     The reference runs again only if an error is more than `times` the tolerance of its output.
     """
-    found = [gap(a, b) for a, b in zip(ours, theirs, strict=True)]
+    results = [gap(a, b) for a, b in zip(ours, theirs, strict=True)]
     undecided = [torch.zeros(b.shape, dtype=torch.bool) for b in theirs]
     for number in range(RUNS):
-        wrong = [k for k, tolerance in enumerate(tolerances) if not found[k].error <= times * tolerance]
+        wrong = [k for k, tolerance in enumerate(tolerances) if not results[k].error <= times * tolerance]
         for amount in {tolerances[k] for k in wrong}:
-            moved = again(number, amount)
-            if moved is None:
+            changed = again(number, amount)
+            if changed is None:
                 continue
             for k in wrong:
                 if tolerances[k] == amount:
-                    undecided[k] |= _changes(moved[k], theirs[k], amount)
-                    found[k] = gap(ours[k], theirs[k], undecided[k])
+                    undecided[k] |= _decided_by_rounding(changed[k], theirs[k], amount)
+                    results[k] = gap(ours[k], theirs[k], undecided[k])
         if not wrong:
             break
-    return found
+    return results
 
 
-def _moved(value: torch.Tensor, amount: float, generator: torch.Generator) -> torch.Tensor:
+def _perturbed(value: torch.Tensor, amount: float, generator: torch.Generator) -> torch.Tensor:
     if not (value.is_floating_point() or value.is_complex()):
         return value
     factors = torch.rand(value.shape, generator=generator).mul_(2 * amount).add_(1 - amount)
@@ -85,23 +85,23 @@ def _moved(value: torch.Tensor, amount: float, generator: torch.Generator) -> to
     return (wide * factors).to(value.dtype)
 
 
-def _within(moved: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """`moved` between the smallest and largest number of `value`; unchanged where they are the same number."""
+def _within(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Limit `changed` to the smallest and largest number of `value`, unless all numbers of `value` are equal."""
     if not value.is_floating_point() or value.element_size() == 1 or not value.numel():
-        return moved
-    least, most = value.aminmax()
-    return moved.clamp(least, most) if bool(least < most) else moved
+        return changed
+    smallest, largest = value.aminmax()
+    return changed.clamp(smallest, largest) if bool(smallest < largest) else changed
 
 
-def _changes(moved: torch.Tensor, theirs: torch.Tensor, amount: float) -> torch.Tensor:
-    """The places where `moved` differs too much (rules 2 and 3)."""
-    if moved.shape != theirs.shape:
+def _decided_by_rounding(changed: torch.Tensor, theirs: torch.Tensor, amount: float) -> torch.Tensor:
+    """The places where `changed` differs too much (rules 2 and 3)."""
+    if changed.shape != theirs.shape:
         return torch.ones(theirs.shape, dtype=torch.bool)
-    same = (moved == theirs) | (torch.isnan(moved) & torch.isnan(theirs))
+    same = (changed == theirs) | (torch.isnan(changed) & torch.isnan(theirs))
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return ~same
-    wide = torch.complex128 if theirs.is_complex() else torch.float64
+    wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
     finite = torch.isfinite(theirs)
-    largest = theirs[finite].to(wide).abs().max() if bool(finite.any()) else torch.tensor(0.0)
-    near = (moved.to(wide) - theirs.to(wide)).abs() <= TIMES * amount * largest
+    largest = theirs[finite].to(wide_dtype).abs().max() if bool(finite.any()) else torch.tensor(0.0)
+    near = (changed.to(wide_dtype) - theirs.to(wide_dtype)).abs() <= TIMES * amount * largest
     return ~(same | near)

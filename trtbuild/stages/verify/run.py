@@ -1,11 +1,12 @@
 """Compare a model's partitions, and the whole model, with PyTorch.
 
 Rules
-1. At each point PyTorch runs first, partition after partition, so that each partition is compared on the values that
-   really reach it. Then the partitions run in order, and the result is compared with the traced program. (The trace has
-   compared that with the user's module.)
+1. At each point PyTorch runs the partitions in order, and each partition is compared on PyTorch's own values. The
+   partitions also run one after another on their own results, and the final result is compared with the traced program.
+   (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
-3. The report has the worst point of each partition and of the whole model. A file keeps the inputs of the worst one.
+3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
+   written to a file.
    The tolerance of an output follows from its precision (`precisions`). Values that rounding decides (`rounding`) are not
    compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
@@ -29,15 +30,15 @@ from trtbuild.core.model.verification import Point, coarsest
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as inputs_of
 from trtbuild.stages.verify.comparing import Gap
-from trtbuild.stages.verify.found import Found
 from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.stages.verify.outcome import Outcome
 from trtbuild.stages.verify.reference import Reference
 from trtbuild.stages.verify.rounding import Again, gaps
 from trtbuild.stages.verify.running import Fails, PartRunner, Read, Unchecked, Values, Weights
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
-    """Return the report of a cut.
+    """Compare the partitions of a model. Returns the report.
 
     Raises SourceError if the reference fails at a point, and Unchecked if it cannot run here.
     """
@@ -63,16 +64,16 @@ class _Verification:
         self._replayed = inputs_of.read(Path(job.replay), job.inputs) if job.replay is not None else None
         self._points = job.points
         self._parts = {
-            part.name: Found(self._reference.precisions_of(part), job.tolerances)
+            part.name: Outcome(self._reference.precisions_of(part), job.tolerances)
             for part in self._partitions.partitions
             if part.kind == "tensorrt"
         }
         whole = self._reference.precisions()
-        self._whole, self._lowered = Found(whole, job.tolerances), Found(whole, job.tolerances)
+        self._whole, self._lowered = Outcome(whole, job.tolerances), Outcome(whole, job.tolerances)
 
     def report(self) -> Report:
         for number, point in enumerate(self._points):
-            self._at(number, point)
+            self._run_point(number, point)
         worst = self._worst_input()
         return Report(
             runner=self._runner.name,
@@ -94,51 +95,57 @@ class _Verification:
         job = self._job
         return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends, job.ranges)
 
-    def _at(self, number: int, point: Point) -> None:
+    def _run_point(self, number: int, point: Point) -> None:
         inputs = self._inputs(number)
         try:
-            want = self._reference.model(inputs)
+            expected = self._reference.model(inputs)
         except Fails as error:
             raise self._reference.failure(error, inputs, point) from error
-        right, ours = (Values(self._partitions, self._weights, inputs) for _ in range(2))
-        broken: str | None = None
+        reference_values, own_values = (Values(self._partitions, self._weights, inputs) for _ in range(2))
+        failure_text: str | None = None
         for index, part in enumerate(self._partitions.partitions):
-            theirs_in = right.of(part)
+            reference_inputs = reference_values.of(part)
             try:
-                theirs = self._reference.part(part, theirs_in, point)
+                reference_results = self._reference.part(part, reference_inputs, point)
             except Fails as error:
                 raise self._reference.failure(error, inputs, point) from error
-            results = self._compared(part, theirs_in, theirs, number, point)
-            if broken is None:
-                ours_in = ours.of(part)
-                same = all(a is b for a, b in zip(theirs_in, ours_in, strict=True))
+            results = self._compared(part, reference_inputs, reference_results, number, point)
+            if failure_text is None:
+                own_inputs = own_values.of(part)
+                are_same = all(a is b for a, b in zip(reference_inputs, own_inputs, strict=True))
                 try:
-                    ours.put(index, part, results if results is not None and same else self._ours(part, ours_in, point))
+                    own_values.put(
+                        index,
+                        part,
+                        results if results is not None and are_same else self._on_own_results(part, own_inputs, point),
+                    )
                 except Fails as error:  # an earlier partition gave a wrong index or size
-                    broken = f"partition {part.name} fails on the results of earlier partitions: {error}"
-            right.put(index, part, theirs)
-        lowered = [right[source] for source in self._partitions.outputs]
+                    failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
+            reference_values.put(index, part, reference_results)
+        lowered = [reference_values[source] for source in self._partitions.outputs]
         again = self._reference.model_again(inputs, point)
-        if want is None:
-            want = lowered
+        if expected is None:
+            expected = lowered
         else:
-            self._see(self._lowered, number, lowered, want, again)
-        if broken is not None:
-            self._whole.see(number, [Gap(math.inf, broken)], self._size)
+            self._add_outputs(self._lowered, number, lowered, expected, again)
+        if failure_text is not None:
+            self._whole.add(number, [Gap(math.inf, failure_text)], self._size)
         else:
-            self._see(self._whole, number, [ours[source] for source in self._partitions.outputs], want, again)
+            self._add_outputs(
+                self._whole, number, [own_values[source] for source in self._partitions.outputs], expected, again
+            )
 
-    def _see(
-        self, found: Found, number: int, ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], again: Again
+    def _add_outputs(
+        self, outcome: Outcome, number: int, ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], again: Again
     ) -> None:
-        """Compare the results of a partition or of the whole model at a point."""
-        allowed = [self._job.tolerances[precision] for precision in found.precisions]
-        found.see(number, gaps(ours, theirs, allowed, again), self._size)
+        """Compare the outputs of a partition or of the whole model at a point, and add the result to `outcome`."""
+        allowed = [self._job.tolerances[precision] for precision in outcome.precisions]
+        outcome.add(number, gaps(ours, theirs, allowed, again), self._size)
 
     def _precisions(self) -> Iterator[Precision]:
         """The precisions of all outputs, of the partitions and of the whole model."""
-        for found in (*self._parts.values(), self._whole):
-            yield from found.precisions
+        for outcome in (*self._parts.values(), self._whole):
+            yield from outcome.precisions
 
     def _compared(
         self,
@@ -151,26 +158,26 @@ class _Verification:
         """Compare one partition on PyTorch's own values. Returns its results, or None if there are no results."""
         if part.kind == "torch":
             return theirs
-        found = self._parts[part.name]
-        if found.unchecked is not None:
+        outcome = self._parts[part.name]
+        if outcome.unchecked is not None:
             return None
         try:
             results = self._runner(part, inputs, point)
         except Unchecked as error:
-            found.unchecked = str(error)
+            outcome.unchecked = str(error)
             return None
         except Fails as error:
-            found.see(number, [Gap(math.inf, str(error))], self._size)
+            outcome.add(number, [Gap(math.inf, str(error))], self._size)
             return None
-        self._see(found, number, results, theirs, self._reference.part_again(part, inputs, point))
+        self._add_outputs(outcome, number, results, theirs, self._reference.part_again(part, inputs, point))
         return results
 
-    def _ours(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+    def _on_own_results(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
         """The results of a partition on the results of earlier partitions. Raises Fails."""
         if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
-            except Fails:  # reported already for this partition
+            except Fails:  # this partition's failure has been reported
                 pass
         return self._reference.part(part, inputs, point)
 
@@ -180,12 +187,12 @@ class _Verification:
     # -- the report
 
     def _partition(self, part: Partition) -> PartitionComparison:
-        found = self._parts[part.name]
+        outcome = self._parts[part.name]
         return PartitionComparison(
             partition=part.name,
             onnx=self._job.onnx.get(part.graph),
-            **vars(found.comparison(self._points)),
-            place=None if found.smallest is None else self._place(part, found.smallest),
+            **vars(outcome.comparison(self._points)),
+            place=None if outcome.smallest_wrong is None else self._place(part, outcome.smallest_wrong),
         )
 
     def _place(self, part: Partition, number: int) -> Place | None:
@@ -197,10 +204,10 @@ class _Verification:
 
         inputs = self._inputs(number)
         values = Values(self._partitions, self._weights, inputs)
-        for index, each in enumerate(self._partitions.partitions):
-            if each.name == part.name:
+        for index, earlier in enumerate(self._partitions.partitions):
+            if earlier.name == part.name:
                 break
-            values.put(index, each, self._reference.torch.part(each, values.of(each)))
+            values.put(index, earlier, self._reference.torch.part(earlier, values.of(earlier)))
         search = Search(
             part,
             self._reference.torch.program(part),
@@ -216,18 +223,18 @@ class _Verification:
             return None
 
     def _worst_input(self) -> str | None:
-        """Write the inputs of the worst point of all to a file. Returns its path."""
-        found = [each for each in (*self._parts.values(), self._whole) if each.point is not None]
-        if self._job.worst is None or not found or self._replayed is not None:
+        """Write the inputs of the worst of all points to a file. Returns the path of the file."""
+        outcomes = [outcome for outcome in (*self._parts.values(), self._whole) if outcome.point is not None]
+        if self._job.worst is None or not outcomes or self._replayed is not None:
             return None
-        number = max(found, key=lambda each: (each.relative_error, each.worst.error)).point or 0
-        named = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
-        about = {"trtbuild.point": json.dumps(self._points[number].to_json())}
-        inputs_of.write(Path(self._job.worst), named, about)
+        number = max(outcomes, key=lambda outcome: (outcome.relative_error, outcome.worst.error)).point or 0
+        inputs_by_name = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
+        metadata = {"trtbuild.point": json.dumps(self._points[number].to_json())}
+        inputs_of.write(Path(self._job.worst), inputs_by_name, metadata)
         return self._job.worst
 
 
 def _versions() -> Mapping[str, str]:
-    found = {"torch": str(torch.__version__)}
+    versions = {"torch": str(torch.__version__)}
     onnxruntime = sys.modules.get("onnxruntime")
-    return found if onnxruntime is None else {**found, "onnxruntime": str(onnxruntime.__version__)}
+    return versions if onnxruntime is None else {**versions, "onnxruntime": str(onnxruntime.__version__)}

@@ -1,6 +1,6 @@
 """Run the partitions of a model in order, in PyTorch or with another runner.
 
-A value is dropped after its last use. So memory holds the values of one point, and the model's weights once.
+A value is deleted after its last use. So the memory contains the values of one point, and the model's weights once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Read = Callable[[str], bytes]
 
 
 class Unchecked(Exception):
-    """A partition cannot run here, which does not make it wrong. The text is the reason."""
+    """A partition cannot run here. This does not mean that it is wrong. The text is the reason."""
 
 
 class Fails(Exception):
@@ -59,8 +59,8 @@ class Weights:
 def arguments(program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The arguments for a program's graph module, in the order of its placeholders."""
     constants = program.constants
-    held = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, inputs, strict=True))
-    return [held[node] if node in held else constants[node.name] for node in program.placeholders]
+    values = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, inputs, strict=True))
+    return [values[node] if node in values else constants[node.name] for node in program.placeholders]
 
 
 class Torch:
@@ -73,7 +73,7 @@ class Torch:
         self._loaded: dict[str, Program] = {}
 
     def program(self, part: Partition) -> Program:
-        """The program of a partition; equal partitions share one."""
+        """The program of a partition. Equal partitions share one program."""
         if part.graph not in self._loaded:
             self._loaded[part.graph] = Program.from_bytes(self._read(self._programs[part.graph]))
         return self._loaded[part.graph]
@@ -93,7 +93,7 @@ class Torch:
 
 
 class Values:
-    """The values between the partitions of a model, each until its last use."""
+    """The values between the partitions of a model. Each value is stored until its last use."""
 
     def __init__(self, partitions: Partitions, weights: Weights, inputs: Sequence[torch.Tensor]) -> None:
         self._weights = weights
@@ -113,7 +113,7 @@ class Values:
         return [self[source] for source, _ in part.inputs]
 
     def put(self, number: int, part: Partition, results: Sequence[torch.Tensor]) -> None:
-        """Keep the results of partition `number`, and drop values that no later partition reads."""
+        """Store the results of partition `number`, and delete values that no later partition reads."""
         self._values.update((f"{part.name}:{k}", value) for k, value in enumerate(results))
         for name in [name for name in self._values if self._last.get(name, -1) <= number]:
             del self._values[name]

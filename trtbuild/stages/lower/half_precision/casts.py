@@ -1,13 +1,15 @@
 """Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
 Rules
-1. There is one cast for each value, dtype and repeated module that reads it; readers in one module share it.
-2. A cast down belongs to the module that made the value, or for a weight to the module that reads it. A cast up belongs
-   to the module that reads. So values cross between repeated modules in half, and equal layers keep equal casts.
-3. Weights keep the dtype that they are stored in: their casts are nodes, which the compiler folds.
-4. Integers, booleans and every floating type but float32 are never cast.
+1. There is one cast for each value, dtype and repeated module that reads the value. All readers in one module share this
+   cast.
+2. A cast to half belongs to the module that computes the value, or for a weight to the module that reads it. A cast to
+   float32 belongs to the module that reads the value. So repeated modules exchange values in half, and equal layers have
+   equal casts.
+3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
+4. Only float32 values are cast, never integers, booleans and other floating types.
 5. The parameters of a `SCALING` operator stay float32 beside an input in half.
-6. Each changed node is run again on fake values, and must give the dtype that was decided.
+6. Each changed node is run again on fake values, and must return the dtype that was decided.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ class Casts:
         self._graph = graph
         self._half = half
         self._dtypes = dtypes
-        # nodes that are float32 now: found once, because values change during the rewriting
-        self._governed = {node for node in graph.nodes if is_float32(node)}
+        # nodes that are float32 before the rewriting, which changes dtypes
+        self._float32_nodes = {node for node in graph.nodes if is_float32(node)}
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
         self._shapes = {node for node, role in roles.items() if role is Role.SHAPE}
         self._scalings = {node for node, role in roles.items() if role is Role.SCALING}
-        self._made: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
+        self._casts: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
         self._changed: set[torch.fx.Node] = set()
 
     def insert(self) -> None:
@@ -52,9 +54,9 @@ class Casts:
                 continue
             dtype = self._half if node in self._dtypes.half else torch.float32
             for source in self._cast_inputs(node):
-                given = self._in_dtype(source, dtype, node) if source in self._governed else source
-                if given is not source:
-                    node.replace_input_with(source, given)
+                converted = self._in_dtype(source, dtype, node) if source in self._float32_nodes else source
+                if converted is not source:
+                    node.replace_input_with(source, converted)
                     self._changed.add(node)
             self._refresh(node)
 
@@ -73,47 +75,48 @@ class Casts:
         return down if dtype is self._half else self._cast(source, down, torch.float32, reader)
 
     def _cast_down(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
-        if source in self._dtypes.owned or self._dtypes.found[source] >= Range.WIDE:
+        if source in self._dtypes.owned or self._dtypes.ranges[source] >= Range.WIDE:
             return self._cast(source, source, self._half, reader)
         key = (source, self._half, "")
-        if key not in self._made:
+        if key not in self._casts:
             is_call = source.op == "call_function"
             with self._graph.inserting_after(source) if is_call else self._graph.inserting_before(reader):
-                self._made[key] = self._new(source, self._half)
-            set_stack(self._made[key], stack_of(source))
-        return self._made[key]
+                self._casts[key] = self._new(source, self._half)
+            set_stack(self._casts[key], stack_of(source))
+        return self._casts[key]
 
     def _cast(
         self, value: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node
     ) -> torch.fx.Node:
-        """Insert a cast for the readers in one repeated module: before the first, in the module that encloses all."""
+        """Insert a cast for the readers in one repeated module. It is before the first reader, in the innermost module call
+        that encloses all readers."""
         key = (value, dtype, repeat_of(reader))
-        if key in self._made:
-            set_stack(self._made[key], common_stack([stack_of(self._made[key]), stack_of(reader)]))
-            return self._made[key]
+        if key in self._casts:
+            set_stack(self._casts[key], common_stack([stack_of(self._casts[key]), stack_of(reader)]))
+            return self._casts[key]
         with self._graph.inserting_before(reader):
-            self._made[key] = self._new(source, dtype)
-        set_stack(self._made[key], stack_of(reader))
-        return self._made[key]
+            self._casts[key] = self._new(source, dtype)
+        set_stack(self._casts[key], stack_of(reader))
+        return self._casts[key]
 
     def _new(self, source: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
-        made = self._graph.call_function(_cast, (source,), {"dtype": dtype})
-        propagate(made)
-        return made
+        cast = self._graph.call_function(_cast, (source,), {"dtype": dtype})
+        propagate(cast)
+        return cast
 
     def _set_float32(self, node: torch.fx.Node) -> None:
         """Set an explicit dtype: a constant with the shape of another value would get that value's dtype."""
-        if node in self._governed and node.kwargs.get("dtype") is None:
+        if node in self._float32_nodes and node.kwargs.get("dtype") is None:
             node.kwargs = {**node.kwargs, "dtype": torch.float32}
 
     def _refresh(self, node: torch.fx.Node) -> None:
-        governed = [tensor.dtype is torch.float32 for tensor in tensors(node)]
+        were_float32 = [tensor.dtype is torch.float32 for tensor in tensors(node)]
         if not refresh(node, self._changed):
             return
-        wanted = self._half if node in self._dtypes.half else torch.float32
-        for tensor, is_governed in zip(tensors(node), governed, strict=True):
-            if is_governed and tensor.dtype is not wanted:
+        dtype = self._half if node in self._dtypes.half else torch.float32
+        for tensor, was_float32 in zip(tensors(node), were_float32, strict=True):
+            if was_float32 and tensor.dtype is not dtype:
                 raise TypeError(
-                    f"{target_name(node.target)} gives {tensor.dtype} where precision decided {wanted}: "
+                    f"{target_name(node.target)} gives {tensor.dtype} where precision decided {dtype}: "
                     "its row in trtbuild/stages/lower/half_precision/operators.py is wrong"
                 )

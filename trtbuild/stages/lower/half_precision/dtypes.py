@@ -3,14 +3,15 @@
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
 2. Arithmetic is float32 if an input is `WIDE` or wider, or if all its readers are float32 (the square under a mean, the
-   mask on a score before softmax); otherwise half. Batch normalization with the model's own statistics counts as
+   mask on a score before softmax). Otherwise it is half. Batch normalization with the model's own statistics counts as
    arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's range.
-3. Data movement has the dtype of its input. If that is float32 and no float32 operator reads the result, it is half.
+3. Data movement has the dtype of its input. If this dtype is float32 and no float32 operator reads the result, data
+   movement is half.
 4. Each repeated module (the innermost numbered part of a module path: ``layers.3``) is decided separately. A reader in
-   another repeated module does not count, and a value that may be half crosses to it in half. So equal layers stay
-   equal, including the first and the last, and are built once. Only comparisons, and float32 arithmetic that ends in
-   exponentials, read an `UNSEEN` value without a cast: it may be a mask, and half turns ``finfo.min`` into -inf.
-5. The program's inputs and outputs belong to the model itself, not to the layer that reads or makes them.
+   another repeated module does not count, and it gets a value that may be half in half. So equal layers stay equal,
+   including the first and the last, and are built once. Only comparisons, and float32 arithmetic that ends in
+   exponentials, read an `UNSEEN` value without a cast. The value may be a mask, and half turns ``finfo.min`` into -inf.
+5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def repeat_of(node: torch.fx.Node) -> str:
 
 
 def role_of(node: torch.fx.Node) -> Role:
-    """The role of a call node. A node that reads or gives another floating type keeps its dtype."""
+    """The role of a call node. A node that reads or returns another floating type keeps its dtype."""
     if node.target is operator.getitem:
         return Role.MOVE
     for value in (node, *node.all_input_nodes):
@@ -56,30 +57,31 @@ def role_of(node: torch.fx.Node) -> Role:
 
 @dataclass(frozen=True)
 class Dtypes:
-    """The decisions for one graph. `half` are the call nodes that compute in half; the others give float32.
+    """The decisions for one graph. `half` contains the call nodes that compute in half. All other calls return float32.
 
-    `owned` are weights and constants. `as_is` are the readers that read an `UNSEEN` value without a cast.
+    `owned` are weights and constants. `without_cast` contains the nodes that read an `UNSEEN` value without a cast.
+    `ranges` are the ranges of all nodes.
     """
 
     half: Set[torch.fx.Node]
     owned: Set[torch.fx.Node]
-    as_is: Set[torch.fx.Node]
-    found: Ranges
+    without_cast: Set[torch.fx.Node]
+    ranges: Ranges
 
     def crosses(self, source: torch.fx.Node, reader: torch.fx.Node) -> bool:
         """Whether `reader` reads `source` from another repeated module, in half (rule 4)."""
         if source in self.owned or repeat_of(source) == repeat_of(reader):
             return False
-        found = self.found[source]
-        return found is Range.HALF or (found is Range.UNSEEN and reader not in self.as_is)
+        source_range = self.ranges[source]
+        return source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
 
 
-def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> Dtypes:
-    """Decide the dtypes of all nodes of `graph`. `found` are the ranges of
+def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], ranges: Ranges) -> Dtypes:
+    """Decide the dtypes of all nodes of `graph`. `ranges` are the results of
     `trtbuild.stages.lower.half_precision.ranges`."""
-    wanted, as_is = _wanted_in_float32(graph, found)
+    in_float32, without_cast = _needed_in_float32(graph, ranges)
     half: set[torch.fx.Node] = set()
-    dtypes = Dtypes(half, owned, as_is, found)
+    dtypes = Dtypes(half, owned, without_cast, ranges)
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -93,47 +95,47 @@ def decide(graph: torch.fx.Graph, owned: Set[torch.fx.Node], found: Ranges) -> D
         elif not sources or not is_float32(node):
             is_half = False
         elif role is Role.MOVE:
-            is_half = found[node] < Range.WIDE and (any(arrive_in_half) or node not in wanted)
+            is_half = ranges[node] < Range.WIDE and (any(arrive_in_half) or node not in in_float32)
         else:
-            is_half = role in _COMPUTED and node not in wanted
+            is_half = role in _COMPUTED and node not in in_float32
         if is_half:
             half.add(node)
     return dtypes
 
 
-def _wanted_in_float32(graph: torch.fx.Graph, found: Ranges) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """Return the nodes whose value is needed in float32 (for data movement: if its input is), and those that read
-    without a cast."""
-    wanted: set[torch.fx.Node] = set()
-    as_is: set[torch.fx.Node] = set()
+def _needed_in_float32(graph: torch.fx.Graph, ranges: Ranges) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+    """Return the nodes whose value is needed in float32 (for data movement: if its input is float32), and the nodes that
+    read their input without a cast."""
+    in_float32: set[torch.fx.Node] = set()
+    without_cast: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function":
             continue
         role = role_of(node)
         if role in (Role.KEEP, Role.COMPARE):
-            wanted.add(node)
+            in_float32.add(node)
             if role is Role.COMPARE or getattr(node.target, "_opname", "") in EXPONENTIALS:
-                as_is.add(node)
+                without_cast.add(node)
         if role is Role.KEEP or not is_float32(node):
             continue
         readers = [user for user in node.users if user.op == "output" or role_of(user) is not Role.SHAPE]
-        inside = [user for user in readers if repeat_of(user) == repeat_of(node)]
-        in_float32 = [user for user in inside if user.op == "output" or user in wanted]
-        is_read_as_is = found[node] is Range.UNSEEN and any(user in as_is for user in readers)
+        local_readers = [user for user in readers if repeat_of(user) == repeat_of(node)]
+        float32_readers = [user for user in local_readers if user.op == "output" or user in in_float32]
+        is_read_as_is = ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers)
         if role is Role.CONTRACTION:
-            is_wanted = widest_input(node, found) is Range.BEYOND
+            needs_float32 = widest_input(node, ranges) is Range.BEYOND
         elif role in (Role.ELEMENTWISE, Role.SCALING):
-            every = bool(readers) and len(in_float32) == len(readers)
-            from_outside = role is Role.SCALING and found[node.all_input_nodes[0]] is Range.UNSEEN
-            is_wide = max(widest_input(node, found), found[node]) >= Range.WIDE
-            is_wanted = is_wide or from_outside or every or is_read_as_is
+            all_in_float32 = bool(readers) and len(float32_readers) == len(readers)
+            from_outside = role is Role.SCALING and ranges[node.all_input_nodes[0]] is Range.UNSEEN
+            is_wide = max(widest_input(node, ranges), ranges[node]) >= Range.WIDE
+            needs_float32 = is_wide or from_outside or all_in_float32 or is_read_as_is
         else:
-            is_wanted = found[node] >= Range.WIDE or bool(in_float32) or is_read_as_is
-        if is_wanted:
-            wanted.add(node)
-        if is_read_as_is or (is_wanted and any(user in as_is for user in inside)):
-            as_is.add(node)
-    return wanted, as_is
+            needs_float32 = ranges[node] >= Range.WIDE or bool(float32_readers) or is_read_as_is
+        if needs_float32:
+            in_float32.add(node)
+        if is_read_as_is or (needs_float32 and any(user in without_cast for user in local_readers)):
+            without_cast.add(node)
+    return in_float32, without_cast
 
 
 def _has_parameters(node: torch.fx.Node) -> bool:

@@ -1,9 +1,9 @@
-"""The table of operators for precision: which compute in half and which stay in float32, each row with its reason.
+"""The table of operators for precision: which operators compute in half and which stay in float32, with reasons.
 
 Rules
-1. An operator has its aten name, without the overload. A row holds for all overloads except those in `OVERLOADS`.
-2. An operator without a row stays in float32. So do operators outside aten, and every operator that takes or gives
-   another floating type than float32 (float64, complex, half in the user's code).
+1. An operator has its aten name, without the overload. A row is for all overloads except those in `OVERLOADS`.
+2. An operator without a row stays in float32. So do operators outside aten, and every operator that reads or returns a
+   floating type other than float32 (float64, complex, half in the user's code).
 3. The list of float32 operators begins with that of ``torch.autocast`` (torch.amp's op reference). It adds operators
    whose half kernels in torch compute in float32 inside (softmax, norms, sums), which a compiled engine would not do.
 """

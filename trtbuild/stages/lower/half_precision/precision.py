@@ -1,15 +1,15 @@
 """Apply a precision to a program, as a change of its graph.
 
 TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes of its graph. So the lower
-step decides, in three parts, each in its own file:
+step decides about the dtypes, in three parts:
 
 1. `ranges` finds forward which values may not fit half.
 2. `dtypes` finds backward which operators compute in half, by the table of `operators`.
 3. `casts` inserts the casts.
 
-Inputs and outputs keep their eager dtypes, and weights the dtype in which they are stored: a program's weights table is
-the same in every precision. Nested graphs (``torch.cond``) stay in float32, with casts at their border. ``float32``
-changes nothing.
+Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the dtype in which they are stored, so a
+program's weights table is the same in every precision. Nested graphs (``torch.cond``) stay in float32, with casts of
+their inputs and outputs. ``float32`` changes nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def apply_precision(program: Program, request: Request) -> Program:
     constants = program.constants
     owned = {*program.weight_nodes, *(node for node in program.placeholders if node.name in constants)}
     owned |= {node for node in program.graph.nodes if node.op == "get_attr"}
-    found = ranges(program.graph, constants, half)
-    Casts(program.graph, half, decide(program.graph, owned, found)).insert()
+    value_ranges = ranges(program.graph, constants, half)
+    Casts(program.graph, half, decide(program.graph, owned, value_ranges)).insert()
     for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
         spec.arg.name = node.name
     program.exported.graph_module.recompile()

@@ -1,17 +1,18 @@
-"""Find the values of a program that may not fit half precision: forward, from constants and operators.
+"""Find the values of a program that may not fit half precision, forward from constants and operators.
 
 Rules
-1. `HALF`: fits. `UNSEEN`: an unchanged value of an input or weight; it may be a mask, and float32 arithmetic reads it
-   without a cast. `WIDE`: may leave half's range, or needs more digits than half has (a sum of squares, a tiny
-   epsilon). Arithmetic stays in float32 until an operator whose result fits, or a matrix product, reads it. `BEYOND`:
-   holds numbers that half cannot hold (``torch.finfo.min``, integers). Matrix products stay in float32, too.
+1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an unchanged value of an input or weight. It may be a mask, and
+   float32 arithmetic reads it without a cast. `WIDE`: the value may leave half's range, or needs more digits than half
+   has (a sum of squares, a tiny epsilon). Arithmetic stays in float32 until an operator whose result fits, or a matrix
+   product, reads the value. `BEYOND`: the value contains numbers that half cannot represent (``torch.finfo.min``,
+   integers). Matrix products stay in float32, too.
 2. The range of a constant follows from its values. The values of weights and inputs are not known here. Arithmetic
    turns them into an activation, which is `HALF`.
-3. Half can hold -inf, inf and NaN.
-4. A number made from integers is `BEYOND`, one made from booleans `HALF`: integers are mostly positions and sizes, and
-   float16 counts to 2,048 only.
-5. The result of data movement and arithmetic has the widest range of its inputs. Other operators have the range in
-   their row of `operators`.
+3. Half can represent -inf, inf and NaN.
+4. A float that is converted from integers is `BEYOND`: integers are mostly positions and sizes, and float16 counts only to
+   2,048. A float that is converted from booleans is `HALF`.
+5. The result of data movement and arithmetic has the widest range of its inputs. The results of other operators have the
+   range in their row of `operators`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, ro
 
 #: Above this, neighbouring float16 numbers are more than 1 apart; bfloat16 gets the same bound.
 _COARSE = 2048.0
-#: Operators whose scalars are bounds: one beyond half's range has no effect, and does not make values large.
+#: Operators whose scalars are bounds. A bound beyond half's range has no effect, and does not make values large.
 _BOUNDED_BY = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
 #: Operators of data movement and constants with an argument that becomes a value → (its position, its keyword).
 _FILLS = {
@@ -56,20 +57,20 @@ def ranges(
     graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype
 ) -> dict[torch.fx.Node, Range]:
     """Find the range of each node's value. `constants` are the lifted constants by placeholder name."""
-    found: dict[torch.fx.Node, Range] = {}
+    results: dict[torch.fx.Node, Range] = {}
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in constants:
-            found[node] = _of_tensor(constants[node.name], half)
+            results[node] = _of_tensor(constants[node.name], half)
         elif node.op == "call_function":
-            found[node] = _of_call(node, found, half)
+            results[node] = _of_call(node, results, half)
         else:
-            found[node] = Range.UNSEEN if is_float32(node) else Range.HALF
-    return found
+            results[node] = Range.UNSEEN if is_float32(node) else Range.HALF
+    return results
 
 
-def widest_input(node: torch.fx.Node, found: Mapping[torch.fx.Node, Range]) -> Range:
+def widest_input(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range]) -> Range:
     """The widest range among the float32 values that `node` reads."""
-    return max((found[source] for source in node.all_input_nodes if is_float32(source)), default=Range.HALF)
+    return max((ranges_by_node[source] for source in node.all_input_nodes if is_float32(source)), default=Range.HALF)
 
 
 def is_float32(node: torch.fx.Node) -> bool:
@@ -82,32 +83,32 @@ def tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
 
 
-def _of_call(node: torch.fx.Node, found: Mapping[torch.fx.Node, Range], half: torch.dtype) -> Range:
+def _of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range], half: torch.dtype) -> Range:
     if node.target is operator.getitem:
-        return found[node.all_input_nodes[0]]
-    line = row(node.target)
+        return ranges_by_node[node.all_input_nodes[0]]
+    table_row = row(node.target)
     name = getattr(node.target, "_opname", "")
-    own = max(_of_conversion(node, line), _of_fill(node, name, half))
-    taken = widest_input(node, found)
-    if line.role is Role.CONTRACTION:
-        return Range.WIDE if taken is Range.BEYOND else Range.HALF
-    if line.role is Role.ELEMENTWISE:
-        own = max(own, _of_scalars(node, name, half))
-        if line.result is Result.FITS or _is_clamped(node, name, half):
+    result = max(_of_conversion(node, table_row), _of_fill(node, name, half))
+    input_range = widest_input(node, ranges_by_node)
+    if table_row.role is Role.CONTRACTION:
+        return Range.WIDE if input_range is Range.BEYOND else Range.HALF
+    if table_row.role is Role.ELEMENTWISE:
+        result = max(result, _of_scalars(node, name, half))
+        if table_row.result is Result.FITS or _is_clamped(node, name, half):
             return Range.HALF
-        if taken is Range.UNSEEN:
-            taken = min(found[source] for source in node.all_input_nodes if is_float32(source))
-    if line.result is Result.FITS:
-        return own
-    return max(own, taken, Range.WIDE if line.result is Result.WIDE else Range.HALF)
+        if input_range is Range.UNSEEN:
+            input_range = min(ranges_by_node[source] for source in node.all_input_nodes if is_float32(source))
+    if table_row.result is Result.FITS:
+        return result
+    return max(result, input_range, Range.WIDE if table_row.result is Result.WIDE else Range.HALF)
 
 
-def _of_conversion(node: torch.fx.Node, line: Row) -> Range:
+def _of_conversion(node: torch.fx.Node, table_row: Row) -> Range:
     """The range of a value that was converted from another dtype than float32 (rule 4)."""
     name = getattr(node.target, "_opname", "")
     if name in ("_to_copy", "to", "type_as"):
         sources = node.all_input_nodes[:1]
-    elif line.role is Role.ELEMENTWISE:
+    elif table_row.role is Role.ELEMENTWISE:
         sources = node.all_input_nodes
     else:
         return Range.HALF
@@ -131,7 +132,7 @@ def _of_fill(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
 
 def _of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
     widest = Range.HALF
-    for value in (*node.args, *node.kwargs.values()):  # lists hold sizes
+    for value in (*node.args, *node.kwargs.values()):  # lists contain sizes
         if isinstance(value, torch.fx.Node):
             # a size that is used as a number: lengths and counts
             scalar = isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat | int | float)
@@ -152,20 +153,20 @@ def _is_clamped(node: torch.fx.Node, name: str, half: torch.dtype) -> bool:
 
 
 def _of_number(value: float, half: torch.dtype) -> Range:
-    size = abs(value)
+    magnitude = abs(value)
     limits = torch.finfo(half)
-    if not math.isfinite(value) or size == 0.0:
+    if not math.isfinite(value) or magnitude == 0.0:
         return Range.HALF
-    if size > limits.max:
+    if magnitude > limits.max:
         return Range.BEYOND
-    return Range.WIDE if size > _COARSE or size < limits.tiny else Range.HALF
+    return Range.WIDE if magnitude > _COARSE or magnitude < limits.tiny else Range.HALF
 
 
 def _of_tensor(tensor: torch.Tensor, half: torch.dtype) -> Range:
     if tensor.dtype is not torch.float32:
         return Range.HALF
-    sizes = tensor.detach().abs().reshape(-1)
-    sizes = sizes[torch.isfinite(sizes) & (sizes > 0)]
-    if not sizes.numel():
+    magnitudes = tensor.detach().abs().reshape(-1)
+    magnitudes = magnitudes[torch.isfinite(magnitudes) & (magnitudes > 0)]
+    if not magnitudes.numel():
         return Range.HALF
-    return max(_of_number(float(sizes.max()), half), _of_number(float(sizes.min()), half))
+    return max(_of_number(float(magnitudes.max()), half), _of_number(float(magnitudes.min()), half))

@@ -1,11 +1,12 @@
 """Find the dependencies of a trace while user code runs.
 
-`recording` keeps the dependencies. These report to it: `hooks` (audit events), `loader` (imports), `wrappers` (readers
-below Python), `mappings` (files that the others missed) and `operators` (custom operators).
+`recording` stores the dependencies. Five modules report to it: `hooks` (audit events), `loader` (imports), `wrappers`
+(readers that are not written in Python), `mappings` (files that the other modules missed) and `operators` (custom
+operators).
 
-Not seen are: the network, the clock, other processes, reads in C, C++ and Rust by libraries that are not in
-``wrappers.READERS`` and unmap their files again, and edits inside installed distributions. A manifest declares such
-dependencies with ``source: {deps: […], env: […], cacheable: false}``.
+A trace does not notice the network, the clock, other processes, and edits inside installed distributions. It also misses
+files that C, C++ or Rust code of a library outside ``wrappers.READERS`` reads and unmaps again. A manifest declares
+such dependencies with ``source: {deps: […], env: […], cacheable: false}``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Discovery:
     def __init__(
         self, project: Path, source: Source, environment: Mapping[str, str], loaded: frozenset[str] = frozenset()
     ) -> None:
-        """`environment` are the variables that this process started with. `loaded` are the modules that it imported
+        """`environment` contains the variables that this process started with. `loaded` are the modules that it imported
         before torch: they are dependencies only if user code uses them."""
         self._project = project
         self._source = source
@@ -50,18 +51,18 @@ class Discovery:
         wrapping = Wrapping(self._recorder)
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         importing = Importing(self._recorder, roots, dict.fromkeys(READERS, wrapping.patch), self._loaded)
-        self._declared()
+        self._record_declared()
         mapped = mapped_files()
         # the order matters: the reader's wrapper of load_library is outside the operators' wrapper
-        parts = (self._operators, wrapping, importing)
-        for part in parts:
+        installers = (self._operators, wrapping, importing)
+        for part in installers:
             part.install()
         hooks.activate(self._recorder)
         try:
             yield
         finally:
             hooks.activate(None)
-            for part in reversed(parts):
+            for part in reversed(installers):
                 part.remove()
             for path in sorted(mapped_files() - mapped):
                 self._recorder.file(path)
@@ -92,10 +93,10 @@ class Discovery:
 
     @property
     def uncacheable(self) -> str | None:
-        """The reason why the result must not be kept; None if it may be kept."""
+        """The reason why the result must not be stored; None if it may be stored."""
         return "; ".join(self._recorder.reasons) or None
 
-    def _declared(self) -> None:
+    def _record_declared(self) -> None:
         for pattern in self._source.deps:
             patterns.add(pattern, self._project, self._recorder)
         for name in self._source.env:

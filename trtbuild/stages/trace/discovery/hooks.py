@@ -1,6 +1,6 @@
 """The audit hook: Python reports files that are opened, listed, linked and written.
 
-An audit hook cannot be removed. So one is installed for the process, and passes events to the active recorder.
+An audit hook cannot be removed. So one hook is installed once in the process. It passes events to the active recorder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LISTERS = ("importlib", "zipimport", "site.py", "linecache")
 
 
 def activate(recorder: Recorder | None) -> None:
-    """Send events to `recorder` from now on; None ends recording."""
+    """Send events to `recorder` from now on. None ends the recording."""
     global _active, _installed
     _active = recorder
     if recorder is not None and not _installed:
@@ -67,8 +67,8 @@ def _list(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
 
 
 def _listed_for_imports(places: Places) -> bool:
-    """Whether the import system asked for this list, judging by the nearest frame outside this package. For
-    ``pkgutil`` the caller of ``pkgutil`` decides: user code that imports all modules of a package depends on their list."""
+    """Whether the import system lists this directory, according to the nearest frame outside this package. For
+    ``pkgutil`` its caller counts, because user code that imports all modules of a package depends on their list."""
     frame: Any = sys._getframe(3)
     while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
         frame = frame.f_back
@@ -80,7 +80,7 @@ def _listed_for_imports(places: Places) -> bool:
 
 
 def _import(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
-    if arguments[1]:  # only extension modules come with their file
+    if arguments[1]:  # the event names a file only for extension modules
         recorder.file(arguments[1])
 
 

@@ -3,9 +3,9 @@
 Rules
 1. Every module of the user is compiled from the bytes that are hashed. ``.pyc`` files are neither read nor written:
    Python compares only sizes and whole seconds, so an edit of the same size within a second would run the old code.
-   This holds for every way to import, because it replaces the method that all loaders of source files share.
-2. The roots of the source are first on ``sys.path``. Files that an import of user code looked for and did not find,
-   there or in another directory of the user, are dependencies: such a file would be found first when it appears.
+   This applies to every way to import, because trtbuild replaces the method that all loaders of source files share.
+2. The roots of the source are first on ``sys.path``. An import of user code looks for files there and in other
+   directories of the user. A file that it did not find is a dependency, because the import would find it if it appeared.
 3. An import by installed or standard code prefers installed modules. So a project file with the name of a library's
    dependency changes nothing, and is not a dependency.
 4. A name that is not found at all is also recorded as an absent distribution of that name.
@@ -37,7 +37,7 @@ Patch = Callable[[ModuleType], None]
 
 
 class Importing:
-    """Installs and removes the rules above. `after` are functions to call on modules after they were loaded."""
+    """Installs and removes the rules above. `after`: the name of a module → a function to call on the loaded module."""
 
     def __init__(
         self, recorder: Recorder, roots: Iterable[str], after: dict[str, Patch], loaded: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Importing:
 
     def install(self) -> None:
         recorder = self._recorder
-        # the class that has get_code in its own namespace
+        # the class that defines get_code
         owner = next(c for c in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(c))
         original = owner.get_code  # type: ignore[attr-defined]
 
@@ -65,16 +65,16 @@ class Importing:
 
         owner.get_code = get_code  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(owner, "get_code", original))
-        kept_flag, kept_path = sys.dont_write_bytecode, list(sys.path)
+        old_flag, old_path = sys.dont_write_bytecode, list(sys.path)
         sys.dont_write_bytecode = True
         sys.path[:0] = self._roots
         sys.meta_path.insert(0, self._finder)
         importlib.invalidate_caches()
-        self._note_loaded()
+        self._record_loaded_imports()
 
         def restore() -> None:
-            sys.dont_write_bytecode = kept_flag
-            sys.path[:] = kept_path
+            sys.dont_write_bytecode = old_flag
+            sys.path[:] = old_path
             sys.meta_path.remove(self._finder)
 
         self._undo.append(restore)
@@ -83,25 +83,27 @@ class Importing:
         while self._undo:
             self._undo.pop()()
 
-    def _note_loaded(self) -> None:
+    def _record_loaded_imports(self) -> None:
         """Apply rule 5: the import of a loaded module does not call finders."""
         recorder, loaded, original = self._recorder, self._loaded, builtins.__import__
 
-        def noting(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        def recording_import(
+            name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+        ) -> Any:
             if level == 0 and name in loaded and isinstance(path := (globals or {}).get("__file__"), str):
                 with recorder.own():
                     if recorder.places.is_user(os.path.abspath(path)):
-                        found = getattr(sys.modules.get(name), "__file__", None)
-                        if isinstance(found, str):
-                            recorder.file(found)
+                        file = getattr(sys.modules.get(name), "__file__", None)
+                        if isinstance(file, str):
+                            recorder.file(file)
             return original(name, globals, locals, fromlist, level)
 
-        builtins.__import__ = noting
+        builtins.__import__ = recording_import
         self._undo.append(lambda: setattr(builtins, "__import__", original))
 
 
 class _Finder:
-    """The first finder on ``sys.meta_path``: asks the others, and records the names that they did not find."""
+    """The first finder on ``sys.meta_path``. It calls the other finders, and records the names that they did not find."""
 
     def __init__(self, recorder: Recorder, roots: Sequence[str], after: dict[str, Patch]) -> None:
         self._recorder = recorder
@@ -117,27 +119,29 @@ class _Finder:
             importer = self._recorder.places.of(_importer())
             by_user = importer.owner in ("user", "trtbuild")  # trtbuild imports the source's own module
             if path is None and not by_user:
-                spec = self._ask(name, None, target, [entry for entry in sys.path if not self._is_root(entry)])
+                spec = self._find_with_others(
+                    name, None, target, [entry for entry in sys.path if not self._is_root(entry)]
+                )
                 spec = spec or PathFinder.find_spec(name, [entry for entry in sys.path if self._is_root(entry)], target)
             else:
-                spec = self._ask(name, path, target, None)
+                spec = self._find_with_others(name, path, target, None)
             with self._recorder.own():
-                if by_user or (spec is None and path is None and _is_noted(importer)):
-                    self._missed(name, sys.path if path is None else path, spec, by_user)
+                if by_user or (spec is None and path is None and _misses_are_recorded(importer)):
+                    self._record_missed(name, sys.path if path is None else path, spec, by_user)
             if spec is not None and name in self._after:
                 _call_after(spec, self._after[name])
             return spec
         finally:
             self._local.busy = False
 
-    def _ask(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None, instead: list[str] | None
+    def _find_with_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None, system_path: list[str] | None
     ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
-            where = instead if instead is not None and finder is PathFinder else path
-            spec: ModuleSpec | None = finder.find_spec(name, where, target)
+            search_path = system_path if system_path is not None and finder is PathFinder else path
+            spec: ModuleSpec | None = finder.find_spec(name, search_path, target)
             if spec is not None:
                 return spec
         return None
@@ -145,11 +149,11 @@ class _Finder:
     def _is_root(self, entry: str) -> bool:
         return os.path.abspath(entry) in self._roots
 
-    def _missed(self, name: str, searched: Iterable[str], spec: ModuleSpec | None, by_user: bool) -> None:
+    def _record_missed(self, name: str, searched: Iterable[str], spec: ModuleSpec | None, by_user: bool) -> None:
         tail = name.rpartition(".")[2]
-        found = None if spec is None else spec.origin
-        if spec is not None and found in ("built-in", "frozen"):
-            return  # they are found before anything on the path
+        origin = None if spec is None else spec.origin
+        if spec is not None and origin in ("built-in", "frozen"):
+            return  # these modules are found before anything on the path
         if spec is None and "." not in name:
             self._recorder.distribution(normalized(name))
         if not by_user:
@@ -159,11 +163,11 @@ class _Finder:
             if directory == HOME and directory not in self._roots:
                 continue  # an editable install of trtbuild itself
             if not self._recorder.places.is_user(directory) and directory not in self._roots:
-                if found is not None and os.path.dirname(found) == directory:
+                if origin is not None and os.path.dirname(origin) == directory:
                     return
                 continue
-            for candidate in _candidates(directory, tail, found):
-                if found == candidate:
+            for candidate in _candidates(directory, tail, origin):
+                if origin == candidate:
                     return
                 self._recorder.file(candidate)
 
@@ -180,15 +184,15 @@ def _importer() -> str:
     return "<frozen>"
 
 
-def _is_noted(importer: Place) -> bool:
+def _misses_are_recorded(importer: Place) -> bool:
     """Whether names that an importer does not find are recorded. Those that Python and torch probe (``_winapi``,
     ``z3``) depend on their versions and the platform, which are in the key."""
     return importer.owner == "distribution" and importer.distribution != "torch"
 
 
 def _candidates(directory: str, tail: str, found: str | None) -> list[str]:
-    """The files that an import of `tail` looks for in a directory, in order (`FileFinder`). One file of a package
-    stands for all."""
+    """The files that an import of `tail` looks for in a directory, in order (`FileFinder`). Of a package, only one file
+    is in the list."""
     package = os.path.join(directory, tail)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
     source = package + ".py"

@@ -1,4 +1,4 @@
-"""Find files that are mapped into this process, for readers that raise no event and are not wrapped."""
+"""Find files that are mapped into this process. It finds the files of readers without audit events and wrappers."""
 
 from __future__ import annotations
 

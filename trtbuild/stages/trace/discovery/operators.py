@@ -1,8 +1,8 @@
 """Find the implementations of custom operators: the files or distributions that their digests cover.
 
 Rules
-1. Registrations of operators while user code runs are recorded: Python functions by their source files, libraries from
-   ``torch.ops.load_library`` or an import by their own file.
+1. Registrations of operators while user code runs are recorded. For a Python function its source file is recorded. For
+   a library that ``torch.ops.load_library`` or an import loads, the file of the library is recorded.
 2. An operator of an installed distribution is identified by the distribution's version.
 3. The digest covers whole files: any edit of the file that defines an operator changes it.
 4. An operator with an unknown implementation has no digest, and the trace is not cacheable.
@@ -35,25 +35,25 @@ class Operators:
 
     def install(self) -> None:
         library: Any = torch.library.Library
-        note = self._note
-        implement, load = library.impl, torch.ops.load_library
+        record_source = self._record_source
+        original_impl, original_load = library.impl, torch.ops.load_library
 
         def impl(self: Any, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
             name = op_name if isinstance(op_name, str) else op_name._schema.name
-            note(name if "::" in name else f"{self.ns}::{name}", fn)
-            return implement(self, op_name, fn, *args, **kwargs)
+            record_source(name if "::" in name else f"{self.ns}::{name}", fn)
+            return original_impl(self, op_name, fn, *args, **kwargs)
 
         def load_library(path: Any) -> Any:
             before = set(torch._C._dispatch_get_all_op_names())
-            found = load(path)
+            result = original_load(path)
             for name in set(torch._C._dispatch_get_all_op_names()) - before:
                 self._files.setdefault(name.split(".")[0], set()).add(str(path))
-            return found
+            return result
 
         library.impl = impl
         torch.ops.load_library = load_library
-        self._undo.append(lambda: setattr(library, "impl", implement))
-        self._undo.append(lambda: setattr(torch.ops, "load_library", load))
+        self._undo.append(lambda: setattr(library, "impl", original_impl))
+        self._undo.append(lambda: setattr(torch.ops, "load_library", original_load))
 
     def remove(self) -> None:
         while self._undo:
@@ -69,10 +69,10 @@ class Operators:
         namespace, operator = name.split(".")[:2]
         qualified = f"{namespace}::{operator}"
         files = set(self._files.get(qualified, ()))
-        defined: Any = torch._library.custom_ops.OPDEFS.get(qualified)
-        if defined is not None:
-            kernels = list(getattr(defined, "_backend_fns", {}).values())
-            for function in (defined._init_fn, getattr(defined, "_abstract_fn", None), *kernels):
+        definition: Any = torch._library.custom_ops.OPDEFS.get(qualified)
+        if definition is not None:
+            kernels = list(getattr(definition, "_backend_fns", {}).values())
+            for function in (definition._init_fn, getattr(definition, "_abstract_fn", None), *kernels):
                 files |= _source_of(function)
         parts = []
         for file in sorted(files):
@@ -90,7 +90,7 @@ class Operators:
             return UNKNOWN
         return hashlib.sha256("\n".join(sorted(set(parts))).encode()).hexdigest()
 
-    def _note(self, qualified: str, function: Any) -> None:
+    def _record_source(self, qualified: str, function: Any) -> None:
         self._files.setdefault(qualified.split(".")[0], set()).update(_source_of(function))
 
 

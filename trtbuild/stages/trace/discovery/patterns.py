@@ -25,7 +25,7 @@ def add(pattern: str, project: Path, recorder: Recorder) -> None:
 
 def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
     if not parts:
-        _whole(directory, recorder)
+        _record_all(directory, recorder)
         return
     head, rest = parts[0], parts[1:]
     if head == "**":
@@ -47,12 +47,12 @@ def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
             _expand(path, rest, recorder)
 
 
-def _whole(path: str, recorder: Recorder) -> None:
+def _record_all(path: str, recorder: Recorder) -> None:
     if not os.path.isdir(path):
         recorder.file(path)
         return
     for name in _entries(path, recorder):
-        _whole(os.path.join(path, name), recorder)
+        _record_all(os.path.join(path, name), recorder)
 
 
 def _entries(directory: str, recorder: Recorder) -> list[str]:

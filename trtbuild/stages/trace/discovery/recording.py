@@ -1,16 +1,17 @@
-"""Record the dependencies of user code in the order of first use, and check that they did not change meanwhile.
+"""Record the dependencies of user code in the order of first use, and check that they did not change during the trace.
 
 Rules
 1. A dependency is pinned at its first use: by size, times and inode, or by its digest. The digest is used if it is
    known, or if the file changed a moment ago (then its times cannot show another change). At the end all dependencies
-   are observed again. One that differs from its pin changed during the trace.
-2. A file that this process wrote before it read it is not a dependency. A file that it read first and then made or
-   overwrote cannot be recorded: such a trace is not cacheable. (A second trace, which finds the file, is.)
+   are observed again. A dependency that differs from its pin has changed during the trace.
+2. A file that this process wrote before it read it is not a dependency. If the process read a file first, and then
+   created or overwrote it, the trace is not cacheable. (A second trace, which finds the file, is cacheable.)
 3. Paths are posix, relative inside the project and absolute outside. A path through a symlink is recorded as it was
-   opened and as its target. A link that is read itself (``Path.resolve``) is a link dependency.
-4. The value of a variable is the one that this process started with, even if torch or the model has changed it since:
-   the next build compares the same. A variable that user code set before it read it is not a dependency, as in rule 2.
-5. A file of a distribution is recorded as the distribution. Files of Python, trtbuild and `places.IGNORED` are not
+   opened and as its target. If user code reads the link itself (``Path.resolve``), this is a link dependency.
+4. The recorded value of a variable is the value at the start of this process, even if torch or the model has changed it
+   since. The next build compares this value, too. As in rule 2, a variable that user code set before it read it is not
+   a dependency.
+5. For a file of a distribution, the distribution is recorded. Files of Python, trtbuild and `places.IGNORED` are not
    recorded.
 """
 
@@ -45,9 +46,9 @@ class Recorder:
     """Collects dependencies. Hooks call its methods from any thread, so they never raise."""
 
     def __init__(self, project: Path, places: Places, environment: Mapping[str, str]) -> None:
-        """`environment` are the variables that this process started with."""
+        """`environment` contains the variables that this process started with."""
         self.places = places
-        #: Reasons why the result must not be kept, in the order in which they were found.
+        #: Reasons why the result must not be stored, in the order in which they were found.
         self.reasons: list[str] = []
         self._project = os.fspath(project)
         self._environment = environment
@@ -61,7 +62,7 @@ class Recorder:
 
     @contextmanager
     def own(self) -> Iterator[bool]:
-        """Mark reads of the recording itself, which are not recorded. Yields False inside another `own`."""
+        """Mark reads by the recorder itself, which are not recorded. Yields False inside another `own`."""
         if getattr(self._local, "busy", False):
             yield False
             return
@@ -84,45 +85,45 @@ class Recorder:
         return os.path.abspath(path).startswith(self._project + os.sep)
 
     def file(self, path: Any, digest: str | None = None) -> None:
-        """Record that `path` was opened, imported or looked up, found or not. `digest` is that of the bytes that were
-        used."""
-        found = _absolute(path)
-        if found is None or (found in self._seen and digest is None):
+        """Record that `path` was opened, imported or looked up, whether it exists or not. `digest` is the digest of the
+        bytes that were used."""
+        absolute = _absolute(path)
+        if absolute is None or (absolute in self._seen and digest is None):
             return
-        self._seen.add(found)
-        for each in _with_target(found):
-            self._file(each, digest)
+        self._seen.add(absolute)
+        for each_path in _with_target(absolute):
+            self._file(each_path, digest)
 
     def directory(self, path: Any) -> None:
         """Record that the entries of `path` were listed."""
-        found = _absolute("." if path is None else path)
-        if found is None or f"listing {found}" in self._seen:
+        absolute = _absolute("." if path is None else path)
+        if absolute is None or f"listing {absolute}" in self._seen:
             return
-        self._seen.add(f"listing {found}")
-        for each in _with_target(found):
-            is_project = each == self._project
-            if self.places.of(each).owner == "user" and (is_project or not self._is_above(each)):
-                dependency = Dependency("listing", self.name(each))
-                self._pins.setdefault(dependency, listing(each, in_project=is_project))
+        self._seen.add(f"listing {absolute}")
+        for each_path in _with_target(absolute):
+            is_project = each_path == self._project
+            if self.places.of(each_path).owner == "user" and (is_project or not self._is_above(each_path)):
+                dependency = Dependency("listing", self.name(each_path))
+                self._pins.setdefault(dependency, listing(each_path, in_project=is_project))
 
     def link(self, path: Any) -> None:
         """Record a read of the symbolic link `path`, or a test whether it is a link."""
-        found = _absolute(path)
-        if found is None or f"link {found}" in self._seen:
+        absolute = _absolute(path)
+        if absolute is None or f"link {absolute}" in self._seen:
             return
-        self._seen.add(f"link {found}")
-        if found in self._written or self.places.of(found).owner != "user" or self._is_above(found):
+        self._seen.add(f"link {absolute}")
+        if absolute in self._written or self.places.of(absolute).owner != "user" or self._is_above(absolute):
             return
-        target = link(found, self._project)
+        target = link(absolute, self._project)
         if target != ABSENT:
-            self._pins.setdefault(Dependency("link", self.name(found)), target)
+            self._pins.setdefault(Dependency("link", self.name(absolute)), target)
 
     def wrote(self, path: Any) -> None:
-        """Record that this process wrote, made, renamed to or removed `path`."""
-        found = _absolute(path)
-        if found is not None:
-            self._written.add(found)
-            self._written.add(os.path.realpath(found))
+        """Record that this process wrote, created or removed `path`, or renamed a file to it."""
+        absolute = _absolute(path)
+        if absolute is not None:
+            self._written.add(absolute)
+            self._written.add(os.path.realpath(absolute))
 
     def distribution(self, name: str) -> None:
         """Record that an installed distribution was used or looked up, by its normalized name."""
@@ -133,15 +134,15 @@ class Recorder:
         """Record that a variable was read."""
         if name not in self._set and name not in PARENT_VARIABLES:
             value = self._environment.get(name)
-            seen = ABSENT if value is None else environment_digest(value)
-            self._pins.setdefault(Dependency("environment", name), seen)
+            observed = ABSENT if value is None else environment_digest(value)
+            self._pins.setdefault(Dependency("environment", name), observed)
 
     def environment_set(self, name: str) -> None:
         """Record that user code set or deleted a variable: later reads are not dependencies."""
         self._set.add(name)
 
     def refuse(self, reason: str) -> None:
-        """Record a reason why the result must not be kept."""
+        """Record a reason why the result must not be stored."""
         if reason not in self.reasons:
             self.reasons.append(reason)
 
@@ -156,15 +157,15 @@ class Recorder:
         found = []
         with self.own():
             for dependency, pin in self._pins.items():
-                seen = self._now(dependency, pin)
-                if seen is not None:
-                    found.append(Observation(dependency, seen))
+                state = self._observed_again(dependency, pin)
+                if state is not None:
+                    found.append(Observation(dependency, state))
         return tuple(found)
 
     def _file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)
         if place.distribution is not None and "-info" + os.sep not in path:
-            # a search for plugins reads the metadata of all distributions: that is not a use of them
+            # a search for plugins reads the metadata of all distributions, but does not use them
             self.distribution(place.distribution)
         if place.owner != "user" or self._is_above(path):
             return
@@ -178,11 +179,11 @@ class Recorder:
             self._pins[dependency] = digest
 
     def _is_above(self, path: str) -> bool:
-        """Whether `path` is the project or a directory above it. These exist in every trace, with another name on each
-        machine."""
+        """Whether `path` is the project or a directory above it. They exist in every trace, and their names differ
+        between machines."""
         return self._project == path or self._project.startswith(path.rstrip(os.sep) + os.sep)
 
-    def _now(self, dependency: Dependency, pin: Any) -> str | None:
+    def _observed_again(self, dependency: Dependency, pin: Any) -> str | None:
         path = os.path.join(self._project, dependency.name)
         if dependency.kind == "environment":
             return str(pin)
@@ -197,21 +198,21 @@ class Recorder:
                 return None
             raise _changed(f"the entries of {'the project' if dependency.name == '.' else dependency.name}")
         seen = observe(dependency, Path(self._project), file_digest)
-        mine = path in self._written or os.path.realpath(path) in self._written
+        is_written = path in self._written or os.path.realpath(path) in self._written
         if isinstance(pin, str):
             if seen == pin:
                 return pin
         elif _signature(path) == pin:
             return seen
-        if mine:
+        if is_written:
             self.refuse(f"the model's code writes to {dependency.name}, which it looked at before")
             return None
         raise _changed(dependency.name)
 
 
-def _changed(what: str) -> SourceError:
+def _changed(subject: str) -> SourceError:
     return SourceError(
-        f"{what} changed while the model was being traced; nothing was kept",
+        f"{subject} changed while the model was being traced; nothing was kept",
         code="changed-during-trace",
         hint="run it again",
     )

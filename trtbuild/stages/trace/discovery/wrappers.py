@@ -1,14 +1,14 @@
 """Wrap functions that read files without an audit event, while a trace is recorded.
 
 Rules
-1. ``os.stat``, ``lstat``, ``access`` and ``readlink`` (under ``os.path.exists``, ``Path.exists`` and the like):
-   recorded for calls by user code, and for all calls about files inside the project. Path resolution is not recorded,
-   except for the links that it follows.
+1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
+   inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these. Path resolution is not
+   recorded, except for the links that it follows.
 2. ``os.environ``: a variable is recorded when user code reads it. Reads by installed code (``HF_HOME``,
-   ``OMP_NUM_THREADS``) are not recorded, because they would differ between machines without an effect; ``source: {env:
-   […]}`` declares those that matter. Reads of `MACHINE_VARIABLES` by the standard library are not recorded either.
-   Reading all variables at once makes the trace uncacheable. A variable that installed code sets and user code reads is
-   a dependency: it may have been set only because it was missing.
+   ``OMP_NUM_THREADS``) are not recorded, because their values differ between machines without an effect. ``source: {env:
+   […]}`` declares variables that do have an effect. Reads of `MACHINE_VARIABLES` by the standard library are not
+   recorded either. Reading all variables at once makes the trace uncacheable. A variable that installed code sets and
+   user code reads is a dependency: installed code may have set it only because it was missing.
 3. Readers of files in C++ and Rust (`TORCH_READERS`, `READERS`): their path argument is a file dependency.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency on it, found or not.
 """
@@ -113,7 +113,7 @@ class Wrapping:
         try:
             setattr(target, name, value)
         except (AttributeError, TypeError):
-            return  # a type that cannot be changed: only the mappings can show its files
+            return  # a type that cannot be changed: only `mappings` can find the files that it reads
         self._undo.append(lambda: setattr(target, name, original) if own else delattr(target, name))
 
     def _reader(self, target: Any, name: str, position: int, keyword: str) -> None:
@@ -131,33 +131,33 @@ class Wrapping:
         if isinstance(target, type) and (
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
-            value = staticmethod(read)  # `original` is a bound method already
+            value = staticmethod(read)  # `original` is already a bound method
         self._set(target, name, value)
 
     def _recording_call(self, original: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:
         recorder = self._recorder
 
-        def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(path, int) and kwargs.get("dir_fd") is None:
                 with recorder.own() as outermost:
-                    if outermost and self._is_asked(path):
+                    if outermost and self._is_recorded(path):
                         recorder.file(path)
                     if outermost and not follow and self._follows(path):
                         recorder.link(path)
             return original(path, *args, **kwargs)
 
-        ask.__name__ = original.__name__
-        return ask
+        call.__name__ = original.__name__
+        return call
 
-    def _is_asked(self, path: Any) -> bool:
+    def _is_recorded(self, path: Any) -> bool:
         places = self._recorder.places
-        near: Any = sys._getframe(2)
-        if near.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
+        frame: Any = sys._getframe(2)
+        if frame.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
             return False
-        if near.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
+        if frame.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
             return False
-        who = caller(places)
-        if who is not None and places.is_user(who[0]):
+        user_frame = caller(places)
+        if user_frame is not None and places.is_user(user_frame[0]):
             return True
         try:
             return self._recorder.is_inside(os.fsdecode(path))
@@ -166,8 +166,8 @@ class Wrapping:
 
     def _follows(self, path: Any) -> bool:
         """Whether a followed link is recorded: user code follows it, or it is inside the project."""
-        who = caller(self._recorder.places)
-        if who is not None and self._recorder.places.is_user(who[0]):
+        user_frame = caller(self._recorder.places)
+        if user_frame is not None and self._recorder.places.is_user(user_frame[0]):
             return True
         try:
             name = os.fsdecode(path)
@@ -176,8 +176,8 @@ class Wrapping:
         return self._recorder.is_inside(name) and not name.startswith(sys.prefix + os.sep)
 
     def _environment(self) -> None:
-        recorder, kind = self._recorder, type(os.environ)
-        get, put, delete, iterate = kind.__getitem__, kind.__setitem__, kind.__delitem__, kind.__iter__
+        recorder, owner = self._recorder, type(os.environ)
+        get, put, delete, iterate = owner.__getitem__, owner.__setitem__, owner.__delitem__, owner.__iter__
 
         def read(self: Any, key: Any) -> str:
             with recorder.own() as outermost:
@@ -187,29 +187,36 @@ class Wrapping:
                         recorder.environment(name)
             return get(self, key)
 
-        def set_by(key: Any) -> None:
-            who = caller(recorder.places)
-            if isinstance(key, str | bytes) and who is not None and recorder.places.is_user(who[0]):
+        def record_change(key: Any) -> None:
+            frame = caller(recorder.places)
+            if isinstance(key, str | bytes) and frame is not None and recorder.places.is_user(frame[0]):
                 recorder.environment_set(os.fsdecode(key))
 
         def write(self: Any, key: Any, value: Any) -> None:
             put(self, key, value)
-            set_by(key)
+            record_change(key)
 
         def remove(self: Any, key: Any) -> None:
             delete(self, key)
-            set_by(key)
+            record_change(key)
 
-        def walk(self: Any) -> Any:
+        def iterate_all(self: Any) -> Any:
             with recorder.own() as outermost:
-                who = caller(recorder.places) if outermost else None
-                if who is not None and recorder.places.is_user(who[0]):
-                    name = recorder.name(who[0])
-                    recorder.refuse(f"{name}:{who[1]} reads all environment variables; read the ones you need by name")
+                frame = caller(recorder.places) if outermost else None
+                if frame is not None and recorder.places.is_user(frame[0]):
+                    name = recorder.name(frame[0])
+                    recorder.refuse(
+                        f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
+                    )
             yield from iterate(self)
 
-        for name, value in (("__getitem__", read), ("__setitem__", write), ("__delitem__", remove), ("__iter__", walk)):
-            self._set(kind, name, value)
+        for name, value in (
+            ("__getitem__", read),
+            ("__setitem__", write),
+            ("__delitem__", remove),
+            ("__iter__", iterate_all),
+        ):
+            self._set(owner, name, value)
 
     def _metadata(self) -> None:
         recorder, original = self._recorder, importlib.metadata.Distribution.from_name
@@ -226,8 +233,8 @@ class Wrapping:
 def _reads_variable(recorder: Recorder, name: str) -> bool:
     """Whether the current read comes from user code (rule 2)."""
     places = recorder.places
-    who = caller(places)
-    if who is None or not places.is_user(who[0]):
+    user_frame = caller(places)
+    if user_frame is None or not places.is_user(user_frame[0]):
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):
         return True

@@ -2,12 +2,12 @@
 ranges.
 
 Rules
-1. Two placeholders are never the same tensor, and unused weights and constants are removed.
+1. Each weight has one placeholder. Unused weights and constants are removed.
 2. The other inputs are in the manifest's order, so symbol k of the program is symbol k of the shape plan.
-3. An axis that the manifest declares dynamic is exactly ``multiple_of × symbol``, and a static one is its number. Any
-   other size from export is refused.
-4. The ranges of the symbols are the manifest's. (torch leaves out size 1 of a derived dim, and narrows ranges by its
-   guards; `proof` tries the sizes that this could hide.)
+3. An axis that the manifest declares dynamic is exactly ``multiple_of × symbol``, and a static axis is its number. Any
+   other size from export is rejected.
+4. The ranges of the symbols are the manifest's. (torch leaves out size 1 of a derived dim, and its guards narrow ranges.
+   `proof` tries the sizes that this could hide.)
 5. An output that is returned twice is one output.
 6. A split along a dynamic axis has no unused pieces (`pieces`).
 """
@@ -37,8 +37,9 @@ from trtbuild.stages.trace.job import TraceJob
 
 @dataclass
 class Arranged:
-    """`weights` are those of the program's weight inputs, in order; `outputs` has for each flat output of the module,
-    without constants, its number among the program's outputs. `module_weights` are all weights of the module."""
+    """A program in its final form. `weights` are the weights of its weight inputs, in order. `outputs` contains, for each
+    flat output of the module that is not a constant, its number among the program's outputs. `module_weights` are all
+    weights of the module."""
 
     program: Program
     weights: list[Weight]
@@ -56,7 +57,7 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     slice_used_pieces(graph)
     kinds = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     first: dict[int, torch.fx.Node] = {}
-    kept: list[tuple[torch.fx.Node, Weight]] = []
+    used_weights: list[tuple[torch.fx.Node, Weight]] = []
     constants: list[torch.fx.Node] = []
     weight_nodes = program.weight_nodes
     inputs = [program.input_nodes[position] for position in order]
@@ -74,41 +75,41 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
             node.replace_all_uses_with(first[id(weight)])
             continue
         first[id(weight)] = node
-        kept.append((node, weight))
-    kept = [(node, weight) for node, weight in kept if node.users]
+        used_weights.append((node, weight))
+    used_weights = [(node, weight) for node, weight in used_weights if node.users]
     constants = [node for node in constants if node.users]
-    wanted = [*(node for node, _ in kept), *constants, *inputs]
+    placeholders = [*(node for node, _ in used_weights), *constants, *inputs]
     for node in program.placeholders:
-        if node not in wanted:
+        if node not in placeholders:
             graph.erase_node(node)
     anchor = next(node for node in graph.nodes if node.op != "placeholder")
-    for node in wanted:
+    for node in placeholders:
         anchor.prepend(node)
     (output,) = (node for node in graph.nodes if node.op == "output")
     flat = list(output.args[0])
     unique = list(dict.fromkeys(flat))
     output.args = (tuple(unique),)
-    specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in kept]
+    specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in used_weights]
     specs += [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), kinds[n.name].target) for n in constants]
     specs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in inputs]
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in unique]
     used = {str(kinds[node.name].target) for node in constants}
-    held = {name: value for name, value in program.exported.constants.items() if name in used}
+    constant_values = {name: value for name, value in program.exported.constants.items() if name in used}
     ranges = dict(program.exported.range_constraints)
     module = program.exported.graph_module
-    program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
+    program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
     ranges = _declared_ranges(program, job)
-    program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
-    return Arranged(program, [weight for _, weight in kept], [unique.index(node) for node in flat], weights)
+    program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
+    return Arranged(program, [weight for _, weight in used_weights], [unique.index(node) for node in flat], weights)
 
 
 def _tensors(exported: ExportedProgram) -> dict[str, torch.Tensor]:
-    found = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
-    return found | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
+    return tensors | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
 
 
 def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
-    """For each of the manifest's inputs, its position among the program's."""
+    """For each of the manifest's inputs, its position among the program's inputs."""
     spec = exported.call_spec.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     positional = iter(args)
@@ -138,18 +139,19 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
                 **job.place(f"inputs.{entry.name}"),
             )
         for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
-            found = symbols.expression(size)
-            if found == _expected(axis, job):
+            traced_size = symbols.expression(size)
+            if traced_size == _expected(axis, job):
                 continue
             if isinstance(axis, SymbolAxis):
-                what = f"{describe(plan, job.inputs, axis.symbol)} is declared dynamic, but the traced program has "
-                what += f"{found if isinstance(found, int) else json_like(found)} there"
+                problem = f"{describe(plan, job.inputs, axis.symbol)} is declared dynamic, but the traced program has "
+                problem += f"{traced_size if isinstance(traced_size, int) else json_like(traced_size)} there"
                 hint = f"make it static: write one size as min, opt and max of {entry.name}.{number} in every profile"
                 path = f"dims.{plan.symbols[axis.symbol].name}"
             else:
-                what = f"{entry.name}.{number} is {axis} in the manifest and {json_like(found)} in the traced program"
+                problem = f"{entry.name}.{number} is {axis} in the manifest and "
+                problem += f"{json_like(traced_size)} in the traced program"
                 hint, path = "write the size that the model takes", ""
-            raise SourceError(what, code="constraint", hint=hint, **job.place(path, f"inputs.{entry.name}"))
+            raise SourceError(problem, code="constraint", hint=hint, **job.place(path, f"inputs.{entry.name}"))
     ranges = {
         key: bounds
         for key, bounds in program.exported.range_constraints.items()

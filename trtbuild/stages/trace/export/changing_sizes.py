@@ -1,11 +1,12 @@
-"""Sizes that do not follow from the symbols alone.
+"""Find sizes that do not follow from the symbols alone.
 
-Some operators do another thing where a size is 1: ``squeeze`` takes an axis out there, and leaves it in everywhere else.
-torch.export takes every dynamic size to be 2 or more, so the traced program says what holds there, and eager and program
-agree at size 1, where both give another rank than the program says. No engine, and no package, can have such an output.
+Some operators behave differently where a size is 1: ``squeeze`` removes an axis of size 1, and keeps every other axis.
+torch.export assumes that every dynamic size is 2 or more, so the traced program declares the shapes for these sizes. At
+size 1 the model and the program return equal tensors, but their rank is not the declared one. An engine or a package
+cannot have such an output.
 
-To torch.export an axis of 1..2 is the number 2. So it does not say that two such axes must be equal if a model adds them.
-If one is 1 and the other 2, PyTorch broadcasts, and the sizes in the program are wrong.
+torch.export treats an axis of 1..2 as the number 2. So if a model adds two such axes, it does not report that they must
+be equal. If one axis is 1 and the other is 2, PyTorch broadcasts, and the sizes in the program are wrong.
 """
 
 from __future__ import annotations
@@ -26,39 +27,41 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 def changing_size(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
-    """Return the error of a model whose sizes are not those of `program` at an end of a range or between; None if all are
-    right. `raw` still has its stack traces."""
+    """Compare the model's sizes with those of `program` at the ends of the ranges and between them. Returns the error if
+    they differ, None otherwise. `raw` still has its stack traces."""
     units = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // unit for size, unit in zip(point, units, strict=True)] for point in job.points]
-    found = difference(program, points_of(program, points), ranks_may_differ=True)
+    wrong = difference(program, points_of(program, points), ranks_may_differ=True)
     unequal = _unequal_axes(program, job)
     if unequal is not None:
-        found, one, other = unequal
-        both = [*places_of(job.shapes, job.inputs, one), *places_of(job.shapes, job.inputs, other)]
+        wrong, first, second = unequal
+        plan, inputs = job.shapes, job.inputs
+        all_places = [*places_of(plan, inputs, first), *places_of(plan, inputs, second)]
         return SourceError(
-            f"{describe(job.shapes, job.inputs, other)} must always be as long as {describe(job.shapes, job.inputs, one)}, "
+            f"{describe(plan, inputs, second)} must always be as long as {describe(plan, inputs, first)}, "
             "but they are declared as two dims",
             code="constraint",
-            hint=f"name one dim for all places: dims: {{{job.shapes.symbols[one].name}: {{at: [{', '.join(both)}]}}}}",
-            **_place(found, raw, job, frames),
+            hint=f"name one dim for all places: dims: {{{plan.symbols[first].name}: {{at: [{', '.join(all_places)}]}}}}",
+            **_place(wrong, raw, job, frames),
         )
-    if found is None:
+    if wrong is None:
         return None
-    sizes = [number * unit for number, unit in zip(found.point.values(), units, strict=True)]
+    sizes = [number * unit for number, unit in zip(wrong.point.values(), units, strict=True)]
     shown = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(job.shapes.symbols, sizes, strict=True))
-    what = "the traced program has the model's sizes at a part of the declared range only"
-    if not found.only_sizes:
-        what = "an output of the model has other axes at some sizes than at others"
+    summary = "the traced program has the model's sizes at a part of the declared range only"
+    if not wrong.only_sizes:
+        summary = "an output of the model has other axes at some sizes than at others"
     return SourceError(
-        f"{what}: with {shown}, {found}",
-        code="changing-size" if found.only_sizes else "changing-rank",
-        hint=_hint(found, sizes),
-        **_place(found, raw, job, frames),
+        f"{summary}: with {shown}, {wrong}",
+        code="changing-size" if wrong.only_sizes else "changing-rank",
+        hint=_hint(wrong, sizes),
+        **_place(wrong, raw, job, frames),
     )
 
 
 def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int] | None:
-    """Two symbols of 1..2 that must be equal, and before them the first value that has other sizes where they differ."""
+    """Find two symbols of 1..2 that must be equal. Returns the first value whose sizes are wrong where the symbols
+    differ, and then the two symbols."""
     symbols = job.shapes.symbols
     two = [number for number, symbol in enumerate(symbols) if symbol.max == 2 * symbol.multiple_of]
 

@@ -1,9 +1,9 @@
-"""Refuse models that torch.export would change without an error.
+"""Reject models that torch.export would change without an error.
 
 1. A module in training mode gives another program than the deployed model.
 2. A mutated buffer or input is lost: engines write nothing back.
 3. A random operator gives other numbers in every run, and in TensorRT.
-4. Outputs are tensors; None and plain constants may stand in the output structure; sizes may not.
+4. Outputs are tensors. The output structure may also contain None and plain constants, but no sizes.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _NAMED = 4
 def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
     """Raise SourceError if any module of `module` is in training mode.
 
-    Every module counts: it is not known which ones behave differently in training, and ``.eval()`` on the model costs
-    nothing. `place` is the place where the module is made.
+    Every module counts, because trtbuild does not know which modules behave differently in training. ``.eval()`` on the
+    model costs nothing. `place` is the place where the module is created.
     """
-    names = [name for name, inner in module.named_modules() if inner.training]
+    names = [name for name, submodule in module.named_modules() if submodule.training]
     if not names:
         return
     if "" in names:
-        what = f"the model ({type(module).__name__}) is in training mode"
+        problem = f"the model ({type(module).__name__}) is in training mode"
     else:
         listed = ", ".join(f"{name} ({type(module.get_submodule(name)).__name__})" for name in names[:_NAMED])
         count = "a module" if len(names) == 1 else f"{len(names)} modules"
-        what = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
-        what += ", …" if names[_NAMED:] else ""
+        problem = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
+        problem += ", …" if names[_NAMED:] else ""
     hint = "call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed"
     if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
-        what += ", as is every .module() of an exported program"
+        problem += ", as is every .module() of an exported program"
         hint = "name the file of torch.export.save instead: `source: {exported_program: FILE}`"
     raise SourceError(
-        what,
+        problem,
         code="training-mode",
         hint=hint,
         **(place or job.place("source")),
@@ -69,7 +69,7 @@ def refuse_mutation(
 
 
 def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None = None) -> SourceError:
-    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``; `place` is the
+    """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``. `place` is the
     place of the write, if it is known."""
     if kind == "input":
         return SourceError(
@@ -91,18 +91,18 @@ def _write_to(name: str, raw: ExportedProgram | None, frames: Frames | None) -> 
     if raw is None or frames is None:
         return {}
     specs = raw.graph_signature.input_specs
-    held = {spec.arg.name for spec in specs if name in (spec.target, spec.arg.name)}
+    views = {spec.arg.name for spec in specs if name in (spec.target, spec.arg.name)}
     for node in raw.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
             continue
         source = node.all_input_nodes[0]
-        if source.name not in held:
+        if source.name not in views:
             continue
         if node.target._schema.is_mutable:
-            found = frames.in_stack_trace(node.meta.get("stack_trace"))
-            return {"file": found[0], "line": found[1]} if found else {}
+            place = frames.in_stack_trace(node.meta.get("stack_trace"))
+            return {"file": place[0], "line": place[1]} if place else {}
         if node.target.is_view:
-            held.add(node.name)
+            views.add(node.name)
     return {}
 
 
@@ -129,10 +129,10 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
 
 
 def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
-    """Raise SourceError if an output is a size, or no output is a tensor. `place` is that of the model's forward."""
+    """Raise SourceError if an output is a size, or no output is a tensor. `place` is the place of the model's forward."""
     tensors = 0
-    user = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
-    for number, spec in enumerate(user):
+    user_outputs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    for number, spec in enumerate(user_outputs):
         if isinstance(spec.arg, ConstantArgument):
             continue
         if isinstance(spec.arg, TensorArgument):
@@ -171,9 +171,9 @@ def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
 
 def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
     """Yield every call of a graph and of the graphs nested in it."""
-    for inner in module.modules():
-        if isinstance(inner, torch.fx.GraphModule):
-            yield from (node for node in inner.graph.nodes if node.op == "call_function")
+    for submodule in module.modules():
+        if isinstance(submodule, torch.fx.GraphModule):
+            yield from (node for node in submodule.graph.nodes if node.op == "call_function")
 
 
 def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

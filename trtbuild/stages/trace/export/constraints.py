@@ -47,35 +47,35 @@ def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
 
 def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[Violation]:
     """All violations in torch's message; empty if the message has no known form."""
-    found: list[Violation] = []
+    result: list[Violation] = []
     _, _, suggestions = message.partition("Suggested fixes:")
     for line in suggestions.splitlines():
         match = re.fullmatch(r"\s*trtdim(\d+) = (.+?)\s*", line)
         if match and int(match[1]) < len(plan.symbols):
-            found.append(_suggestion(int(match[1]), match[2], plan, inputs))
-    if found:
-        return found
+            result.append(_suggestion(int(match[1]), match[2], plan, inputs))
+    if result:
+        return result
     for line in message.splitlines():
         match = re.match(r"\s*- .*?\btrtdim(\d+)\b", line)
         if match and int(match[1]) < len(plan.symbols):
             symbol = int(match[1])
-            fixed = re.search(r"specialized it to be a constant \((\d+)\)", line)
-            if fixed:  # a derived dim: the message has the size itself, and no suggestion
-                found.append(_fixed(symbol, int(fixed[1]), plan, inputs))
+            constant = re.search(r"specialized it to be a constant \((\d+)\)", line)
+            if constant:  # a derived dim: the message has the size itself, and no suggestion
+                result.append(_fixed(symbol, int(constant[1]), plan, inputs))
                 continue
             reason = _reason(line, plan, inputs)
-            found.append(
+            result.append(
                 Violation(
                     f"{describe(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
                     _static_hint(plan, inputs, symbol, None),
                     _path(plan, inputs, symbol),
                 )
             )
-    return found
+    return result
 
 
 def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
-    what = describe(plan, inputs, symbol)
+    dim = describe(plan, inputs, symbol)
     places = places_of(plan, inputs, symbol)
     unit = plan.symbols[symbol].multiple_of
     name = plan.symbols[symbol].name
@@ -86,37 +86,37 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
     if match:
         step = int(match[1]) * unit
         return Violation(
-            f"{what} may have any size that is a multiple of {unit}, but the model needs a multiple of {step}"
+            f"{dim} may have any size that is a multiple of {unit}, but the model needs a multiple of {step}"
             if unit > 1
-            else f"{what} may have any size, but the model needs a multiple of {step}",
+            else f"{dim} may have any size, but the model needs a multiple of {step}",
             f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}",
             path,
         )
     match = re.fullmatch(r"trtdim(\d+)", fix)
     if match and int(match[1]) < len(plan.symbols):
-        other = int(match[1])
-        both = [*places_of(plan, inputs, other), *places]
-        shared = plan.symbols[other].name
+        other_symbol = int(match[1])
+        all_places = [*places_of(plan, inputs, other_symbol), *places]
+        shared = plan.symbols[other_symbol].name
         return Violation(
-            f"{what} must always be as long as {describe(plan, inputs, other)}, but they are declared as two dims",
-            f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(both)}]}}}}",
+            f"{dim} must always be as long as {describe(plan, inputs, other_symbol)}, but they are declared as two dims",
+            f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(all_places)}]}}}}",
             path,
         )
     match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fix)
     if match:
         low = int(match[1]) * unit if match[1] else None
         high = int(match[2]) * unit if match[2] else None
-        wanted = " and ".join([f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None))
+        bounds = " and ".join([f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None))
         declared = plan.symbols[symbol]
         return Violation(
-            f"{what} is declared {declared.min}..{declared.max}, but the model needs {wanted}",
-            f"change the profiles so that {places[0]} is {wanted}; a branch on this size in the model can be two models, "
+            f"{dim} is declared {declared.min}..{declared.max}, but the model needs {bounds}",
+            f"change the profiles so that {places[0]} is {bounds}; a branch on this size in the model can be two models, "
             "each with its own profiles",
             path,
         )
     relation = _named(fix, plan, inputs)
     return Violation(
-        f"{what} must always be {relation}, but it is declared as a separate dim",
+        f"{dim} must always be {relation}, but it is declared as a separate dim",
         f"a manifest cannot express this relation: derive {places[0]}'s size inside the model, or make it static "
         f"(the same min, opt and max in all profiles)",
         path,

@@ -1,14 +1,14 @@
-"""Compute the result of ``run_decompositions({})`` for a program without writes, and avoid the retrace (1 s and more).
+"""Compute the result of ``run_decompositions({})`` for a program without writes. This avoids the retrace (1 s and more).
 
 Export leaves few operators that a retrace changes: composite ones that may return their input (reshape, flatten,
 dropout, to, chunk). Each is replaced with the operators that torch decomposes it into.
 
 Rules
-1. In doubt the program is retraced: for operators whose schema allows writes, nested graphs, operators that copy or
-   return their input because of autograd, assertions of values, sizes that no node computes, and strides that export
-   left open.
+1. In doubt the program is retraced. This happens for operators whose schema allows writes, nested graphs, operators that
+   copy or return their input because of autograd, assertions of values, sizes that no node computes, and strides that
+   export left open.
 2. torch decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
-3. The given program is not changed.
+3. The program that the caller passes is not changed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Doubt(Exception):
 def decomposed(raw: ExportedProgram) -> ExportedProgram | None:
     """Return a functionalized copy of `raw`; None if it needs a retrace."""
     with contextlib.suppress(Exception):  # the retrace raises the error again
-        return _Copy(raw).program()
+        return _GraphCopy(raw).program()
     return None
 
 
@@ -62,14 +62,14 @@ def is_composite(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
 
 
-class _Copy:
+class _GraphCopy:
     """A copy of a graph under construction."""
 
     def __init__(self, raw: ExportedProgram) -> None:
         self._raw = raw
         self._graph = torch.fx.Graph()
         #: Node of the old graph → its copy: a node, or a list of nodes.
-        self._made: dict[torch.fx.Node, Any] = {}
+        self._copies: dict[torch.fx.Node, Any] = {}
         #: Expression of a size → the node that computes it.
         self._sizes: dict[Any, torch.fx.Node] = {}
 
@@ -91,7 +91,9 @@ class _Copy:
                 raise _Doubt
         self._graph.eliminate_dead_code()
         names = {
-            node.name: TensorArgument(name=made.name) for node, made in self._made.items() if node.op == "placeholder"
+            node.name: TensorArgument(name=copied.name)
+            for node, copied in self._copies.items()
+            if node.op == "placeholder"
         }
         inputs = [
             spec if isinstance(spec.arg, ConstantArgument) else replace(spec, arg=names[spec.arg.name])
@@ -120,23 +122,23 @@ class _Copy:
         )
 
     def _mapped(self, value: Any) -> Any:
-        return torch.fx.node.map_arg(value, lambda node: self._made[node])
+        return torch.fx.node.map_arg(value, lambda node: self._copies[node])
 
     def _add(self, node: torch.fx.Node) -> None:
         if isinstance(node.meta.get("val"), torch.Tensor) and _has_odd_strides(node.meta["val"]):
             raise _Doubt
-        copy = self._made[node] = self._graph.node_copy(node, lambda old: self._made[old])
-        self._know(copy)
+        copy = self._copies[node] = self._graph.node_copy(node, lambda old: self._copies[old])
+        self._remember_size(copy)
 
-    def _know(self, node: torch.fx.Node) -> None:
+    def _remember_size(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
         if isinstance(value, _SCALARS):
             self._sizes.setdefault(value.node.expr, node)
 
     def _call(self, node: torch.fx.Node) -> None:
         target = node.target
-        if target is operator.getitem and isinstance(self._made[node.args[0]], list | tuple):
-            self._made[node] = self._made[node.args[0]][node.args[1]]
+        if target is operator.getitem and isinstance(self._copies[node.args[0]], list | tuple):
+            self._copies[node] = self._copies[node.args[0]][node.args[1]]
             return
         if target is _aten._assert_tensor_metadata.default:
             self._assertion(node)
@@ -146,22 +148,25 @@ class _Copy:
         if "val" not in node.meta:
             raise _Doubt
         if is_composite(target):
-            self._made[node] = self._pieces(node)
+            self._copies[node] = self._parts_of(node)
         else:
             self._add(node)
 
     def _assertion(self, node: torch.fx.Node) -> None:
         """Copy an assertion on a tensor in the form of a retrace, with keywords only where they are needed."""
-        told = {**dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)), **node.kwargs}
-        by_place = [a.name for a in node.target._schema.arguments if not a.kwarg_only]
-        while told.get(by_place[-1]) is None:
-            by_place.pop()
-        args = tuple(self._mapped(told.pop(name, None)) for name in by_place)
-        kwargs = {name: self._mapped(value) for name, value in told.items() if value is not None}
-        self._made[node] = made = self._graph.call_function(node.target, args, kwargs)
-        made.meta = dict(node.meta)
+        arguments = {
+            **dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)),
+            **node.kwargs,
+        }
+        positional = [a.name for a in node.target._schema.arguments if not a.kwarg_only]
+        while arguments.get(positional[-1]) is None:
+            positional.pop()
+        args = tuple(self._mapped(arguments.pop(name, None)) for name in positional)
+        kwargs = {name: self._mapped(value) for name, value in arguments.items() if value is not None}
+        self._copies[node] = copied = self._graph.call_function(node.target, args, kwargs)
+        copied.meta = dict(node.meta)
 
-    def _pieces(self, node: torch.fx.Node) -> Any:
+    def _parts_of(self, node: torch.fx.Node) -> Any:
         """Copy a composite operator as its parts (rule 2). Returns the copy of its result."""
         tensors: dict[int, torch.fx.Node] = {}
 
@@ -169,7 +174,7 @@ class _Copy:
             value = argument.meta["val"]
             if (
                 isinstance(value, torch.Tensor)
-                and tensors.setdefault(id(value), self._made[argument]) is not self._made[argument]
+                and tensors.setdefault(id(value), self._copies[argument]) is not self._copies[argument]
             ):
                 raise _Doubt
             return value
@@ -180,13 +185,13 @@ class _Copy:
             result = node.target.decompose(*args, **kwargs)
         if result is NotImplemented:
             raise _Doubt
-        for function, call_args, call_kwargs, found in calls.seen:
+        for function, call_args, call_kwargs, output in calls.seen:
             mapped = pytree.tree_map(lambda leaf: self._operand(leaf, tensors), (call_args, call_kwargs))
-            call = self._new(function, mapped[0], mapped[1], node, found)
-            if isinstance(found, torch.Tensor):
-                tensors[id(found)] = call
+            call = self._new(function, mapped[0], mapped[1], node, output)
+            if isinstance(output, torch.Tensor):
+                tensors[id(output)] = call
                 continue
-            for number, part in enumerate(found):
+            for number, part in enumerate(output):
                 tensors[id(part)] = self._new(operator.getitem, (call, number), {}, node, part)
         return pytree.tree_map(lambda leaf: self._operand(leaf, tensors), result)
 
@@ -211,25 +216,25 @@ class _Copy:
             for node, axis, length in axes:
                 if isinstance(length, torch.SymInt) and length.node.expr == expression:
                     with self._graph.inserting_after(self._last_input()):
-                        made = self._graph.call_function(_aten.sym_size.int, (node, axis))
-                    made.meta = {"val": length, "nn_module_stack": {_NO_MODULE: (_NO_MODULE, _NO_MODULE)}}
-                    self._know(made)
+                        new_node = self._graph.call_function(_aten.sym_size.int, (node, axis))
+                    new_node.meta = {"val": length, "nn_module_stack": {_NO_MODULE: (_NO_MODULE, _NO_MODULE)}}
+                    self._remember_size(new_node)
                     break
             else:
                 raise _Doubt
         return self._sizes[expression]
 
     def _last_input(self) -> torch.fx.Node:
-        """The last node of the inputs and their sizes, which come first in a retrace."""
+        """The last of the nodes for inputs and their sizes. These nodes are the first ones of a retraced graph."""
         nodes = itertools.takewhile(_is_input, self._graph.nodes)
         return deque(nodes, maxlen=1).pop()
 
     def _new(
         self, target: Callable[..., Any], args: Any, kwargs: Any, origin: torch.fx.Node, value: Any
     ) -> torch.fx.Node:
-        made = self._graph.call_function(target, args, kwargs)
-        made.meta = {**origin.meta, "val": value}
-        return made
+        new_node = self._graph.call_function(target, args, kwargs)
+        new_node.meta = {**origin.meta, "val": value}
+        return new_node
 
 
 class _Calls(TorchDispatchMode):
@@ -258,7 +263,7 @@ class _Calls(TorchDispatchMode):
 
 
 def _has_odd_strides(tensor: torch.Tensor) -> bool:
-    """Whether a stride is the minimum or maximum of two expressions: a retrace would find out which one."""
+    """Whether a stride is the minimum or maximum of two expressions. A retrace would decide which of the two it is."""
     return any(isinstance(stride, torch.SymInt) and stride.node.expr.has(Min, Max) for stride in tensor.stride())
 
 

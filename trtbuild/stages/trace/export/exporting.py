@@ -4,8 +4,8 @@ Rules
 1. All Dims are named, over the union of the profiles' ranges; ``Dim.AUTO`` would drop guards. A ``multiple_of`` is a
    derived dim.
 2. A symbol at several axes is one Dim.
-3. The result is functionalized (``run_decompositions({})``, or `decomposing`): only then are in-place writes to views
-   gone, and mutated buffers visible.
+3. The result is functionalized (``run_decompositions({})``, or `decomposing`). This removes in-place writes to views,
+   and makes mutated buffers visible.
 4. The guards that export does not report are returned (`Exported.guards`). They are about derived dims, relations
    between dims, and sizes that are assumed not to be 1. `proof` tries the sizes that break them.
 5. torch assumes that every dynamic size is 2 or more, so it replaces a dim whose range ends at 2 by a number. Such a
@@ -96,22 +96,22 @@ def _export(
 
 
 def dims_of(plan: ShapePlan, least: int = 0) -> list[Any]:
-    """Make one torch Dim for each symbol (a derived one for ``multiple_of``). A range ends at `least` units or
+    """Make one torch Dim for each symbol (a derived Dim for ``multiple_of``). A range ends at `least` units or
     later."""
-    found = []
+    dims = []
     for number, symbol in enumerate(plan.symbols):
         unit = symbol.multiple_of
         dim = Dim(torch_name(number), min=symbol.min // unit, max=max(symbol.max // unit, least))
-        found.append(unit * dim if unit > 1 else dim)
-    return found
+        dims.append(unit * dim if unit > 1 else dim)
+    return dims
 
 
 def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return `kwargs` in the order that torch.export needs (rule 6)."""
     if not isinstance(module, torch.fx.GraphModule):
         return kwargs
-    places = {name: number for number, name in enumerate(signature.parameters)}
-    return {name: kwargs[name] for name in sorted(kwargs, key=lambda name: places.get(name, len(places)))}
+    positions = {name: number for number, name in enumerate(signature.parameters)}
+    return {name: kwargs[name] for name in sorted(kwargs, key=lambda name: positions.get(name, len(positions)))}
 
 
 def _dynamic_shapes(
@@ -129,17 +129,17 @@ def _dynamic_shapes(
 
 
 def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Raise the error of the model itself at the example, if it fails there. Its text has numbers instead of
+    """Raise the error of the model itself if the model fails at the example. Its text has numbers instead of
     symbols."""
     shapes = job.shapes.example
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
     try:
         module(*args, **kwargs)
     except (Exception, SystemExit) as error:
-        shown = ", ".join(f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, shapes, strict=True))
+        shapes_text = ", ".join(f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, shapes, strict=True))
         frames.raise_from(
             error,
-            f"the model itself fails at the example shapes: {shown}",
+            f"the model itself fails at the example shapes: {shapes_text}",
             code="eager",
             hint=shape_advice(
                 error,

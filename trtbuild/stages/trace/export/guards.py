@@ -1,10 +1,10 @@
 """Find sizes inside the declared ranges at which a guard of torch.export does not hold.
 
-torch.export reports a guard on one named dim that fails inside its range. It does not report three kinds, which were
-found by experiment (torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations
-between two dims (``h <= w``), and sizes that it assumes not to be 1. The program's guards contain them. Each is
-evaluated over the ranges, and `proof` tries the sizes that break it: if model and program agree there, too, nothing was
-lost.
+torch.export reports a guard on one named dim that fails inside its range. It does not report three kinds of guards
+(found by experiment, torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations
+between two dims (``h <= w``), and sizes that it assumes not to be 1. The program's guards contain these. Each guard is
+evaluated over the ranges, and `proof` tries the sizes at which it fails. If model and program agree there, too, the
+guard does no harm.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def guesses(
 ) -> list[Guess]:
     """Find sizes that break guards. `arguments` are the arguments of forward, with the number of the manifest's input
     instead of each tensor. A guard that one of `points` or an earlier guess breaks needs no further guess."""
-    found: list[Guess] = []
+    results: list[Guess] = []
     tried = list(points)
     for code in guards:
         guard = _Guard.read(code, arguments, plan, inputs)
@@ -60,11 +60,11 @@ def guesses(
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
-            found.append(Guess(tuple(sizes), guard.text, guard.hint()))
+            results.append(Guess(tuple(sizes), guard.text, guard.hint()))
             tried.append(tuple(sizes))
-        if len(found) >= _GUESSES:
+        if len(results) >= _GUESSES:
             break
-    return found
+    return results
 
 
 class _Guard:
@@ -82,7 +82,7 @@ class _Guard:
 
     @classmethod
     def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> _Guard | None:
-        """Parse a guard; None if it is about something else than sizes of inputs."""
+        """Parse a guard; None if it is not about the sizes of inputs."""
         reader = _SizeReader(arguments, plan, inputs)
         try:
             tree = reader.visit(ast.parse(code.strip(), mode="eval"))
@@ -111,27 +111,27 @@ class _Guard:
             return False
 
     def failing(self) -> list[tuple[int, ...]]:
-        """Sizes at which it fails, smallest first; from a sample if there are too many sizes."""
-        share = max(2, int(_TRIED ** (1 / len(self.symbols))))
-        ranges = [_sample(self._plan.symbols[symbol], share) for symbol in self.symbols]
+        """Sizes at which the guard fails, smallest first. They are a sample if there are too many sizes."""
+        sizes_per_symbol = max(2, int(_TRIED ** (1 / len(self.symbols))))
+        ranges = [_sample(self._plan.symbols[symbol], sizes_per_symbol) for symbol in self.symbols]
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
-        """The manifest text with which it always holds, if one dim is enough; otherwise None."""
+        """The manifest text with which the guard always holds, if it is about one dim only; otherwise None."""
         if len(self.symbols) != 1:
             return None
         (number,) = self.symbols
         symbol = self._plan.symbols[number]
         sizes = _sample(symbol, _TRIED)
-        good = [size for size in sizes if self.holds([size])]
-        if not good:
+        holding = [size for size in sizes if self.holds([size])]
+        if not holding:
             return None
-        step = math.gcd(*good)
+        step = math.gcd(*holding)
         places = places_of(self._plan, self._inputs, number)
-        if step > symbol.multiple_of and all(size in set(good) for size in sizes if size % step == 0):
+        if step > symbol.multiple_of and all(size in set(holding) for size in sizes if size % step == 0):
             return f"write dims: {{{symbol.name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}"
-        if all(size in set(good) for size in sizes if good[0] <= size <= good[-1]):
-            return f"change the profiles so that {places[0]} is at least {good[0]} and at most {good[-1]}"
+        if all(size in set(holding) for size in sizes if holding[0] <= size <= holding[-1]):
+            return f"change the profiles so that {places[0]} is at least {holding[0]} and at most {holding[-1]}"
         return None
 
 
@@ -163,12 +163,12 @@ class _SizeReader(ast.NodeTransformer):
             node = node.value
         if not (isinstance(node, ast.Name) and node.id == "L"):
             raise ValueError("not a local of forward")
-        found: Any = self._arguments
+        value: Any = self._arguments
         for key in reversed(path):
-            found = found[key]
-        if not isinstance(found, int):
+            value = value[key]
+        if not isinstance(value, int):
             raise ValueError("no input")
-        return found
+        return value
 
 
 def arguments_by_number(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:

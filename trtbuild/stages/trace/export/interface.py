@@ -60,10 +60,10 @@ def _described(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
 
 def _outputs(exported: ExportedProgram, arranged: Arranged, job: TraceJob) -> tuple[Any, list[str]]:
     """The output structure, and the name of each of the program's outputs."""
-    user = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    user_outputs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     numbers = iter(arranged.outputs)
     leaves: list[Any] = []
-    for spec in user:
+    for spec in user_outputs:
         if isinstance(spec.arg, ConstantArgument):
             leaves.append(_constant(spec.arg.value, job))
         else:
@@ -72,10 +72,10 @@ def _outputs(exported: ExportedProgram, arranged: Arranged, job: TraceJob) -> tu
     result = pytree.tree_unflatten(leaves, spec)
     paths = [path for path, _ in pytree.tree_leaves_with_path(result, is_leaf=_is_leaf)]
     names: dict[int, str] = {}
-    taken = {entry.name for entry in job.inputs}
+    used_names = {entry.name for entry in job.inputs}
     for path, leaf in zip(paths, leaves, strict=True):
         if leaf["kind"] == "tensor" and leaf["index"] not in names:
-            names[leaf["index"]] = _unique(_path_name(path), taken)
+            names[leaf["index"]] = _unique(_path_name(path), used_names)
     return _structure(spec, iter(leaves), job), [names[index] for index in range(len(names))]
 
 
@@ -116,7 +116,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
 
 
 def _refuse_odd_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
-    """Raise SourceError if a dict has keys that a package cannot keep: it would return another dict."""
+    """Raise SourceError if a dict has keys that a package cannot store: it would return another dict."""
     context = (
         spec.context[-1] if isinstance(spec.context, tuple) else spec.context
     )  # a defaultdict also has its factory
@@ -133,8 +133,8 @@ def _refuse_odd_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
     """The keys or field names of a node's children."""
     dummy = pytree.tree_unflatten([_NO_VALUE] * spec.num_leaves, spec)
-    own = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
-    return [_key(path[0]) for path, _ in own]
+    children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
+    return [_key(path[0]) for path, _ in children]
 
 
 def _key(entry: Any) -> Any:
@@ -154,11 +154,11 @@ def _path_name(path: tuple[Any, ...]) -> str:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    found, count = name, 1
-    if found in taken:
-        found = f"{name}_out"
-    while found in taken:
+    result, count = name, 1
+    if result in taken:
+        result = f"{name}_out"
+    while result in taken:
         count += 1
-        found = f"{name}_{count}"
-    taken.add(found)
-    return found
+        result = f"{name}_{count}"
+    taken.add(result)
+    return result

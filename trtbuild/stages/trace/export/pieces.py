@@ -1,4 +1,4 @@
-"""Pieces of a tensor that is split along a dynamic axis."""
+"""Replace the pieces of a tensor that is split along a dynamic axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _aten = torch.ops.aten
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
     """Replace a split along a dynamic axis by slices, in place, where the graph does not use all pieces.
 
-    The program has as many pieces as the example. At a smaller size some of them do not exist, and their declared size is
+    The program has as many pieces as the example. At a smaller size some pieces do not exist, and their declared size is
     negative (``s - 6`` for s = 4). torch.export.load rejects a program with such a size (torch 2.13).
     """
     for node in graph.find_nodes(op="call_function", target=_aten.split.Tensor):

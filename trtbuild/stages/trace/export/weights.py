@@ -1,12 +1,12 @@
-"""Find a module's weights and the names of each, and check whether a ``weights:`` file fits.
+"""Find the weights of a module with all their names, and check whether a ``weights:`` file fits.
 
 Rules
-1. Names of tensors with the same memory, shape and strides are one weight. Its name is the first one in ``state_dict``
-   order (of those in the weights file, if there is a file); the others are aliases.
-2. A weights file fits strictly, as ``load_state_dict(strict=True)`` means it, dtypes included. One name of a tied weight
-   is enough. The file's values are never read here.
-3. A module with its own way of loading (a ``load_state_dict`` hook, a ``state_dict`` with more than parameters and
-   buffers) cannot be bound by name and is refused.
+1. Tensors with the same memory, shape and strides are one weight with several names. Its name is the first one in
+   ``state_dict`` order (of those in the weights file, if there is a file). The other names are aliases.
+2. A weights file must fit as ``load_state_dict(strict=True)`` requires. Its dtypes must fit, too. One name of a tied
+   weight is enough. The values of the file are never read here.
+3. A module that loads its weights in a special way (a ``load_state_dict`` hook, a ``state_dict`` with more than
+   parameters and buffers) is rejected, because its weights cannot be bound by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Weight:
     """A tensor of the module, with all its names. The first one identifies it."""
 
     names: tuple[str, ...]
-    #: Those of `names` that ``state_dict`` holds.
+    #: The names in `names` that ``state_dict`` contains.
     saved: tuple[str, ...]
     value: torch.Tensor
 
@@ -50,7 +50,7 @@ def identity(tensor: torch.Tensor) -> Identity:
     """A key that is equal for tensors with the same memory, dtype, shape and strides."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
-    # the imaginary part of a conjugate has the memory of its tensor, and the opposite sign
+    # the imaginary part of a conjugate shares the memory of its tensor, but has the opposite sign
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_neg())
 
 
@@ -60,24 +60,26 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError if a parameter or buffer has no plain values: in a lazy module that was never called, on the
-    meta device without a weights file, or as a conjugate, which torch.export does not handle."""
+    """Raise SourceError if a parameter or buffer has no plain values. This is so in a lazy module that was never called,
+    on the meta device without a weights file, and for a conjugate, which torch.export does not handle."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
-            what, hint = (
+            problem, hint = (
                 "has no shape yet",
                 "call the model once before it is returned: a lazy module learns its shapes",
             )
         elif tensor.device.type == "meta" and job.weights is None:
-            what, hint = "is on the meta device, which holds no values", "load the model's weights first"
+            problem, hint = "is on the meta device, which holds no values", "load the model's weights first"
         elif tensor.is_conj():
-            what, hint = (
+            problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",
                 "keep tensor.resolve_conj() instead",
             )
         else:
             continue
-        raise SourceError(f"the weight {name!r} of the model {what}", code="weights", hint=hint, **job.place("source"))
+        raise SourceError(
+            f"the weight {name!r} of the model {problem}", code="weights", hint=hint, **job.place("source")
+        )
 
 
 class ModuleWeights:
@@ -147,8 +149,8 @@ def refuse_misfit(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 
 def fill_unset(weights: ModuleWeights) -> None:
-    """Give small numbers to weights that a file will set and that have no useful values now (zeros, or the NaN of
-    ``torch.empty``), so that the proof compares numbers. Only for a model with ``weights:``."""
+    """Fill weights without useful values (zeros, or the NaN of ``torch.empty``) with small random numbers, so that the
+    proof compares numbers. Only for a model with ``weights:``, whose file sets these weights later."""
     generator = torch.Generator().manual_seed(0)
     for weight in weights.all():
         value = weight.value
@@ -161,36 +163,36 @@ def fill_unset(weights: ModuleWeights) -> None:
 def _refuse_own_loading(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
     extra = [name for name in module.state_dict(keep_vars=True) if name not in set(weights.saved_names)]
     owners = [
-        f"{name or 'the model'} ({type(inner).__name__})"
-        for name, inner in module.named_modules()
-        if _loads_in_its_own_way(inner)
+        f"{name or 'the model'} ({type(submodule).__name__})"
+        for name, submodule in module.named_modules()
+        if _has_custom_loading(submodule)
     ]
     if not extra and not owners:
         return
-    what = (
+    problem = (
         f"state_dict() has entries that are not parameters or buffers: {', '.join(extra[:_LISTED])}"
         if extra
         else f"these change what they load: {', '.join(owners[:_LISTED])}"
     )
     raise SourceError(
-        f"weights: binds a file to the model by name, but {what}",
+        f"weights: binds a file to the model by name, but {problem}",
         code="weights",
         hint="drop `weights:` and load the file inside the model's own function",
         **job.place("weights"),
     )
 
 
-def _loads_in_its_own_way(module: torch.nn.Module) -> bool:
-    own = [getattr(type(module), name) for name in ("_load_from_state_dict", "load_state_dict", "state_dict")]
+def _has_custom_loading(module: torch.nn.Module) -> bool:
+    methods = [getattr(type(module), name) for name in ("_load_from_state_dict", "load_state_dict", "state_dict")]
     hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
     hooks += [*module._state_dict_hooks.values()]
-    functions = own + [getattr(hook, "hook", hook) for hook in hooks]
+    functions = methods + [getattr(hook, "hook", hook) for hook in hooks]
     return any(not (getattr(function, "__module__", None) or "").startswith("torch.") for function in functions)
 
 
 def _nearest(name: str, others: Mapping[str, object]) -> str:
-    found = difflib.get_close_matches(name, list(others), n=1, cutoff=0.8)
-    return f" (nearest: {found[0]})" if found else ""
+    matches = difflib.get_close_matches(name, list(others), n=1, cutoff=0.8)
+    return f" (nearest: {matches[0]})" if matches else ""
 
 
 def _storage(tensor: torch.Tensor) -> Any:

@@ -1,12 +1,12 @@
-"""Run a function in a forked copy of this process, so that its changes of modules and globals, and its crashes, do not
-matter here.
+"""Run a function in a forked copy of this process. Its changes of modules and globals, and its crashes, do not affect
+this process.
 
 Rules
 1. The copy answers with one JSON value. If there is no answer (it died, it hung, the fork failed), the answer is None.
-   This is not an error: the caller has another way.
-2. The copy has only the calling thread. So torch computes in one thread there. A copy that takes too long is ended:
-   another thread may have held a lock.
-3. It dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
+   This is not an error: the caller can do without the answer.
+2. The copy has only the calling thread. So torch computes in one thread there. A copy that takes too long is ended,
+   because it may wait for a lock that another thread held during the fork.
+3. The copy dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ PATIENCE_S = 120.0
 
 
 class ForkedCall:
-    """``with ForkedCall(look) as call: …; call.answer()``: `look` runs in the copy, while this process continues."""
+    """``with ForkedCall(function) as call: …; call.answer()``: `function` runs in the copy."""
 
-    def __init__(self, look: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
-        self._look = look
+    def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
+        self._function = function
         self._deadline = time.monotonic() + patience_s
         self._child: int | None = None
-        self._answers: int | None = None
+        self._pipe: int | None = None
 
     def __enter__(self) -> ForkedCall:
         if not hasattr(os, "fork") or sys.platform == "darwin":  # system libraries of macOS do not survive a fork
             return self
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # user code may have replaced these by anything
+            with contextlib.suppress(Exception):  # user code may have replaced these streams by other objects
                 stream.flush()
         parent, (reading, writing) = os.getpid(), os.pipe()
         try:
@@ -52,21 +52,21 @@ class ForkedCall:
             os.close(writing)
             return self
         if child == 0:
-            _answer(self._look, writing, parent)
+            _answer(self._function, writing, parent)
         os.close(writing)
-        self._child, self._answers = child, reading
+        self._child, self._pipe = child, reading
         return self
 
     def answer(self) -> Any:
-        """The result of `look`; None if there is no answer."""
-        if self._answers is None:
+        """The result of `function`; None if there is no answer."""
+        if self._pipe is None:
             return None
         text = b""
         while True:
-            left = self._deadline - time.monotonic()
-            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+            remaining_s = self._deadline - time.monotonic()
+            if remaining_s <= 0 or not select.select([self._pipe], [], [], remaining_s)[0]:
                 return None
-            block = os.read(self._answers, 1 << 16)
+            block = os.read(self._pipe, 1 << 16)
             if not block:
                 break
             text += block
@@ -76,15 +76,15 @@ class ForkedCall:
             return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._child is not None and self._answers is not None:
-            os.close(self._answers)
+        if self._child is not None and self._pipe is not None:
+            os.close(self._pipe)
             with contextlib.suppress(ProcessLookupError, ChildProcessError):  # user code may wait for any child
-                os.kill(self._child, signal.SIGKILL)  # it is a zombie at the latest until it is waited for
+                os.kill(self._child, signal.SIGKILL)  # the copy may have ended already
                 os.waitpid(self._child, 0)
-        self._child = self._answers = None
+        self._child = self._pipe = None
 
 
-def _answer(look: Callable[[], Any], writing: int, parent: int) -> None:
+def _answer(function: Callable[[], Any], writing: int, parent: int) -> None:
     """Run the copy until it exits."""
     try:
         if sys.platform == "linux":
@@ -92,11 +92,11 @@ def _answer(look: Callable[[], Any], writing: int, parent: int) -> None:
             ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
         torch.set_num_threads(1)
-        text = json.dumps(look()).encode()
+        text = json.dumps(function()).encode()
         while text:
             text = text[os.write(writing, text) :]
     except BaseException:

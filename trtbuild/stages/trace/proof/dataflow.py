@@ -1,19 +1,19 @@
 """Describe a call's computation as operator calls without numbers (its flow). Calls with equal flows have equal
 results.
 
-Every operator that a call dispatches is recorded as (operator, arguments). It computes nothing, and returns
-uninitialized memory of the right size. The number of a value depends on its operator and arguments, so the order of
-independent calls, dead calls and repeated calls do not count. The results of equal flows are the same function of the
-same weights, constants and inputs, so no numbers need to be compared.
+Every operator that a call dispatches is recorded as (operator, arguments). The operator computes nothing, and returns
+uninitialized memory of the right size. The number of a value depends only on its operator and arguments. So the order of
+independent calls does not count, and neither do dead and repeated calls. If two flows are equal, their results are the
+same function of the same weights, constants and inputs, so no numbers need to be compared.
 
 Rules
-1. Unequal flows prove nothing, and neither does a call that cannot be followed (`CannotFollow`, any other error): then
-   numbers are compared.
-2. The call gets ordinary tensors, so that code which asks whether it is being traced takes its normal path. A read of
+1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), nothing is proven. Then numbers
+   are compared.
+2. The call gets ordinary tensors, so that code which checks whether it is being traced takes its normal path. A read of
    numbers (``item``, ``numpy``, ``equal``) ends the recording.
 3. The result of an operator that only returns its input (clone, detach, a view of the same shape) is the same value.
    For chains of reshapes only the last shape counts. Strides are not part of a value.
-4. An in-place operator is recorded as the out-of-place one, if no other tensor uses its memory. These calls cannot be
+4. An in-place operator is recorded as its out-of-place form, if no other tensor uses its memory. Some calls cannot be
    followed: other in-place writes, writes to a weight or an input, random numbers, reads of memory by strides, and
    operators from outside PyTorch.
 5. Weights are identified by their name in the program (`Leaves`), constants by their bytes. Values that depend only on
@@ -22,8 +22,8 @@ Rules
 6. A flow does not show an index that is out of range, and the program may have the same wrong index. So constant
    indices are checked. Indices that are elements of an input are followed, because they do not grow with the sizes.
    With other indices the call cannot be followed.
-7. The process cannot be used afterwards, because modules may have kept uninitialized tensors. So this runs in a copy
-   (`background`).
+7. The process cannot be used afterwards, because modules may have kept uninitialized tensors. So the recording runs in a
+   forked copy of the process (`background`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _BY_STRIDE = frozenset({"as_strided", "as_strided_", "set_", "resize_", "stride"
 _SIZES = frozenset({"sym_size", "sym_numel", "size", "numel", "dim"})
 _NOT_VALUES = frozenset({"memory_format", "pin_memory", "non_blocking"})
 #: Tensor methods that read numbers without an operator.
-_LOOKS = ("numpy", "tolist", "__array__", "__dlpack__")
+_READS = ("numpy", "tolist", "__array__", "__dlpack__")
 #: Operators whose result does not depend on the values of their inputs.
 _FILLS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 #: Operators that fail for some values of an argument with one of the names `_INDICES`.
@@ -77,21 +77,21 @@ class Flows:
         self._numbers: dict[Any, int] = {}
         #: Number of a reshaped value → the value that was reshaped, and its shape.
         self._origins: dict[int, tuple[int, tuple[int, ...]]] = {}
-        #: Uninitialized memory by storage. It is kept, so that a tensor that a module has kept is recognized.
+        #: Uninitialized memory by storage. It is stored here to recognize a tensor that a module has kept.
         self.unwritten: dict[int, torch.Tensor] = {}
 
-    def number(self, *made_of: Any) -> int:
+    def number(self, *description: Any) -> int:
         """The number of a (hashable) description; equal descriptions have equal numbers."""
-        return self._numbers.setdefault(made_of, len(self._numbers))
+        return self._numbers.setdefault(description, len(self._numbers))
 
     def reshaped(self, number: int, before: tuple[int, ...], shape: tuple[int, ...]) -> int:
         """The number of a value of shape `before` in another shape, its elements in the same order."""
         origin, original = self._origins.get(number, (number, before))
         if original == shape:
             return origin
-        found = self.number("reshape", origin, shape)
-        self._origins[found] = (origin, original)
-        return found
+        result = self.number("reshape", origin, shape)
+        self._origins[result] = (origin, original)
+        return result
 
     def results(
         self, call: Callable[[list[torch.Tensor]], Any], inputs: Sequence[torch.Tensor], leaves: Leaves
@@ -100,7 +100,7 @@ class Flows:
         values = [torch.empty_like(value) for value in inputs]
         follower = _Follower(self, leaves)
         for position, value in enumerate(values):
-            follower.give(value, self.number("input", position, value.dtype, tuple(value.shape)))
+            follower.set_number(value, self.number("input", position, value.dtype, tuple(value.shape)))
         try:
             with _no_reads(), follower:
                 returned = call(values)
@@ -121,10 +121,10 @@ class _Follower(TorchDispatchMode):
         self._of_inputs: set[int] = set()
 
     def made(self) -> dict[int, torch.Tensor]:
-        """The memory that was made during the call, by storage."""
+        """The memory that the call allocated, by storage."""
         return {address: memory.kept for address, memory in self._memory.items() if memory.own}
 
-    def give(self, tensor: torch.Tensor, number: int) -> None:
+    def set_number(self, tensor: torch.Tensor, number: int) -> None:
         """Set the number of an argument of the call."""
         self._keep(tensor, Value(number, self._fakes.from_tensor(tensor)), own=False)
         self._of_inputs.add(number)
@@ -142,30 +142,34 @@ class _Follower(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._opname
-        if func.namespace not in ("aten", "prim", "prims") or name in _BY_STRIDE or not _is_plain(func, args, kwargs):
+        if (
+            func.namespace not in ("aten", "prim", "prims")
+            or name in _BY_STRIDE
+            or not _is_deterministic(func, args, kwargs)
+        ):
             raise CannotFollow(f"{func} is not followed")
-        kwargs = {key: value for key, value in kwargs.items() if not self._is_no_mask(name, key, value)}
+        kwargs = {key: value for key, value in kwargs.items() if not self._is_empty_mask(name, key, value)}
         keywords = tuple((key, self._recorded(kwargs[key])) for key in sorted(kwargs.keys() - _NOT_VALUES))
         described = (self._recorded(args), keywords)
-        given = [self.value(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        written = [n for n, argument in enumerate(func._schema.arguments) if _is_written(argument)]
-        known = name in _FILLS or (all(value.constant for value in given) and name not in _UNWRITTEN)
+        inputs = [self.value(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        written_positions = [n for n, argument in enumerate(func._schema.arguments) if _is_written(argument)]
+        known = name in _FILLS or (all(value.constant for value in inputs) and name not in _UNWRITTEN)
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        if known and not written and (given or not is_view):
+        if known and not written_positions and (inputs or not is_view):
             return self._compute(func, args, kwargs, is_view)
         if name.removesuffix("_") in _INDEXING:
             self._check_indices(func, name, args, kwargs)
         fakes = pytree.tree_map_only(torch.Tensor, lambda t: self.value(t).fake, (args, kwargs))
-        if written:
-            return self._write(func, name, written, described, args, fakes)
+        if written_positions:
+            return self._write(func, name, written_positions, described, args, fakes)
         with self._fakes:
-            made = func(*fakes[0], **fakes[1])
-        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(made)):
-            if made is not None and name not in _SIZES:
+            fake_results = func(*fakes[0], **fakes[1])
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)):
+            if fake_results is not None and name not in _SIZES:
                 raise CannotFollow(f"{func} looks at numbers")
-            return made
-        results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, made)
-        pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(made), strict=True))
+            return fake_results
+        results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, fake_results)
+        pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(fake_results), strict=True))
         for position, (result, fake) in enumerate(pairs):
             if isinstance(fake, torch.Tensor):
                 number = self._number(func, name, described, args, position, fake, len(pairs))
@@ -176,9 +180,11 @@ class _Follower(TorchDispatchMode):
 
     def _check_indices(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
         """Apply rule 6. Raises CannotFollow, and the operator's error for constant indices that are out of range."""
-        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-        given = pytree.tree_leaves([value for key, value in named.items() if key in _INDICES])
-        indices = [self.value(index) for index in given if isinstance(index, torch.Tensor)]
+        arguments = {
+            argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
+        } | kwargs
+        index_arguments = pytree.tree_leaves([value for key, value in arguments.items() if key in _INDICES])
+        indices = [self.value(index) for index in index_arguments if isinstance(index, torch.Tensor)]
         if name.endswith("_") or not all(index.constant or index.number in self._of_inputs for index in indices):
             raise CannotFollow(f"{func} has indices that could be out of range")
         if indices and all(index.constant for index in indices):
@@ -193,7 +199,7 @@ class _Follower(TorchDispatchMode):
                 self._keep(result, Value(number, self._fakes.from_tensor(result), constant=True), own=not is_view)
         return results
 
-    def _is_no_mask(self, operator: str, key: str, value: Any) -> bool:
+    def _is_empty_mask(self, operator: str, key: str, value: Any) -> bool:
         if key != "attn_mask" or "attention" not in operator or value is None:
             return key == "attn_mask" and value is None
         return self.value(value).constant and value.is_floating_point() and not bool(value.any())
@@ -207,8 +213,13 @@ class _Follower(TorchDispatchMode):
                 return self._flows.reshaped(self.value(first).number, tuple(first.shape), tuple(fake.shape))
         return self._flows.number(str(func), described, position, fake.dtype, tuple(fake.shape))
 
-    def _write(self, func: Any, name: str, written: list[int], described: Any, args: Any, fakes: Any) -> Any:
-        if written != [0] or not name.endswith("_") or name.startswith("_") or not isinstance(args[0], torch.Tensor):
+    def _write(self, func: Any, name: str, written_positions: list[int], described: Any, args: Any, fakes: Any) -> Any:
+        if (
+            written_positions != [0]
+            or not name.endswith("_")
+            or name.startswith("_")
+            or not isinstance(args[0], torch.Tensor)
+        ):
             raise CannotFollow(f"{func} writes in a way that is not followed")
         target = args[0]
         address, place = where(target)
@@ -237,9 +248,9 @@ class _Follower(TorchDispatchMode):
         if where(tensor)[0] in self._flows.unwritten:
             raise CannotFollow("a tensor that the model has kept from an earlier call")
         leaf = self._leaves(tensor)
-        made_of = ("leaf", leaf) if leaf is not None else ("constant", digest(tensor))
+        description = ("leaf", leaf) if leaf is not None else ("constant", digest(tensor))
         fake = self._fakes.from_tensor(tensor)
-        self._keep(tensor, Value(self._flows.number(*made_of), fake, constant=leaf is None), own=False)
+        self._keep(tensor, Value(self._flows.number(*description), fake, constant=leaf is None), own=False)
         return self.value(tensor)
 
     def _recorded(self, value: Any) -> Any:
@@ -258,7 +269,7 @@ class _Follower(TorchDispatchMode):
         raise CannotFollow(f"an argument of type {type(value).__name__}")
 
 
-def _is_plain(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _is_deterministic(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return False
     return torch.Tag.nondeterministic_seeded not in func.tags or is_switched_off(func, args, kwargs)
@@ -273,8 +284,8 @@ def _no_reads() -> Iterator[None]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise CannotFollow("the call looks at numbers")
 
-    originals = {name: getattr(torch.Tensor, name) for name in _LOOKS}
-    for name in _LOOKS:
+    originals = {name: getattr(torch.Tensor, name) for name in _READS}
+    for name in _READS:
         setattr(torch.Tensor, name, refuse)
     try:
         yield

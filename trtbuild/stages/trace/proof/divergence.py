@@ -1,7 +1,7 @@
 """Find the first line of the user's code that only one of two calls runs.
 
-The program does not show a branch that export froze, but two runs of the model do. Both run again, line by line, so
-this is only for error messages.
+The program does not show a branch that export froze, but two runs of the model do. Both calls run again, line by line. As
+this is slow, it is used only for error messages.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ Line = tuple[str, int]
 
 
 def diverging_line(
-    here: Callable[[], object], there: Callable[[], object], is_shown: Callable[[str], bool]
+    first_call: Callable[[], object], second_call: Callable[[], object], is_shown: Callable[[str], bool]
 ) -> tuple[Line, bool] | None:
     """Return the first line that only one of two calls runs (file as compiled, number), and whether that call is
-    `here`.
+    `first_call`.
 
-    Only files with `is_shown` count. Returns None if both run the same lines, or if one of them fails.
+    Only files with `is_shown` count. Returns None if both calls run the same lines, or if one of them fails.
     """
     try:
-        first, second = _lines(here, is_shown), _lines(there, is_shown)
+        first, second = _lines(first_call, is_shown), _lines(second_call, is_shown)
     except Exception:
         return None
     for lines, others, is_here in ((first, second, True), (second, first, False)):
-        alone = next((line for line in lines if line not in others), None)
-        if alone:
-            return alone, is_here
+        only_here = next((line for line in lines if line not in others), None)
+        if only_here:
+            return only_here, is_here
     return None
 
 
 def _lines(call: Callable[[], object], is_shown: Callable[[str], bool]) -> dict[Line, None]:
     """The lines that `call` runs, in order, each once."""
-    found: dict[Line, None] = {}
+    lines: dict[Line, None] = {}
     shown: dict[str, bool] = {}
 
     def enter(frame: FrameType, event: str, _: Any) -> Any:
@@ -46,7 +46,7 @@ def _lines(call: Callable[[], object], is_shown: Callable[[str], bool]) -> dict[
 
     def step(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
-            found[frame.f_code.co_filename, frame.f_lineno] = None
+            lines[frame.f_code.co_filename, frame.f_lineno] = None
         return step
 
     before = sys.gettrace()
@@ -55,4 +55,4 @@ def _lines(call: Callable[[], object], is_shown: Callable[[str], bool]) -> dict[
         call()
     finally:
         sys.settrace(before)
-    return found
+    return lines

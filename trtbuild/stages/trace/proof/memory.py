@@ -1,4 +1,4 @@
-"""The memory of tensors while a call is recorded (`dataflow`): their places, their values, and the bytes of
+"""Describe the memory of tensors while a call is recorded (`dataflow`): their places, their values, and the bytes of
 constants."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CannotFollow(Exception):
 
 @dataclass
 class Value:
-    """A value's number, and a fake tensor of its size and type. `constant`: its numbers are known."""
+    """A value's number, and a fake tensor of its size and type. `constant`: its elements are known."""
 
     number: int
     fake: torch.Tensor
@@ -32,7 +32,7 @@ class Value:
 
 @dataclass
 class Memory:
-    """One storage. `own`: the call made it. It is kept, because its address may be used again after it is freed."""
+    """One storage. `own`: the call allocated it. `kept` prevents that the storage is freed and its address used again."""
 
     kept: torch.Tensor
     own: bool

@@ -1,13 +1,14 @@
 """Prove a trace: the functional program equals the model, at the ends of every profile and at sizes that break a guard.
 
 Rules
-1. The points are the example, the min and max of every profile, and a size that breaks each guard that export does not
-   report (`guards`). Each is compared once.
-2. Both get the same seeded inputs. Dtypes, shapes and the places of NaN are equal; the largest difference is at most
-   `TOLERANCE` of the largest number; integers and bools are equal. Numbers are always compared at the smallest point.
-   If the other points would take long, it is enough that model and program call the same operators on the same values
-   there (`dataflow`): this is a stronger proof, and takes milliseconds. If it fails, numbers are compared.
-3. A call may not write to its inputs or to the module's weights and buffers (a branch may do so at one size only).
+1. The points are the example, the min and max of every profile, and for each guard that export does not report
+   (`guards`) a size at which it fails. Each point is compared once.
+2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
+   difference must be at most `TOLERANCE` of the largest number. Integers and bools must be equal. Numbers are always
+   compared at the smallest point. If the other points would take long, it is enough that model and program call the same
+   operators on the same values there (`dataflow`). This is a stronger proof, and takes milliseconds. If it fails,
+   numbers are compared.
+3. A call may not write to its inputs or to the module's weights and buffers (a branch could do so at one size only).
 4. The program runs on the stored form of the weights, like all later steps.
 """
 
@@ -55,14 +56,14 @@ WORTHWHILE_S = 1.0
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes of the symbols. `guess` is the guard that fails there, if that is the reason to try them."""
+    """Sizes of the symbols. If a guard that fails there is the reason to try them, `guess` is that guard."""
 
     sizes: tuple[int, ...]
     guess: Guess | None = None
 
 
 class Proof:
-    """Compares program and model at every point, in two halves: the second half runs in the background of other work.
+    """Compares program and model at every point: at the first point at once, at the other points in the background.
 
     `seen` returns a value that changes with each new dependency of user code.
     """
@@ -86,7 +87,7 @@ class Proof:
         self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
-        """Compare numbers at the smallest point, and begin with the others. Raises SourceError."""
+        """Compare numbers at the smallest point, and begin with the other points. Raises SourceError."""
         first, *others = self._points
         duration_s = self._compare(first)
         total = sum(_elements(point, self._job) for point in others)
@@ -107,7 +108,8 @@ class Proof:
             self._comparison.__exit__(kind, error, tb)
 
     def _compare(self, point: Point) -> float:
-        """Seconds that it took. Collecting garbage is not counted: it takes as long at every point."""
+        """Compare numbers at one point. Returns the seconds without garbage collection, which takes as long at every
+        point."""
         started = time.monotonic()
         _prove_at(point, self._module, self._arranged, self._weights, self._job, self._frames)
         duration_s = time.monotonic() - started
@@ -116,12 +118,12 @@ class Proof:
 
     def _equal_flows(self) -> list[bool]:
         """For each point after the first, whether the flows of model and program are equal there."""
-        names = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
-        own = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
+        module_slots = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
+        slots = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
 
         def leaf(tensor: torch.Tensor) -> str | None:
             weight = self._arranged.module_weights.of(tensor)
-            return own.get(identity(tensor)) if weight is None else names.get(id(weight))
+            return slots.get(identity(tensor)) if weight is None else module_slots.get(id(weight))
 
         before = self._seen()
         found = []
@@ -141,13 +143,13 @@ class Proof:
             args, kwargs = call_arguments(self._job.inputs, inputs)
             return self._module(*args, **kwargs)
 
-        want = flows.results(eager, values, leaf)
-        got = flows.results(lambda inputs: _run(self._arranged, self._weights, inputs), values, leaf)
-        return [got[index] for index in self._arranged.outputs] == want
+        expected = flows.results(eager, values, leaf)
+        actual = flows.results(lambda inputs: _run(self._arranged, self._weights, inputs), values, leaf)
+        return [actual[index] for index in self._arranged.outputs] == expected
 
 
 def difference(got: torch.Tensor, want: torch.Tensor) -> float | str | None:
-    """The largest difference relative to the largest number; a text if the two cannot be compared; None if equal."""
+    """The largest difference relative to the largest number; a text if it cannot be computed; None within `TOLERANCE`."""
     if got.dtype != want.dtype:
         return f"dtype {got.dtype} instead of {want.dtype}"
     if got.shape != want.shape:
@@ -162,11 +164,11 @@ def difference(got: torch.Tensor, want: torch.Tensor) -> float | str | None:
     finite = torch.isfinite(want) & torch.isfinite(got)
     if not bool((finite | same).all()):
         return "infinities at other places"
-    wide = torch.complex128 if want.is_complex() else torch.float64
-    a, b = got[finite].to(wide), want[finite].to(wide)
+    wide_dtype = torch.complex128 if want.is_complex() else torch.float64
+    a, b = got[finite].to(wide_dtype), want[finite].to(wide_dtype)
     largest = float(b.abs().max())
-    gap = float((a - b).abs().max())
-    relative = gap / largest if largest else float("inf")
+    largest_difference = float((a - b).abs().max())
+    relative = largest_difference / largest if largest else float("inf")
     return None if relative <= TOLERANCE.get(want.dtype, 0.0) else relative
 
 
@@ -179,21 +181,25 @@ def _prove_at(
     frames: Frames,
 ) -> None:
     values = tensors(job.inputs, job.shapes.sizes(point.sizes))
-    want = _eager(point, module, [value.clone() for value in values], job, frames)
+    model_output = _eager(point, module, [value.clone() for value in values], job, frames)
     try:
-        got = _run(arranged, weights, values)
+        outputs = _run(arranged, weights, values)
     except Exception as error:
         raise _frozen(point, f"it fails there: {first_lines(described(error), 1)}", module, job, frames) from error
-    flat = [leaf for leaf in pytree.tree_leaves(want) if isinstance(leaf, torch.Tensor)]
+    flat = [leaf for leaf in pytree.tree_leaves(model_output) if isinstance(leaf, torch.Tensor)]
     if len(flat) != len(arranged.outputs):
-        what = f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
-        raise _frozen(point, what, module, job, frames)
+        problem = f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
+        raise _frozen(point, problem, module, job, frames)
     for number, (index, expected) in enumerate(zip(arranged.outputs, flat, strict=True)):
         refuse_elsewhere(number, expected, job)
-        gap = difference(got[index], expected)
-        if gap is not None:
-            told = gap if isinstance(gap, str) else f"a relative difference of {gap:.2g}"
-            raise _frozen(point, f"output {number} has {told}", module, job, frames)
+        output_difference = difference(outputs[index], expected)
+        if output_difference is not None:
+            text = (
+                output_difference
+                if isinstance(output_difference, str)
+                else f"a relative difference of {output_difference:.2g}"
+            )
+            raise _frozen(point, f"output {number} has {text}", module, job, frames)
 
 
 def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], job: TraceJob, frames: Frames) -> Any:
@@ -203,7 +209,7 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
     versions = [tensor._version for _, _, tensor in state]
     args, kwargs = call_arguments(job.inputs, values)
     try:
-        want = module(*args, **kwargs)
+        output = module(*args, **kwargs)
     except (Exception, SystemExit) as error:
         raise_eager(module, job, frames)  # an error at the example, too, has nothing to do with this size
         frames.raise_from(
@@ -218,29 +224,33 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
     for (kind, name, tensor), version in zip(state, versions, strict=True):
         if tensor._version != version:
             raise mutated(kind, name, job)
-    return want
+    return output
 
 
 def _run(arranged: Arranged, weights: list[torch.Tensor], values: list[torch.Tensor]) -> list[torch.Tensor]:
     program = arranged.program
-    held = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, values, strict=True))
+    values_by_node = dict(zip(program.weight_nodes, weights, strict=True)) | dict(
+        zip(program.input_nodes, values, strict=True)
+    )
     constants = program.constants
-    args = [held[node] if node in held else constants[node.name] for node in program.placeholders]
+    args = [values_by_node[node] if node in values_by_node else constants[node.name] for node in program.placeholders]
     return list(program.exported.graph_module(*args))
 
 
-def _frozen(point: Point, what: str, module: torch.nn.Module, job: TraceJob, frames: Frames) -> SourceError:
+def _frozen(point: Point, problem: str, module: torch.nn.Module, job: TraceJob, frames: Frames) -> SourceError:
     assumed = f" (export assumed {point.guess.text})" if point.guess else ""
     place, hint = _place(point, job), _hint(point, job)
-    text = f"the traced program is not the model at {_sizes(point, job)}: {what}. The model takes another branch there "
+    text = (
+        f"the traced program is not the model at {_sizes(point, job)}: {problem}. The model takes another branch there "
+    )
     text += f"than at the example{assumed}, and export kept only one"
     found = diverging_line(
         lambda: _call(module, point.sizes, job), lambda: _call(module, _example(job), job), frames.is_shown
     )
     if found:
         (file, line), is_here = found
-        at = [_sizes(point, job), _sizes(Point(_example(job)), job)]
-        text += f": this line runs at {at[not is_here]}, and not at {at[is_here]}"
+        size_texts = [_sizes(point, job), _sizes(Point(_example(job)), job)]
+        text += f": this line runs at {size_texts[not is_here]}, and not at {size_texts[is_here]}"
         if place:
             hint += f" (the manifest's side of it: {place['file']}:{place['line']})"
         place = {"file": frames.shown(file), "line": line}
@@ -269,11 +279,11 @@ def _sizes(point: Point, job: TraceJob) -> str:
     plan = job.shapes
     if not plan.symbols:
         return "the declared shapes"
-    shown = []
+    texts = []
     for number, size in enumerate(point.sizes):
         places = places_of(plan, job.inputs, number)
-        shown.append(f"{' = '.join(places)} = {size}")
-    return ", ".join(shown)
+        texts.append(f"{' = '.join(places)} = {size}")
+    return ", ".join(texts)
 
 
 def _place(point: Point, job: TraceJob) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compare the inputs of a source that is a graph already with those that the manifest declares."""
+"""Compare the inputs of a source that is a graph already with the inputs that the manifest declares."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from trtbuild.stages.trace.export.constraints import describe
 from trtbuild.stages.trace.job import TraceJob
 
 
-def refuse_other_names(given: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
+def refuse_other_names(names: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
     """Raise SourceError if the names of the model's inputs are not those of the manifest. The order does not matter.
 
     `place` is the place in the source where a declared input should be, if that is known.
     """
     target, declared = job.source.target, [entry.name for entry in job.inputs]
     for name in declared:
-        if name not in given:
-            like = nearest(name, [other for other in given if other not in declared])
+        if name not in names:
+            similar = nearest(name, [other for other in names if other not in declared])
             raise SourceError(
                 f"{target} has no input {name!r}",
                 code="signature",
-                hint=(f"did you mean {like!r}? " if like else "") + f"its inputs are: {', '.join(given) or 'none'}",
+                hint=(f"did you mean {similar!r}? " if similar else "")
+                + f"its inputs are: {', '.join(names) or 'none'}",
                 **job.place(f"inputs.{name}", "inputs"),
             )
-    for name in given:
+    for name in names:
         if name not in declared:
             raise SourceError(
                 f"{target} has an input {name!r}, which the manifest does not declare",
@@ -88,8 +89,9 @@ def expression(axis: Axis, job: TraceJob) -> Expression:
 def interface_of(
     job: TraceJob, weights: Sequence[dict[str, Any]], outputs: Sequence[tuple[str, str, Sequence[Expression]]]
 ) -> dict[str, Any]:
-    """The interface of such a source, in the form of `trtbuild.stages.trace.export.interface`. One output is a tensor;
-    several are a tuple in the model's order. `outputs` are (name, dtype, shape)."""
+    """The interface of a source that is a graph, in the form of `trtbuild.stages.trace.export.interface`. A model with one
+    output returns a tensor. A model with several outputs returns a tuple, in the model's order. `outputs` are (name,
+    dtype, shape)."""
     leaves = [{"kind": "tensor", "index": index} for index in range(len(outputs))]
     return {
         "weights": list(weights),

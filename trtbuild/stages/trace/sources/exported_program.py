@@ -1,7 +1,7 @@
 """``exported_program:`` sources: a ``.pt2`` file of torch.export.save.
 
-It is traced again, under the manifest's dims: that narrows its ranges and makes dims static, and keeps module paths and
-weights' names.
+The program is traced again, under the manifest's dims. This narrows its ranges and makes dims static. Module paths and
+weights' names stay the same.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ExportedProgramSource(SourceReader):
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The first error of a chain: torch raises others because of it."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
+    """The first error of a chain, which caused the other errors that torch raised."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
     return error
 
 
@@ -59,7 +59,7 @@ class _Declared:
 
 
 def _refuse_misfit(exported: ExportedProgram, job: TraceJob) -> None:
-    """Raise SourceError if the manifest's inputs are not those of a ``.pt2`` file or leave its ranges."""
+    """Raise SourceError if the manifest's inputs differ from those of a ``.pt2`` file, or are outside its ranges."""
     spec = exported.call_spec.in_spec
     count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
     declared = [entry for entry in job.inputs if not entry.keyword]
@@ -98,7 +98,11 @@ def _refuse_misfit(exported: ExportedProgram, job: TraceJob) -> None:
 
 
 def _refuse_axis(
-    where: str, axis: int | SymbolAxis, has: int | _Declared | str, symbols: dict[int, tuple[str, str]], job: TraceJob
+    where: str,
+    axis: int | SymbolAxis,
+    exported_axis: int | _Declared | str,
+    symbols: dict[int, tuple[str, str]],
+    job: TraceJob,
 ) -> None:
     plan, file = job.shapes, job.source.target
     place = job.place(f"inputs.{where.rpartition('.')[0]}")
@@ -108,46 +112,50 @@ def _refuse_axis(
         place = job.place(f"dims.{symbol.name}", f"inputs.{where.rpartition('.')[0]}")
     else:
         what, low, high, unit = where, axis, axis, axis or 1
-    if isinstance(has, str):
-        raise SourceError(f"{where} of {file} is {has}, which a manifest cannot express", code="range", **place)
-    if isinstance(has, int):
-        if low != has or high != has:
+    if isinstance(exported_axis, str):
+        raise SourceError(
+            f"{where} of {file} is {exported_axis}, which a manifest cannot express", code="range", **place
+        )
+    if isinstance(exported_axis, int):
+        if low != exported_axis or high != exported_axis:
             raise SourceError(
-                f"{where} of {file} is fixed to {has}; the profiles say {low}" + (f"..{high}" if high != low else ""),
+                f"{where} of {file} is fixed to {exported_axis}; the profiles say {low}"
+                + (f"..{high}" if high != low else ""),
                 code="range",
-                hint=f"export it with a dynamic dim there, or write {has} in every profile",
+                hint=f"export it with a dynamic dim there, or write {exported_axis} in every profile",
                 **place,
             )
         return
-    if low < has.low or (has.high is not None and high > has.high):
+    if low < exported_axis.low or (exported_axis.high is not None and high > exported_axis.high):
         raise SourceError(
-            f"{what} of {file} was exported for {has.low}..{'' if has.high is None else has.high}; the profiles say "
+            f"{what} of {file} was exported for {exported_axis.low}.."
+            f"{'' if exported_axis.high is None else exported_axis.high}; the profiles say "
             + (f"{low}..{high}" if high != low else f"{low}"),
             code="range",
             hint="narrow the profiles, or export it again with a wider Dim",
             **place,
         )
-    if unit % has.unit:
+    if unit % exported_axis.unit:
         raise SourceError(
-            f"{what} of {file} was exported as a multiple of {has.unit}",
+            f"{what} of {file} was exported as a multiple of {exported_axis.unit}",
             code="range",
-            hint=f"write multiple_of: {has.unit} in dims, and sizes that are multiples of it",
+            hint=f"write multiple_of: {exported_axis.unit} in dims, and sizes that are multiples of it",
             **place,
         )
     if isinstance(axis, SymbolAxis):
-        seen = symbols.setdefault(axis.symbol, (where, has.symbol))
-        if seen[1] != has.symbol:
-            # two dims of the file have one name in the manifest: re-export can satisfy this narrower range
+        first_use = symbols.setdefault(axis.symbol, (where, exported_axis.symbol))
+        if first_use[1] != exported_axis.symbol:
+            # two dims of the file have one name in the manifest: the export under the manifest's dims makes them equal
             return
 
 
 def _declared(size: Any, exported: ExportedProgram) -> int | _Declared | str:
     if isinstance(size, int):
         return size
-    found = _unit_and_symbol(size.node.expr)
-    if found is None:
+    parts = _unit_and_symbol(size.node.expr)
+    if parts is None:
         return str(size)
-    unit, symbol = found
+    unit, symbol = parts
     ranges = exported.range_constraints
     bounds = ranges.get(size.node.expr)
     if bounds is None:

@@ -67,8 +67,12 @@ class NetworkSource(SourceReader):
         except TrtbuildError:
             raise
         except NotRecorded as error:
-            found = frames.deepest(frames.user(error.__traceback__))
-            where = {"file": found[0], "line": found[1]} if found else frames.definition(function) or place
+            place_found = frames.deepest(frames.user(error.__traceback__))
+            where = (
+                {"file": place_found[0], "line": place_found[1]}
+                if place_found
+                else frames.definition(function) or place
+            )
             raise SourceError(f"{target}: {error}", code="network", hint=_hint(str(error)), **where) from error
         except BaseException as error:
             frames.raise_from(error, f"{target} fails", code="network", fallback=frames.definition(function) or place)
@@ -78,20 +82,20 @@ class NetworkSource(SourceReader):
         """The recorded network, with the types of its inputs and outputs."""
         job = self.job
         outputs: list[tuple[str, str, list[Expression]]] = []
-        unknown, taken = 0, {entry.name for entry in job.inputs}
+        data_sizes, used_names = 0, {entry.name for entry in job.inputs}
         for name, dtype, sizes in recorded.outputs:
-            if name in taken:
+            if name in used_names:
                 raise SourceError(
                     f"output {name!r} of {job.source.target} has the name of another input or output",
                     code="network",
                     hint="give the tensor another name: tensor.name = …",
                     **job.place("source.network", "source"),
                 )
-            taken.add(name)
+            used_names.add(name)
             shape: list[Expression] = []
             for size in sizes:
-                shape.append(size if size >= 0 else ["data", unknown])
-                unknown += size < 0
+                shape.append(size if size >= 0 else ["data", data_sizes])
+                data_sizes += size < 0
             outputs.append((name, dtype, shape))
         weights = [(slot, torch.from_numpy(array)) for slot, array in enumerate(recorded.weights)]
         described = [
@@ -134,4 +138,4 @@ def _refuse_signature(function: Callable[..., Any], job: TraceJob, frames: Frame
             hint="write `def define(network, trt, …)`",
             **(frames.definition(function) or job.place("source.network", "source")),
         )
-    refuse_kwargs(function, plain(job.source.kwargs), job, given=2)
+    refuse_kwargs(function, plain(job.source.kwargs), job, leading=2)

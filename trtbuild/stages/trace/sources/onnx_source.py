@@ -3,8 +3,8 @@
 Rules
 1. The file is read only here. It and the files of its external data are dependencies. Later keys do not contain names
    of nodes and values, documentation, metadata, and the storage format of numbers.
-2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number; a
-   fixed one must be equal. Outputs keep their names and their order.
+2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
+   fixed size must be equal to the manifest's. Outputs keep their names and their order.
 3. Large initializers are weights (blobs, by slot): `trtbuild.stages.trace.sources.onnx_weights`.
 4. An output's size is an expression of the manifest's symbols if ONNX's shape inference finds one; otherwise it depends
    on data.
@@ -48,11 +48,11 @@ class OnnxSource(SourceReader):
         job, path = self.job, self.path
         model = _loaded(path, job)
         graph = model.graph
-        _refuse_strangers(model, job)
+        _refuse_unsupported(model, job)
         _name_nodes(graph)
-        held = {tensor.name for tensor in graph.initializer}
+        initializers = {tensor.name for tensor in graph.initializer}
         inputs = {
-            value.name: value for value in graph.input if value.name not in held
+            value.name: value for value in graph.input if value.name not in initializers
         }  # before IR 4 weights were inputs too
         refuse_other_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
@@ -70,7 +70,7 @@ class OnnxSource(SourceReader):
             TensorType(entry.dtype, tuple(expression(axis, job) for axis in shape))
             for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         ]
-        named = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
+        named_outputs = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
         described = [
             {
                 "name": name,
@@ -81,7 +81,7 @@ class OnnxSource(SourceReader):
             for name, value in weights.items()
         ]
         parts = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example)
-        return self.graph(parts, interface_of(job, described, named), list(enumerate(weights.values())))
+        return self.graph(parts, interface_of(job, described, named_outputs), list(enumerate(weights.values())))
 
 
 def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
@@ -111,7 +111,7 @@ def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
     return model
 
 
-def _refuse_strangers(model: onnx.ModelProto, job: TraceJob) -> None:
+def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
     place = job.place("source")
     for node in all_nodes(model.graph):
         if node.domain not in _OWN_DOMAINS:
@@ -141,9 +141,9 @@ def _refuse_strangers(model: onnx.ModelProto, job: TraceJob) -> None:
                 **place,
             )
     names = [value.name for value in model.graph.output]
-    taken = {entry.name for entry in job.inputs}
+    input_names = {entry.name for entry in job.inputs}
     for name in names:
-        if names.count(name) > 1 or name in taken:
+        if names.count(name) > 1 or name in input_names:
             raise SourceError(
                 f"output {name!r} of {job.source.target} has the name of another input or output",
                 code="onnx",
@@ -175,7 +175,7 @@ def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:
-    """Copy an input with the manifest's shape. The names of symbols cannot occur in a file."""
+    """Copy an input with the manifest's shape. Symbols get names that do not occur in ONNX files."""
     sizes = [_size_name(axis.symbol) if isinstance(axis, SymbolAxis) else axis for axis in shape]
     return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
 
@@ -203,7 +203,9 @@ def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInf
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        known = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
+        inferred_graph = onnx.shape_inference.infer_shapes(
+            model, check_type=True, strict_mode=True, data_prop=True
+        ).graph
     except Exception as error:
         raise SourceError(
             f"the shapes of {job.source.target} do not fit together at the manifest's inputs: {first_lines(str(error), 3)}",
@@ -212,10 +214,10 @@ def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInf
             **job.place("source"),
         ) from error
     names = {_size_name(number): number for number in range(len(job.shapes.symbols))}
-    found: list[tuple[onnx.ValueInfoProto, list[Expression]]] = []
-    unknown = 0
-    for value, told in zip(graph.output, known.output, strict=True):
-        tensor = told.type.tensor_type
+    outputs: list[tuple[onnx.ValueInfoProto, list[Expression]]] = []
+    data_sizes = 0
+    for value, inferred in zip(graph.output, inferred_graph.output, strict=True):
+        tensor = inferred.type.tensor_type
         if not tensor.HasField("shape"):
             raise SourceError(
                 f"the number of axes of output {value.name!r} of {job.source.target} is not known",
@@ -230,14 +232,14 @@ def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInf
             elif size.dim_param in names:
                 sizes.append(expression(SymbolAxis(names[size.dim_param]), job))
             else:
-                sizes.append(["data", unknown])
-                unknown += 1
-        found.append((value, sizes))
-        value.type.CopyFrom(told.type)
-    return found
+                sizes.append(["data", data_sizes])
+                data_sizes += 1
+        outputs.append((value, sizes))
+        value.type.CopyFrom(inferred.type)
+    return outputs
 
 
 def _element(value: torch.Tensor) -> int:
     name = str(value.dtype).removeprefix("torch.")
-    found: int = onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
-    return found
+    element: int = onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
+    return element

@@ -1,7 +1,7 @@
 """Read the numbers of an ONNX file: the initializers that are weights, and their values.
 
-Initializers of at least `WEIGHT_BYTES` bytes are weights. Smaller ones, such as axes and shapes, stay in the graph,
-with their numbers in one form.
+Initializers of at least `WEIGHT_BYTES` bytes are weights. Smaller initializers, such as axes and shapes, stay in the
+graph. Their numbers are all stored as raw data.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SHARED_BYTES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
 def lift_constants(graph: onnx.GraphProto) -> None:
-    """Make initializers of large tensors in Constant nodes."""
+    """Turn large tensors in Constant nodes into initializers."""
     kept = []
     for node in graph.node:
         tensor = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
-        if tensor is not None and _bytes(tensor) >= WEIGHT_BYTES:
+        if tensor is not None and _size_bytes(tensor) >= WEIGHT_BYTES:
             graph.initializer.append(tensor)
             graph.initializer[-1].name = node.output[0]
         else:
             kept.append(node)
     if len(kept) < len(graph.node):
-        rest = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         graph.ClearField("node")
-        graph.node.extend(rest)
+        graph.node.extend(nodes)
 
 
 def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
@@ -102,33 +102,33 @@ def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tenso
         return None
     if _type_name(tensor) in _SHARED_BYTES:
         return None
-    raw = _raw(tensor, folder, job)
+    raw = _checked_bytes(tensor, folder, job)
     if not len(raw):
         return torch.empty(list(tensor.dims), dtype=kind)
     return torch.frombuffer(bytearray(raw), dtype=kind).reshape(list(tensor.dims))
 
 
-def _raw(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
-    """The row-major little-endian bytes of a tensor, from the model or its external file. Raises SourceError if their
-    number does not fit its type and shape."""
-    raw = _bytes_of(tensor, folder)
-    if len(raw) != _bytes(tensor):
+def _checked_bytes(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
+    """The row-major little-endian bytes of a tensor, from the model or its external file. Raises SourceError if the
+    number of bytes does not fit the tensor's type and shape."""
+    raw = _read_bytes(tensor, folder)
+    if len(raw) != _size_bytes(tensor):
         raise SourceError(
             f"initializer {tensor.name!r} of {job.source.target} has {len(raw)} bytes; its type and shape need "
-            f"{_bytes(tensor)}",
+            f"{_size_bytes(tensor)}",
             code="source",
             **job.place("source"),
         )
     return raw
 
 
-def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
+def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
     location = location_of(tensor)
     if location is not None:
         info = onnx.external_data_helper.ExternalDataInfo(tensor)
         with (folder / location).open("rb") as file:
             file.seek(info.offset or 0)
-            return file.read(_bytes(tensor) if info.length is None else info.length)
+            return file.read(_size_bytes(tensor) if info.length is None else info.length)
     if tensor.HasField("raw_data"):
         return bytes(tensor.raw_data)
     return bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data)
@@ -138,12 +138,12 @@ def _inline(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.Tenso
     """Copy the tensor with its numbers in `raw_data`."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return tensor
-    made = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=list(tensor.dims))
-    made.raw_data = _raw(tensor, folder, job)
-    return made
+    copy = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=list(tensor.dims))
+    copy.raw_data = _checked_bytes(tensor, folder, job)
+    return copy
 
 
-def _bytes(tensor: onnx.TensorProto) -> int:
+def _size_bytes(tensor: onnx.TensorProto) -> int:
     if tensor.data_type == onnx.TensorProto.STRING:
         return 0
     count = int(np.prod(list(tensor.dims), dtype=np.int64))

@@ -1,6 +1,6 @@
 """``python:`` sources: call a callable of the project, which returns the module.
 
-An error names the place to correct: the callable if it returns something else, the manifest if it names something that
+An error names the place to correct: the callable if it does not return a module, the manifest if it names something that
 does not exist.
 """
 
@@ -28,18 +28,18 @@ class PythonSource(SourceReader):
         """The module that the callable of the source returns. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
         target, place = job.source.target, job.place("source.python", "source")
-        found = named(job, project, frames)
-        if isinstance(found, torch.nn.Module) and not job.source.kwargs:
-            model: Any = found
-        elif not callable(found):
+        source_object = named(job, project, frames)
+        if isinstance(source_object, torch.nn.Module) and not job.source.kwargs:
+            model: Any = source_object
+        elif not callable(source_object):
             raise SourceError(
-                f"{target} is {_kind(found)}; it must be a function or class that returns a torch.nn.Module",
+                f"{target} is {_kind(source_object)}; it must be a function or class that returns a torch.nn.Module",
                 hint="name the function that builds the model, such as `def build(): return Net().eval()`",
                 **place,
             )
         else:
-            place = frames.definition(found) or place
-            model = _call(found, job, frames)
+            place = frames.definition(source_object) or place
+            model = _call(source_object, job, frames)
         if not isinstance(model, torch.nn.Module):
             raise SourceError(
                 f"{target} returned {_kind(model)}; it must return a torch.nn.Module", hint=_return_hint(model), **place
@@ -80,24 +80,28 @@ def named(job: TraceJob, project: Path, frames: Frames) -> Any:
 def _module_hint(name: str, path: str, job: TraceJob, project: Path) -> str:
     if name.endswith(".py"):
         return f'modules are named without .py: write "{name.removesuffix(".py")}:{path}"'
-    like = misspelt_module(name, [project / root for root in job.source.roots])
+    similar = misspelt_module(name, [project / root for root in job.source.roots])
     places = "the project" if job.source.roots == (".",) else ", ".join(f"{root}/" for root in job.source.roots)
-    looked = f"it is searched in {places} and among the installed modules"
-    return f"did you mean {like!r}? {looked}" if like else looked
+    searched = f"it is searched in {places} and among the installed modules"
+    return f"did you mean {similar!r}? {searched}" if similar else searched
 
 
 def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
-    """A hint with similar names, of those that the module defines and does not import."""
-    own = sorted(
+    """A hint with similar names. It lists only names that the module defines itself."""
+    defined = sorted(
         key
         for key, value in vars(holder).items()
         if key[0] != "_" and callable(value) and getattr(value, "__module__", None) == module_name
     )
-    like = nearest(name, own)
-    before = path.rpartition(".")[0]
-    has = f"{module_name}:{before} has" if before and hasattr(holder, "__qualname__") else "it has"
-    listed = f"{has}: {', '.join(own)}" if own else f"{has} no function or class that is defined there"
-    return f"did you mean {like!r}? {listed}" if like else listed
+    similar = nearest(name, defined)
+    prefix = path.rpartition(".")[0]
+    sentence_start = f"{module_name}:{prefix} has" if prefix and hasattr(holder, "__qualname__") else "it has"
+    listed = (
+        f"{sentence_start}: {', '.join(defined)}"
+        if defined
+        else f"{sentence_start} no function or class that is defined there"
+    )
+    return f"did you mean {similar!r}? {listed}" if similar else listed
 
 
 def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
@@ -108,38 +112,41 @@ def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
     try:
         return function(**kwargs)
     except BaseException as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
+        kwargs_text = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
         frames.raise_from(
-            error, f"{job.source.target}({shown}) fails", code="source", fallback=job.place("source.kwargs", "source")
+            error,
+            f"{job.source.target}({kwargs_text}) fails",
+            code="source",
+            fallback=job.place("source.kwargs", "source"),
         )
     finally:
         torch.use_deterministic_algorithms(False)
 
 
-def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, given: int = 0) -> None:
-    """Raise SourceError if the callable does not take the manifest's kwargs after its first `given` arguments."""
+def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, leading: int = 0) -> None:
+    """Raise SourceError if the callable does not take the manifest's kwargs after its first `leading` arguments."""
     try:
         signature = inspect.signature(function)
-        parameters = dict(list(signature.parameters.items())[given:])
-        signature.bind(*[None] * given, **kwargs)
+        parameters = dict(list(signature.parameters.items())[leading:])
+        signature.bind(*[None] * leading, **kwargs)
         return
     except ValueError:  # a callable without a signature
         return
     except TypeError as error:
         message = str(error)
-    named = [name for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    names = [name for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    unknown = next((name for name in kwargs if name not in named and not any_name), None)
+    unknown = next((name for name in kwargs if name not in names and not any_name), None)
     takes = f"it takes {signature.replace(return_annotation=inspect.Signature.empty)}"
     if unknown is not None:
-        like = nearest(unknown, named)
+        similar_name = nearest(unknown, names)
         text = f"{job.source.target} takes no argument {unknown!r}"
-        hint = f"did you mean {like!r}? {takes}" if like else takes
+        hint = f"did you mean {similar_name!r}? {takes}" if similar_name else takes
     else:
-        needed = [name for name, p in parameters.items() if p.default is p.empty and name in named]
-        lacking = [name for name in needed if name not in kwargs]
-        text = f"{job.source.target} needs a value for {', '.join(map(repr, lacking)) or message}"
-        hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in lacking)}}} beside `{job.source.kind}:`; {takes}"
+        needed = [name for name, p in parameters.items() if p.default is p.empty and name in names]
+        missing = [name for name in needed if name not in kwargs]
+        text = f"{job.source.target} needs a value for {', '.join(map(repr, missing)) or message}"
+        hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in missing)}}} beside `{job.source.kind}:`; {takes}"
     raise SourceError(
         text, code="source", hint=hint, **job.place("source.kwargs", f"source.{job.source.kind}", "source")
     )

@@ -1,4 +1,4 @@
-"""Read a source: the class in the row of its kind returns a module to trace, or a graph."""
+"""Read a source. A table names a class for each kind of source. The class returns a module to trace, or a graph."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SourceReader(ABC):
     def graph(
         self, parts: Sequence[Any], interface: dict[str, Any], weights: list[tuple[int, torch.Tensor]]
     ) -> SourceGraph:
-        """The graph whose blob the handler of its kind makes from `parts`."""
+        """The graph of this source. The handler of its kind makes the blob from `parts`."""
         handler = self.makers.handler(self.job.source.graph.name)
         blob = handler.blob(*parts)
         return SourceGraph(blob, handler.text(blob), handler.names(blob), interface, weights)
@@ -53,5 +53,5 @@ def read(job: TraceJob, project: Path, frames: Frames, makers: Makers | None = N
     """The model that `job.source` names. Raises SourceError."""
     module, _, name = SOURCE_KINDS[job.source.kind].reader.partition(":")
     reader = getattr(importlib.import_module(f"trtbuild.stages.trace.sources.{module}"), name)
-    found: torch.nn.Module | SourceGraph = reader(job, project, frames, makers).read()
-    return found
+    model: torch.nn.Module | SourceGraph = reader(job, project, frames, makers).read()
+    return model

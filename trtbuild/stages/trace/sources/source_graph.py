@@ -1,4 +1,4 @@
-"""Sources that are a graph already (ONNX models and TensorRT networks): a trace of them exports nothing."""
+"""Sources that are a graph already (ONNX models and TensorRT networks). Their trace does not call torch.export."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceGraph:
-    """The graph of such a source.
+    """The graph of a source that is a graph already.
 
-    `blob` is the form in which the steps store it. `text` and `names` are the results of its handler for that blob
+    `blob` is the form in which the steps store the graph. `text` and `names` are the results of its handler for the blob
     (`trtbuild.stages.graphs.handlers`). `interface` has the form of `trtbuild.stages.trace.export.interface`. `weights` are
     (slot number, value) of all weights, on the CPU.
     """
@@ -41,10 +41,10 @@ class GraphHandler(Protocol):
 
 @dataclass(frozen=True)
 class Makers:
-    """Functions that read such sources. The caller of a trace passes them, because a trace imports no toolchain and no
-    other stage.
+    """Functions that read sources which are a graph already. The caller of a trace passes them, because a trace imports no
+    toolchain and no other stage.
 
-    `handler` gives the handler of a kind of graph, by name. `record` runs a function that defines a TensorRT network, and
+    `handler` returns the handler of a kind of graph, by name. `record` runs a function that defines a TensorRT network, and
     records its calls (`trtbuild.toolchain.networks.recording.record`).
     """
 

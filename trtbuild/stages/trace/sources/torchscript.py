@@ -1,13 +1,13 @@
-"""``torchscript:`` sources: PyTorch's converter makes a graph of the script; the script itself stays the reference.
+"""``torchscript:`` sources: PyTorch's converter makes a graph of the script. The script itself stays the reference.
 
 Rules
-1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) makes the graph. Its last step, which
-   exports that graph with ``Dim.AUTO`` and so drops guards, is not used: the graph is exported with the manifest's
-   dims, like every other source.
+1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) makes the graph. Its last step exports
+   that graph with ``Dim.AUTO``, which drops guards. So this step is not used, and the graph is exported with the
+   manifest's dims, like every other source.
 2. A call of the module runs the script; only torch.export uses the converted graph. So the proof of a trace compares
    with TorchScript itself, at the min and max of every profile.
-3. The converter changes its script, so it gets a copy. Weights have the script's names. Tensors that the converter
-   lifted out of the graph are buffers that a weights file does not contain.
+3. The converter changes its script, so it gets a copy of the script. Weights have the script's names. Tensors that the
+   converter lifted out of the graph are buffers that a weights file does not contain.
 """
 
 from __future__ import annotations
@@ -77,19 +77,23 @@ def _loaded(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptMod
 def _arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
     schema = script.forward.schema
     return [
-        _Argument(each.name, each.has_default_value(), each.default_value if each.has_default_value() else None)
-        for each in schema.arguments[1:]
+        _Argument(
+            argument.name,
+            argument.has_default_value(),
+            argument.default_value if argument.has_default_value() else None,
+        )
+        for argument in schema.arguments[1:]
     ]
 
 
 def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
     """The value of each argument at the example. Raises SourceError if the manifest's inputs do not fit."""
     positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
-    names = [each.name for each in arguments]
-    given = dict(zip(names, positional, strict=False)) | keyword
-    lacking = [each.name for each in arguments if not each.optional and each.name not in given]
+    names = [argument.name for argument in arguments]
+    passed = dict(zip(names, positional, strict=False)) | keyword
+    missing = [argument.name for argument in arguments if not argument.optional and argument.name not in passed]
     unknown = [name for name in keyword if name not in names or name in names[: len(positional)]]
-    if len(positional) > len(names) or lacking or unknown:
+    if len(positional) > len(names) or missing or unknown:
         declared = [entry.name + " (keyword)" * entry.keyword for entry in job.inputs]
         raise SourceError(
             f"{job.source.target} takes ({', '.join(names)}); the manifest declares {', '.join(declared)}",
@@ -97,7 +101,7 @@ def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
             hint="positional inputs are passed in order; `keyword: true` passes an input by its name",
             **job.place("inputs", *(f"inputs.{entry.name}" for entry in job.inputs)),
         )
-    return tuple(given.get(each.name, each.default) for each in arguments)
+    return tuple(passed.get(argument.name, argument.default) for argument in arguments)
 
 
 def _converted(
@@ -163,9 +167,10 @@ def _module(
     """
     run_graph = type(graph).forward
 
-    def run(module: torch.nn.Module, given: Mapping[str, Any]) -> Any:
+    def run(module: torch.nn.Module, passed: Mapping[str, Any]) -> Any:
         values = [
-            each.default if each.optional and given[each.name] is None else given[each.name] for each in arguments
+            argument.default if argument.optional and passed[argument.name] is None else passed[argument.name]
+            for argument in arguments
         ]
         if not torch.compiler.is_exporting():
             return script(*values)
@@ -174,17 +179,17 @@ def _module(
     module: torch.nn.Module = type("TorchScript", (torch.nn.Module,), {"forward": _forward(arguments, run)})()
     for name, child in graph.named_children():
         module.add_module(name, child)
-    own = script.state_dict(keep_vars=True)
+    script_weights = script.state_dict(keep_vars=True)
     lifted = [*graph.named_buffers(remove_duplicate=False), *graph.named_parameters(remove_duplicate=False)]
     for name, value in {
         **dict(lifted),
-        **own,
+        **script_weights,
     }.items():  # includes weights that the graph does not read, because a weights file has them
         path, _, leaf = name.rpartition(".")
         holder = _holder(module, path)
         if hasattr(holder, leaf):
             delattr(holder, leaf)
-        holder.register_buffer(leaf, value.detach(), persistent=name in own)
+        holder.register_buffer(leaf, value.detach(), persistent=name in script_weights)
     return module.eval()
 
 
@@ -202,12 +207,14 @@ def _forward(
 ) -> Callable[..., Any]:
     """Make a forward method with the script's parameters (its names are identifiers), so that its signature is
     right."""
-    parameters = ", ".join(each.name + "=None" * each.optional for each in arguments)
-    given = ", ".join(f"{each.name!r}: {each.name}" for each in arguments)
+    parameters = ", ".join(argument.name + "=None" * argument.optional for argument in arguments)
+    argument_items = ", ".join(f"{argument.name!r}: {argument.name}" for argument in arguments)
     namespace: dict[str, Any] = {"_run": run}
     exec(
-        compile(f"def forward(self, {parameters}):\n    return _run(self, {{{given}}})\n", "<torchscript>", "exec"),
+        compile(
+            f"def forward(self, {parameters}):\n    return _run(self, {{{argument_items}}})\n", "<torchscript>", "exec"
+        ),
         namespace,
     )
-    made: Callable[..., Any] = namespace["forward"]
-    return made
+    forward: Callable[..., Any] = namespace["forward"]
+    return forward

@@ -1,4 +1,4 @@
 """User code: its files, its frames in tracebacks, and advice on its errors.
 
-Uses no other room.
+It imports no other folder of the trace.
 """

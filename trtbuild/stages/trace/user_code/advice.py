@@ -1,8 +1,8 @@
-"""Advice about exceptions of user code, as far as the exception shows what to do next.
+"""Advice about exceptions of user code. Only some exceptions show what to do next.
 
 Rules
-1. Advice is a command or an edit. There is no advice if it would not add to the error itself.
-2. It depends on the exception's type, and on its text only if torch has no separate type for the error.
+1. Advice is a command or an edit. There is no advice if it would only repeat the error.
+2. Advice depends on the exception's type. It depends on the text only if torch has no separate type for the error.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def text_of(error: BaseException) -> str:
     """The text of an error. User code may raise an error whose text cannot be read."""
     try:
         return str(error)
-    except Exception as another:
-        return f"(its text cannot be read: {type(another).__name__})"
+    except Exception as text_error:
+        return f"(its text cannot be read: {type(text_error).__name__})"
 
 
 def advice(error: BaseException, failing_file: str | None = None) -> str | None:
     """Advice about `error`; None if there is no advice. `failing_file` is the file of user code that raised it."""
     for find in _FINDERS:
-        found = find(error, failing_file)
-        if found:
-            return found
+        text = find(error, failing_file)
+        if text:
+            return text
     return None
 
 
 def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) -> str | None:
-    """Advice for a model that does not take the declared inputs."""
+    """Advice for a model that does not accept the declared inputs."""
     text = text_of(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
     if _INTEGERS.search(text):
@@ -60,7 +60,7 @@ def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) 
 
 
 def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
-    """Advice for a model that does not take the example's integers, if these are a likely reason."""
+    """Advice for a model that does not accept the example's integers, if they are a likely reason of the error."""
     integers = [entry for entry in inputs if "int" in entry.dtype]
     if not integers or not is_index_error(text_of(error)):
         return None
@@ -77,14 +77,14 @@ def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
 def misspelt_module(name: str, folders: Sequence[Path]) -> str | None:
     """The module in `folders` with the name most similar to `name`; None if there is no similar one."""
     package, _, last = name.rpartition(".")
-    known = set()
+    modules = set()
     for folder in folders:
-        place = folder.joinpath(*package.split(".")) if package else folder
-        for entry in place.iterdir() if place.is_dir() else ():
+        directory = folder.joinpath(*package.split(".")) if package else folder
+        for entry in directory.iterdir() if directory.is_dir() else ():
             if entry.suffix == ".py" or (entry.is_dir() and entry.name.isidentifier()):
-                known.add(entry.stem)
-    like = nearest(last, sorted(known - {"__init__", "__pycache__"}))
-    return f"{package}.{like}" if like and package else like
+                modules.add(entry.stem)
+    similar = nearest(last, sorted(modules - {"__init__", "__pycache__"}))
+    return f"{package}.{similar}" if similar and package else similar
 
 
 def _missing_module(error: BaseException, failing_file: str | None) -> str | None:
@@ -96,7 +96,7 @@ def _missing_module(error: BaseException, failing_file: str | None) -> str | Non
         return (
             f"{top} is in that file's folder, but imports start at the manifest's folder: `from {beside} import {top}`"
         )
-    if top == error.name or not _found(top):
+    if top == error.name or not _is_importable(top):
         return f"install it where trtbuild runs: {sys.executable} -m pip install {top}"
     return f"{top} is installed, but has no {error.name}: does the code need another version?"
 
@@ -105,7 +105,7 @@ def _is_module(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
 
 
-def _found(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):
@@ -119,7 +119,7 @@ def _missing_file(error: BaseException, failing_file: str | None) -> str | None:
     return None
 
 
-def _ended(error: BaseException, failing_file: str | None) -> str | None:
+def _ends_process(error: BaseException, failing_file: str | None) -> str | None:
     if isinstance(error, SystemExit):
         return 'do not end the process there; put code for the command line below `if __name__ == "__main__":`'
     return None
@@ -134,8 +134,8 @@ def _no_gpu(error: BaseException, failing_file: str | None) -> str | None:
 
 
 def _no_network(error: BaseException, failing_file: str | None) -> str | None:
-    of_client = type(error).__module__.startswith(_CLIENTS)
-    if of_client or isinstance(error, URLError | ConnectionError):
+    is_client_error = type(error).__module__.startswith(_CLIENTS)
+    if is_client_error or isinstance(error, URLError | ConnectionError):
         return "a build should not depend on the network: download the file once, and read it from the project"
     return None
 
@@ -143,7 +143,7 @@ def _no_network(error: BaseException, failing_file: str | None) -> str | None:
 _FINDERS: Sequence[Callable[[BaseException, str | None], str | None]] = (
     _missing_module,
     _missing_file,
-    _ended,
+    _ends_process,
     _no_gpu,
     _no_network,
 )

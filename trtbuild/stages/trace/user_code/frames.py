@@ -20,7 +20,7 @@ from trtbuild.stages.trace.user_code.places import Places
 #: Distributions whose frames are not shown in a traceback of the user's model.
 _OURS = frozenset({"torch", "trtbuild", "numpy"})
 _MAX_FRAMES = 8
-#: A line of an error's text is cut after this many characters.
+#: Longer lines of an error's text are shortened to this many characters.
 _MAX_LENGTH = 400
 _NOISE = re.compile(r"TORCH_LOGS|TORCHDYNAMO_")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
@@ -58,7 +58,7 @@ class Frames:
         return None
 
     def in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
-        """The innermost place in user code of a ``stack_trace``, which torch keeps at a node."""
+        """The innermost place in user code in a ``stack_trace``, which torch stores at each node."""
         frames = [
             traceback.FrameSummary(match["file"], int(match["line"]), match["name"] or "", lookup_line=False)
             for match in _STACK_LINE.finditer(text or "")
@@ -76,10 +76,10 @@ class Frames:
         fallback: dict[str, object],
         internal: bool = False,
     ) -> NoReturn:
-        """Raise a SourceError about `error`: `what` happened, the error itself, and the frames of user code.
+        """Raise a SourceError about `error`. It shows `what` happened, the error itself, and the frames of user code.
 
         `fallback` is the place if there is no frame of user code. The text of an `internal` error is about torch's
-        internals: it is left out if there is a frame to show. `advice` about the error comes before `hint`.
+        internals. It is left out if there is a frame to show. If there is `advice` about the error, it replaces `hint`.
         """
         frames = self.user(error.__traceback__)
         place = self.deepest(frames)
@@ -94,14 +94,14 @@ class Frames:
 
     def _shown_frames(self, frames: Sequence[traceback.FrameSummary]) -> list[str]:
         """One line for each frame; equal frames in a row are one line."""
-        found = []
+        lines = []
         for line, same in groupby(
             f"  {self.shown(frame.filename)}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
             for frame in frames
         ):
             count = len(list(same))
-            found.append(line + (f"  ({count} times)" if count > 1 else ""))
-        return found[-_MAX_FRAMES:]
+            lines.append(line + (f"  ({count} times)" if count > 1 else ""))
+        return lines[-_MAX_FRAMES:]
 
     def is_shown(self, filename: str) -> bool:
         """Whether a file belongs to the user, or to a distribution whose frames are shown."""
@@ -118,7 +118,7 @@ def described(error: BaseException) -> str:
 
 
 def first_lines(text: str, count: int = 4) -> str:
-    """The first lines of an error's text; long lines are cut, and torch's advice on its logs is left out."""
+    """The first lines of an error's text. Long lines are shortened, and torch's advice on its logs is left out."""
     lines = [line.rstrip() for line in text.expandtabs(2).strip().splitlines()]
     lines = [line for line in lines if line and not _NOISE.search(line)]
     return "\n".join(line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…" for line in lines[:count])

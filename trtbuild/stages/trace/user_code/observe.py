@@ -1,10 +1,10 @@
 """Look up the present state of a dependency. It uses the standard library only, because plans use it, too.
 
-A listing consists of the names of a directory's entries, with ``/`` after the names of directories. Entries of
-`IGNORED_ENTRIES` (derived state) are left out, and in the project itself those of `IGNORED_IN_PROJECT`. A link is the
+A listing consists of the names of a directory's entries, with ``/`` after the names of directories. It leaves out the
+names in `IGNORED_ENTRIES` (derived state), and in the project itself also those in `IGNORED_IN_PROJECT`. A link is the
 text of a symbolic link. An absolute path into the project is written relative to it, with ``./`` before it. A
-distribution's version is that in the name of its ``.dist-info`` directory, in the first entry of ``sys.path`` that has
-it.
+distribution's version is in the name of its ``.dist-info`` directory. If several entries of ``sys.path`` contain the
+distribution, the first one counts.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -29,10 +29,10 @@ IGNORED_ENTRIES: dict[str, str] = {
     ".trtbuild": "trtbuild's own state",
 }
 
-#: Names that a build makes in the project → the reason. Otherwise code that lists the project would make each first
-#: build stale.
+#: Names that a build creates in the project → the reason. If code lists the project, a first build would be stale at
+#: once without this.
 IGNORED_IN_PROJECT: dict[str, str] = {
-    "dist": "outputs are put there",
+    "dist": "a build writes its outputs there",
     "cache": "the default store",
     "trtbuild.lock": "`trtbuild lock` writes it",
 }
@@ -102,7 +102,7 @@ def link(path: str, project: str) -> str:
 
 
 def environment_digest(value: str) -> str:
-    """SHA-256 of a variable's value: values may be secrets, so they are not kept."""
+    """SHA-256 of a variable's value. The value itself is not stored, because it may be a secret."""
     return hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -116,10 +116,10 @@ def file_digest(path: str) -> str | None:
 
 
 def _digest(file: object) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     while block := file.read(1 << 20):  # type: ignore[attr-defined]
-        found.update(block)
-    return found.hexdigest()
+        hasher.update(block)
+    return hasher.hexdigest()
 
 
 def normalized(name: str) -> str:
@@ -131,19 +131,19 @@ def installed_version(name: str) -> str | None:
     """The version of an installed distribution, by the normalized name."""
     for directory in sys.path:
         try:
-            changed = os.stat(directory or ".").st_mtime_ns
+            modified_ns = os.stat(directory or ".").st_mtime_ns
         except OSError:
             continue
-        known = _versions.get(directory)
-        if known is None or known[0] != changed:
-            known = _versions[directory] = (changed, _installed(directory or "."))
-        if name in known[1]:
-            return known[1][name]
+        cached = _versions.get(directory)
+        if cached is None or cached[0] != modified_ns:
+            cached = _versions[directory] = (modified_ns, _installed(directory or "."))
+        if name in cached[1]:
+            return cached[1][name]
     return None
 
 
 def _installed(directory: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     try:
         names = sorted(os.listdir(directory))
     except OSError:
@@ -151,5 +151,5 @@ def _installed(directory: str) -> dict[str, str]:
     for entry in names:
         match = _INFO.fullmatch(entry)
         if match:
-            found.setdefault(normalized(match["name"]), match["version"])
-    return found
+            versions.setdefault(normalized(match["name"]), match["version"])
+    return versions

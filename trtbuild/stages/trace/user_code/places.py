@@ -1,8 +1,8 @@
 """Find the owner of a file: Python, an installed distribution, trtbuild, or the user.
 
 Rules
-1. A file belongs to a distribution when the RECORD of an installed one lists it. An editable distribution does not list
-   its sources, so they belong to the user, like all files without another owner.
+1. A file belongs to an installed distribution if the RECORD of this distribution lists the file. An editable
+   distribution does not list its sources, so they belong to the user, like all files without another owner.
 2. The standard library and the interpreter's prefix belong to Python; the version of Python is in the key.
 3. Files of the system and of this process (`IGNORED`) do not affect a model.
 """
@@ -31,16 +31,16 @@ Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 IGNORED: dict[str, str] = {
     "/proc": "the state of processes, not of a model",
     "/sys": "the state of the kernel and its devices",
-    "/dev": "devices; /dev/shm holds what this process shares with its own workers",
+    "/dev": "devices; /dev/shm is memory that this process shares with its own workers",
     "/run": "sockets and locks of running services",
     "/etc/localtime": "the clock is not seen (documented)",
     "/usr/share/zoneinfo": "the clock is not seen (documented)",
-    "/etc/passwd": "who the user is must not change a key",
-    "/etc/nsswitch.conf": "who the user is must not change a key",
+    "/etc/passwd": "the user's identity must not change a key",
+    "/etc/nsswitch.conf": "the user's identity must not change a key",
     "/etc/hosts": "the network is not seen (documented)",
     "/etc/resolv.conf": "the network is not seen (documented)",
     "/etc/host.conf": "the network is not seen (documented)",
-    "/etc/ld.so.cache": "where the system's libraries lie; the platform is in the key",
+    "/etc/ld.so.cache": "the locations of the system's libraries; the platform is in the key",
     "/etc/mime.types": "read by the standard library's mimetypes",
     "/lib": "the system's libraries; the platform is in the key",
     "/lib64": "the system's libraries; the platform is in the key",
@@ -162,23 +162,23 @@ def _record_path(line: str) -> str:
 
 
 def _site_directories() -> tuple[str, ...]:
-    found = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
-    found.add(site.getusersitepackages())
+    entries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    entries.add(site.getusersitepackages())
     for entry in sys.path:
         if os.path.basename(entry) in ("site-packages", "dist-packages"):
-            found.add(entry)
-    directories = {os.path.realpath(entry) for entry in found if os.path.isdir(entry)}
-    directories |= {os.path.normpath(entry) for entry in found if os.path.isdir(entry)}
+            entries.add(entry)
+    directories = {os.path.realpath(entry) for entry in entries if os.path.isdir(entry)}
+    directories |= {os.path.normpath(entry) for entry in entries if os.path.isdir(entry)}
     return tuple(sorted(directories, key=len, reverse=True))
 
 
 @functools.cache
 def _python_directories() -> tuple[str, ...]:
-    found = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    found |= {os.path.join(prefix, "pyvenv.cfg") for prefix in (sys.prefix, sys.exec_prefix)}
-    found |= {os.path.join(p, name) for p in (sys.base_prefix, sys.base_exec_prefix) for name in ("lib", "share")}
-    found |= {entry for entry in sys.path if entry.endswith(".zip") and os.path.dirname(entry).endswith("lib")}
+    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    paths |= {os.path.join(prefix, "pyvenv.cfg") for prefix in (sys.prefix, sys.exec_prefix)}
+    paths |= {os.path.join(p, name) for p in (sys.base_prefix, sys.base_exec_prefix) for name in ("lib", "share")}
+    paths |= {entry for entry in sys.path if entry.endswith(".zip") and os.path.dirname(entry).endswith("lib")}
     if sys.executable:
-        found.add(os.path.realpath(sys.executable))
-        found.add(sys.executable)
-    return tuple(sorted({os.path.realpath(entry) for entry in found} | {os.path.normpath(entry) for entry in found}))
+        paths.add(os.path.realpath(sys.executable))
+        paths.add(sys.executable)
+    return tuple(sorted({os.path.realpath(entry) for entry in paths} | {os.path.normpath(entry) for entry in paths}))

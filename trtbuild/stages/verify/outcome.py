@@ -1,4 +1,4 @@
-"""The results of a verification for one partition, or for the whole model."""
+"""Collect the results of a verification for one partition, or for the whole model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trtbuild.stages.verify.comparing import Gap
 
 
 @dataclass
-class Found:
-    """The worst result over all points. `precisions` are those of the outputs, and `tolerances` the largest allowed
-    errors by precision. The worst output is the one with the largest error relative to its tolerance."""
+class Outcome:
+    """The worst result over all points. `precisions` are the precisions of the outputs, and `tolerances` are the largest
+    allowed errors by precision. The worst output has the largest error relative to its tolerance."""
 
     precisions: Sequence[Precision]
     tolerances: Mapping[Precision, float]
@@ -25,38 +25,40 @@ class Found:
     point: int | None = None
     output: int = 0
     #: The smallest point with a wrong result.
-    smallest: int | None = None
+    smallest_wrong: int | None = None
     unchecked: str | None = None
     points: int = 0
     #: Outputs that had no value to compare at any point so far.
-    unseen: set[int] | None = None
+    never_compared: set[int] | None = None
     #: The number of values that rounding decides, over all points.
     undecided: int = 0
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the worst output; the largest one if no output was compared."""
+        """The tolerance of the worst output. If no output was compared, it is the largest tolerance."""
         return self.tolerances[self.precision]
 
     @property
     def precision(self) -> Precision:
         return coarsest(self.precisions) if self.point is None else self.precisions[self.output]
 
-    def see(self, point: int, gaps: Sequence[Gap], size: Callable[[int], int]) -> None:
+    def add(self, point: int, gaps: Sequence[Gap], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point."""
         self.points += 1
-        self.undecided += sum(found.undecided for found in gaps)
-        nothing = {output for output, found in enumerate(gaps) if not found.compared}
-        self.unseen = nothing if self.unseen is None else self.unseen & nothing
-        shares = [
-            relative_to_tolerance(found.error, self.tolerances[precision])
-            for found, precision in zip(gaps, self.precisions, strict=False)  # a failure is one gap for all outputs
+        self.undecided += sum(gap.undecided for gap in gaps)
+        not_compared = {output for output, gap in enumerate(gaps) if not gap.compared}
+        self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
+        relative_errors = [
+            relative_to_tolerance(gap.error, self.tolerances[precision])
+            for gap, precision in zip(gaps, self.precisions, strict=False)  # a failure is one gap for all outputs
         ]
-        for output, (found, taken) in enumerate(zip(gaps, shares, strict=True)):
-            if (taken, found.error) > (self.relative_error, self.worst.error):
-                self.worst, self.relative_error, self.point, self.output = found, taken, point, output
-        if any(taken > 1 for taken in shares) and (self.smallest is None or size(point) < size(self.smallest)):
-            self.smallest = point
+        for output, (gap, relative) in enumerate(zip(gaps, relative_errors, strict=True)):
+            if (relative, gap.error) > (self.relative_error, self.worst.error):
+                self.worst, self.relative_error, self.point, self.output = gap, relative, point, output
+        if any(relative > 1 for relative in relative_errors) and (
+            self.smallest_wrong is None or size(point) < size(self.smallest_wrong)
+        ):
+            self.smallest_wrong = point
 
     @property
     def _left_out(self) -> str:
@@ -66,15 +68,15 @@ class Found:
     def comparison(self, points: Sequence[Point]) -> Comparison:
         """The comparison for the report."""
         unchecked = self.unchecked
-        if unchecked is None and self.unseen != set():
+        if unchecked is None and self.never_compared != set():
             unchecked = (
-                f"output {min(self.unseen)} has no value to compare at any point: it is NaN, or rounding decides it"
-                if self.unseen
+                f"output {min(self.never_compared)} has no value to compare at any point: it is NaN, or rounding decides it"
+                if self.never_compared
                 else "no point was run"
             )
         status: Status = "right" if unchecked is None else "unchecked"
         text = self._left_out if unchecked is None else unchecked
-        if self.smallest is not None:
+        if self.smallest_wrong is not None:
             status, text = "wrong", self.worst.text
         finite = self.point is not None and math.isfinite(self.worst.error)
         return Comparison(

@@ -51,8 +51,8 @@ class Setting:
     description: str
     #: The part of TensorRT's builder configuration that gets the value. If the value is None, TensorRT chooses.
     sets: Flag | Attribute | MemoryPool | TacticSources
-    #: trtexec's argument, with ``{}`` for the value, or ``{number}`` for its place among the values of a choice. None if
-    #: trtexec has no such argument.
+    #: trtexec's argument. ``{}`` stands for the value, and ``{number}`` for the position of the value in the list of a
+    #: choice. None if trtexec has no such argument.
     trtexec: str | None
     #: Whether trtexec gets the argument even if the setting has its default.
     trtexec_at_default: bool
@@ -81,8 +81,8 @@ def setting(
 ) -> _T:
     """A field of `BuilderSettings`. The arguments are its default and the fields of its `Setting`."""
     facts = Setting(description, sets, trtexec, trtexec_at_default, least, most, in_bytes, since or {})
-    found: _T = field(default=default, metadata={"setting": facts})
-    return found
+    result: _T = field(default=default, metadata={"setting": facts})
+    return result
 
 
 @dataclass(frozen=True)

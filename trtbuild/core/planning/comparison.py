@@ -26,7 +26,7 @@ _LARGEST_AT_TWO_POINTS = 1 << 24
 
 @dataclass(frozen=True)
 class ComparedAt:
-    """A point: its name for messages, the shape of each input at it, and the values of the symbols in the graph's units."""
+    """A point: its name for messages, the shape of each input, and the values of the symbols in the graph's units."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -64,7 +64,7 @@ def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Co
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
     """The smallest sizes at which the trace was compared with eager, and the sizes one step above them.
 
-    A pass that wrongly depends on a size of 1, on a remainder or on two equal sizes is found at the second point.
+    The second point shows a pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
     smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
     above = tuple(

@@ -18,9 +18,9 @@ from trtbuild.core.planning.comparison import Comparison
 
 @dataclass(frozen=True)
 class WeightHeads:
-    """The part of a trace job that planning knows: name, dtype and shape of each tensor of the weights file.
+    """The part of a trace job that comes from planning: name, dtype and shape of each tensor of the weights file.
 
-    None if the model has no weights file."""
+    `weights` is None if the model has no weights file."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
 
@@ -29,8 +29,8 @@ class WeightHeads:
 class LowerJob:
     """Lower `program`, a traced model with a graph of `graph_kind`, to `precision`.
 
-    `operators` are the operators that come from outside PyTorch. At each of `points`, which are values of the symbols,
-    sizes are compared.
+    `operators` are the operators that come from outside PyTorch. `points` are the values of the symbols at which sizes are
+    compared.
     """
 
     program: str
@@ -43,10 +43,10 @@ class LowerJob:
 
 @dataclass(frozen=True)
 class PartitionJob:
-    """Cut `program`, a lowered model, into partitions for a toolchain.
+    """Divide `program`, a lowered model, into partitions for a toolchain.
 
     `stand_in` are the fields of a `StandIn`, or None to use the toolchain's parser. `trust` is the policy for records of
-    conversions; None trusts all of them.
+    conversions. None means that all records are trusted.
     """
 
     program: str

@@ -93,7 +93,7 @@ def _seed(seed: int, profile: int, which: str) -> int:
 
 
 def tolerances(runner: Runner, chosen: float | None = None) -> dict[Precision, float]:
-    """The largest allowed error, by the type that an output was computed in. `chosen`, from the user, replaces all of them."""
+    """The largest allowed error, by the type that an output was computed in. A user's `chosen` error replaces them all."""
     return {precision: default if chosen is None else chosen for precision, default in TOLERANCES[runner].items()}
 
 

@@ -102,7 +102,7 @@ class _Forward:
         plan_package(self.plan, self._verdicts, self._facts, lower, bound, cuts, engines)
 
     def _rerun_producer(self, trace: Step) -> bool:
-        """Change into a run the first step whose documents may be wrong, unless this command has already run it (rule 5).
+        """Change into a run the first step whose documents may be wrong and that this command has not run (rule 5).
 
         Returns False if there is no such step."""
         reason = Reason("corrupt", "its output does not match the outputs of later steps")
@@ -202,8 +202,8 @@ class _Forward:
         )
         hit = RECORDED
         if facts.parsers_differ:
-            able = facts.can_ask and self._facts.versions is not None
-            accepted = acceptance.partition(self._lookups, recipe, self._facts.locked, can_partition=able)
+            locked, can_partition = self._facts.locked, facts.can_ask and self._facts.versions is not None
+            accepted = acceptance.partition(self._lookups, recipe, locked, can_partition=can_partition)
             recipe, hit = accepted or (recipe, hit)
         job = PartitionJob(
             program=record.outputs["program"].sha256,

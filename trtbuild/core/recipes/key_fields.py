@@ -31,8 +31,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
 }
 
-#: (type, field) → the meaning of None. Such a field is a part only if it is not None. It was added after keys of its type
-#: were in use, and so earlier keys stay valid.
+#: (type, field) → the meaning of None. Such a field is a part only if it is not None. It was added when keys of its type
+#: were already in use, and earlier keys must stay valid.
 OMITTED_IF_NONE: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, values are drawn as before there were ranges",
 }

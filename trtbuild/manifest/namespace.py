@@ -2,7 +2,7 @@
 
 Rules
 1. Each manifest has its own targets and profiles. The names of models are unique in the project.
-2. The same name twice, in one manifest and its includes, is an error that names both places.
+2. If a name is defined twice in a manifest and its includes, the error names both places.
 3. A file's defaults take precedence over those of the files that it includes. If two included files set the same
    default, that is an error, unless the including file sets it, too.
 """
@@ -33,7 +33,7 @@ class Namespace:
 
 
 def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: Problems) -> Namespace:
-    """The namespace of a manifest. `declared` holds every file of its closure."""
+    """The namespace of a manifest. `declared` has the manifest and every file that it includes."""
     space = Namespace(file, defaults=_defaults(file, declared, problems, {}))
     for part in file.closure():
         space.incomplete_sections |= declared[part].incomplete_sections
@@ -46,10 +46,10 @@ def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: 
     return space
 
 
-def _define(table: dict[str, N], what: str, name: str, entry: N, problems: Problems) -> None:
+def _define(table: dict[str, N], noun: str, name: str, entry: N, problems: Problems) -> None:
     first = table.setdefault(name, entry)
     if first is not entry:
-        problems.add(entry.key, f"{what} {name!r} is already defined at {place(first.key)}", "rename one of the two")
+        problems.add(entry.key, f"{noun} {name!r} is already defined at {place(first.key)}", "rename one of the two")
 
 
 def _defaults(

@@ -1,8 +1,8 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
 In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory, and
-`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a
-``.pt2`` file also work (docs/in-a-program.md).
+`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` also works, and
+``torch.export.load`` opens ``.pt2`` files (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
 of ``.pt2`` files is registered as soon as torch has been imported.
@@ -72,7 +72,7 @@ class _AfterTorch:
 
 
 def _register_operator() -> None:
-    """Register the operator of `.pt2` files with torch. A failure is a warning, because most programs load no such file."""
+    """Register the operator of `.pt2` files with torch. A failure is only a warning: most programs load no such file."""
     try:
         from trtbuild.driver.packages.engine_operator import register
 

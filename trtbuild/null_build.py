@@ -1,4 +1,4 @@
-"""The null build: if a ``trtbuild build`` has nothing to do, it takes hardly longer than starting Python.
+"""The null build: a ``trtbuild build`` that has nothing to do takes hardly longer than starting Python.
 
 A build that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
 (`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
@@ -8,19 +8,19 @@ Rules
 1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
    to compare an environment variable that may be a secret.
 2. Each command line has its own snapshot. The file's name is a checksum of the working directory and the arguments. The
-   file also contains both in full, and they are compared. So this module does not have to understand any flag. If it
-   reads a ``-C`` wrongly, it cannot use the snapshot of another call.
+   file also contains the directory and the arguments themselves, and they are compared. So this module does not have to
+   understand any flag. If it reads a ``-C`` wrongly, it cannot use the snapshot of another call.
 3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
-   trace has read, and those that trtbuild uses. The settings of the output (such as colours) and the day on which the first
-   trusted key expires are compared, too. So are these files, inside the project and elsewhere:
+   trace has read, and the environment variables that trtbuild uses. The settings of the output (such as colours) and the
+   day on which the first trusted key expires are compared, too. So are these files, inside the project and elsewhere:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
      file that a trace has read, and every file of every output;
    * by times and inode: every directory that was listed, the directories of ``sys.path`` (an installation changes them),
      and the directory that is searched for manifests;
    * links by their targets, paths that must not exist, paths that must be directories, and the directory of the cache,
      which must be the same directory.
-4. The identity of a file is recorded only if its content was read while the file had this identity, and only if the file's
-   times are older than the resolution of its file system's clock. So a later edit cannot have the same identity.
+4. The identity of a file is recorded only if the content was read while the file had this identity. Its times must also be
+   older than the resolution of the file system's clock. So a file cannot have the same identity after a later edit.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. Entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache entries that it
    was made from are deleted.
@@ -114,7 +114,8 @@ def interpreter() -> list[str]:
 
 
 def own_variables() -> dict[str, str]:
-    """The environment variables that trtbuild uses, by name: values, or digests for those that may be secrets."""
+    """The environment variables that trtbuild uses, by name. A variable that may be a secret has its digest
+    in place of its value."""
     return {
         name: value if name in PLAIN_VARIABLES else variable_digest(name)
         for name, value in os.environ.items()

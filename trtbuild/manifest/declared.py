@@ -1,4 +1,4 @@
-"""The entries that one file declares, each checked alone, with their nodes for messages.
+"""The entries that a file declares, each checked separately, with their nodes for messages.
 
 A mistake in one entry does not hide mistakes in other entries. The name of an invalid entry still counts as known.
 """

@@ -163,7 +163,7 @@ class Reader:
 
 
 def read_all(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
-    """The manifests among the named files: those that no other named file includes."""
+    """The manifests among the named files: the files that no other named file includes."""
     reader = Reader(paths, problems)
     files = [reader.read(name) for name in names]
     included = {inner for file in files for inner in file.closure() if inner is not file}

@@ -3,7 +3,7 @@
 Rules
 1. Each manifest has its own targets and profiles. The names of models are unique in the project.
 2. If a name is defined twice in a manifest and its includes, the error names both places.
-3. A file's defaults take precedence over those of the files that it includes. If two included files set the same
+3. A file's defaults take precedence over the defaults of the files that it includes. If two included files set the same
    default, that is an error, unless the including file sets it, too.
 """
 
@@ -65,7 +65,7 @@ def _defaults(
     for included in file.includes:
         for name, located in _defaults(included, declared, problems, known).items():
             first = merged.setdefault(name, located)
-            # A group is merged field by field, so that two files may both set it.
+            # A group is merged field by field, so two files may set the same group.
             if first is not located and first.node is not located.node and name not in own and name not in MERGED:
                 problems.add(
                     located.key,

@@ -1,4 +1,4 @@
-"""The layers of an engine, each with the place in the user's module that it comes from.
+"""The layers of an engine, each with its origin: the place in the user's module that the layer comes from.
 
 Two files of a package have the data. ``<partition>.layers.json`` has the layers of the compiled network, as TensorRT's
 parser made them. ``names.json`` has the module path and operator of each ONNX node.

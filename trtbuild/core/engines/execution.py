@@ -8,7 +8,7 @@ Rules
    creating a context is safe at any time (TensorRT developer guide, "Threading").
 2. The engine's device is the current device of the calling thread during every call.
 3. Call `Context.set_shape` for every input before any address is used. Each shape must be within the profile's range
-   (`Engine.profile_shapes`): TensorRT accepts other shapes when they are set, and fails only when it runs them.
+   (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine runs.
 4. The memory of `use_memory` and every address must stay valid until the stream has finished the enqueued work.
 5. If a call returns False, TensorRT has refused it, and `Library.words` returns the reason. Check every result.
 """
@@ -111,7 +111,7 @@ class Engine(Protocol):
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> Context:
         """A new context with `profile`, still without memory.
 
-        Raises EngineError, also if another context uses the profile and the engine does not allow sharing it."""
+        Raises EngineError, for example if another context uses the profile and the engine does not allow sharing it."""
         ...
 
     def create_kernel_cache(self) -> KernelCache | None:

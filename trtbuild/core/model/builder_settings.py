@@ -1,7 +1,7 @@
 """TensorRT's builder settings: `BuilderSettings` has a field for each, with all facts that trtbuild uses about it.
 
-These fields are the source of the manifest's fields and their checks, docs/manifest.md, the builder's configuration, the
-check of the toolchain's release, trtexec's arguments and the engine's key. docs/architecture.md describes how to add one.
+The manifest's fields and their checks, docs/manifest.md, the builder's configuration, the check of the toolchain's release,
+trtexec's arguments and the engine's key all follow from these fields. docs/architecture.md describes how to add a setting.
 """
 
 from __future__ import annotations

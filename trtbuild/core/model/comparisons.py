@@ -1,7 +1,7 @@
 """The results of comparing the partitions of a model with a reference, as values.
 
-A worker process computes a `Report`, and the store keeps it. `trtbuild.core.model.verified` has the same results in the
-form of the documents, with the names of profiles and dims.
+A worker process computes a `Report`, which is stored like the result of a step. `trtbuild.core.model.verified` has the same
+results in the form of the documents, with the names of profiles and dims.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfPartition:
+class PartitionIdentity:
     """The name of a partition, and the SHA-256 of its ONNX model, or None if it has no ONNX model."""
 
     partition: str
@@ -72,7 +72,7 @@ class Comparison(Compared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionComparison(Comparison, OfPartition):
+class PartitionComparison(Comparison, PartitionIdentity):
     """The comparison of one partition. `place` is the location of its fault, or None if it is not known."""
 
     place: Place | None

@@ -3,14 +3,14 @@
 Rules
 1. A dim's range is the union of its ranges in all profiles. If the union is one number, the axis is static. A dynamic axis
    has a min of at least 1.
-2. Several axes may have one named dim. Their min, opt and max must be equal in every profile.
+2. Several axes may share a named dim. Their min, opt and max must be equal in every profile.
 3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
 4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
    the size in units.
 5. The example of a dim is the first profile's opt. If that is 0 or 1 (in units), the example is the smallest legal size of
    at least 2 units, because torch.export specializes sizes 0 and 1.
 6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
-7. All problems are reported at once: a problem of one input or dim does not stop the checks of the others.
+7. All problems are reported at once: a problem of one input or dim does not stop the checks of other inputs and dims.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class SymbolAxis:
-    """An axis whose size is that of symbol number `symbol`."""
+    """An axis whose size is the size of symbol number `symbol`."""
 
     symbol: int
 
@@ -62,8 +62,8 @@ class ShapePlan:
         return self.sizes([symbol.example for symbol in self.symbols])
 
 
-Which = Literal["min", "opt", "max"]
-_WHICH: tuple[Which, ...] = ("min", "opt", "max")
+MinOptMax = Literal["min", "opt", "max"]
+_MIN_OPT_MAX: tuple[MinOptMax, ...] = ("min", "opt", "max")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ShapeProblem:
     place: str | None = None
     profile: str | None = None
     input: str | None = None
-    which: Which | None = None
+    which: MinOptMax | None = None
     axis: int | None = None
 
     @property
@@ -122,9 +122,11 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
     for profile in profiles:
         for name, shape in profile.shapes:
             if not len(shape.min) == len(shape.opt) == len(shape.max):
-                counts = [len(getattr(shape, which)) for which in _WHICH]
+                counts = [len(getattr(shape, which)) for which in _MIN_OPT_MAX]
                 # The problem is reported at the list whose length differs from the lengths of both others.
-                differing = next((w for w, count in zip(_WHICH, counts, strict=True) if counts.count(count) == 1), None)
+                differing = next(
+                    (w for w, count in zip(_MIN_OPT_MAX, counts, strict=True) if counts.count(count) == 1), None
+                )
                 problems.append(
                     ShapeProblem(
                         f"min, opt and max of {name!r} have {counts[0]}, {counts[1]} and {counts[2]} axes",
@@ -154,7 +156,7 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
 def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:
     problems: list[ShapeProblem] = []
     for axis, (low, mid, high) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
-        text, hint, which = "", "", _WHICH[0]
+        text, hint, which = "", "", _MIN_OPT_MAX[0]
         if not low <= mid <= high:
             text = f"{name}.{axis}: min {low}, opt {mid}, max {high} are not in order"
             hint, which = "min ≤ opt ≤ max", "min" if mid <= high else "opt" if low <= high else "max"
@@ -170,7 +172,7 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
 def _named_axes(
     inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
 ) -> dict[tuple[str, int], NamedDim]:
-    """The named dim of each axis that has one. Problems with the dims' places are added to `problems`."""
+    """The named dim of each axis that has a named dim. Problems with the dims' places are added to `problems`."""
     input_names = [entry.name for entry in inputs]
     named: dict[tuple[str, int], NamedDim] = {}
     for dim in dims:
@@ -257,10 +259,10 @@ def _check_multiples(
     name, axis = at
     for profile in profiles:
         sizes = _sizes(profile, name, axis)
-        wrong = [which for which, size in zip(_WHICH, sizes, strict=True) if size % dim.multiple_of]
+        wrong = [which for which, size in zip(_MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
         if wrong:
-            values = ", ".join(f"{which} {size}" for which, size in zip(_WHICH, sizes, strict=True))
-            fixes = [_nearest_multiples(sizes[_WHICH.index(which)], dim.multiple_of) for which in wrong]
+            values = ", ".join(f"{which} {size}" for which, size in zip(_MIN_OPT_MAX, sizes, strict=True))
+            fixes = [_nearest_multiples(sizes[_MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong]
             problems.append(
                 ShapeProblem(
                     f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
@@ -292,7 +294,7 @@ def _check_equal(
                 f"{name}.{axis} is {'..'.join(map(str, sizes))}"
                 for (name, axis), sizes in zip((first, second), ranges, strict=True)
             ]
-            wrong = next(which for which, a, b in zip(_WHICH, *ranges, strict=True) if a != b)
+            wrong = next(which for which, a, b in zip(_MIN_OPT_MAX, *ranges, strict=True) if a != b)
             problems.append(
                 ShapeProblem(
                     f"dim {dim.name!r} has different ranges: {shown[0]}, {shown[1]} (min..opt..max)",

@@ -2,7 +2,7 @@
 
 Names are resolved: a model contains its profiles and targets, not their names. Shorthands are expanded, and defaults are
 filled in.
-The place of each declaration (`Origin`) is kept for messages, and is never in a key.
+The place of each declaration (`Origin`) is stored for messages, and is never in a key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor that the model takes. Positional inputs are passed in order, keyword ones by name."""
+    """One tensor that the model takes. Positional inputs are passed in order, keyword inputs by name."""
 
     name: str
     dtype: str = "float32"

@@ -35,8 +35,8 @@ def _point(worst: NamedPoint | None) -> str:
     return f" at profile {worst.profile}, {worst.which}{f' ({dims})' if dims else ''}"
 
 
-#: TF32 may explain an engine's error of less than this many times the tolerance. The tolerance allows for the bits that
-#: TF32 drops, but in some models sums make the error larger.
+#: TF32 may explain an engine's error if the error is less than this many times the tolerance. The tolerance allows for the
+#: bits that TF32 drops, but in some models sums make the error larger.
 TF32_TIMES = 5
 
 _TF32 = (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trtbuild.core.model.comparisons import Compared, Comparison, OfPartition, PartitionComparison, Place, Status
+from trtbuild.core.model.comparisons import Compared, Comparison, PartitionComparison, PartitionIdentity, Place, Status
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Runner
 from trtbuild.core.values.codec import members, optional
@@ -35,7 +35,7 @@ class WholeEntry(Compared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionEntry(Compared, OfPartition):
+class PartitionEntry(Compared, PartitionIdentity):
     """The comparison of one partition. `place`: the location of its fault, if it is known. `plans`: the SHA-256 of its
     engine, by target."""
 

@@ -4,11 +4,12 @@ A machine cannot trace a model if torch is missing, or has another version than 
 
 Rules
 1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
-   that it was made with, and the later steps are looked up with those. Everything else that the trace declared or observed
-   must be the same on this machine now.
+   that it was made with, and the later steps are looked up with these versions. Everything else that the trace declared or
+   observed must be the same on this machine now.
 2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
-3. Without such a trace, a pointer record leads from the declared parts and files to the last trace that was made from them
-   (`keys.trace_with_any_versions`). With a lock file, that trace must have been made with the versions in the lock file.
+3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
+   the same declared parts and files (`keys.trace_with_any_versions`). With a lock file, that trace must have been made
+   with the versions in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser. The result of a partition step is accepted with
    any parser, if the rest of its recipe is the same. The result that a lock file names comes first. If this machine
    cannot partition the model, the last result of any machine is accepted (`keys.partition_with_any_parser`). If that
@@ -33,7 +34,7 @@ Declared = Sequence[tuple[str, Value]]
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedTrace:
     """A trace from another machine: its recipe, the versions that it was made with, and the reason for the hit.
 
     `observations` are its dependencies as they were observed on this machine."""
@@ -44,7 +45,7 @@ class Accepted:
     reason: Reason
 
 
-def by_lock(lookups: Lookups, declared: Declared, locked: LockedTrace | None) -> Accepted | None:
+def locked_trace(lookups: Lookups, declared: Declared, locked: LockedTrace | None) -> AcceptedTrace | None:
     """The trace that a lock file names, or None if its `declared` parts or its dependencies differ here (rule 2).
 
     `declared` has no versions."""
@@ -66,13 +67,13 @@ def by_lock(lookups: Lookups, declared: Declared, locked: LockedTrace | None) ->
         observed.append(Observation(dependency, str(value)))
     if wanted or record.recipe.version != keys.STEP_VERSIONS["trace"]:
         return None
-    return _accepted(record.recipe, tuple(observed), "trtbuild.lock names it")
+    return _accepted_trace(record.recipe, tuple(observed), "trtbuild.lock names it")
 
 
-def by_files(
+def trace_of_same_files(
     lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedTrace | None
-) -> Accepted | None:
-    """The trace that a pointer record leads to, or None (rule 3)."""
+) -> AcceptedTrace | None:
+    """The trace that a pointer record names, or None (rule 3)."""
     unversioned = keys.trace(declared, observations)
     wanted = keys.trace_with_any_versions(unversioned)
     pointer = lookups.record(wanted.key)
@@ -85,8 +86,8 @@ def by_files(
     if not keys.matches_without_versions(recipe, unversioned):
         return None
     if locked is None:
-        return _accepted(recipe, observations, "torch is not installed here")
-    trace = _accepted(recipe, observations, "these are the versions of trtbuild.lock")
+        return _accepted_trace(recipe, observations, "torch is not installed here")
+    trace = _accepted_trace(recipe, observations, "these are the versions of trtbuild.lock")
     return trace if trace is not None and dict(trace.versions) == dict(locked.versions) else None
 
 
@@ -130,11 +131,11 @@ def _parser_reason(recipe: Recipe, because: str) -> Reason:
     return Reason("recorded", f"cut with {parser}; accepted because {because}")
 
 
-def _accepted(recipe: Recipe, observations: tuple[Observation, ...], because: str) -> Accepted | None:
+def _accepted_trace(recipe: Recipe, observations: tuple[Observation, ...], because: str) -> AcceptedTrace | None:
     versions = dict(recipe.parts).get("versions")
     if not isinstance(versions, Mapping):
         return None
     named = {name: str(version) for name, version in versions.items()}
     made_with = ", ".join(f"{name} {version}" for name, version in named.items())
     reason = Reason("recorded", f"made elsewhere with {made_with}; accepted because {because}")
-    return Accepted(recipe, named, observations, reason)
+    return AcceptedTrace(recipe, named, observations, reason)

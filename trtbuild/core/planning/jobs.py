@@ -1,7 +1,8 @@
 """The jobs of the steps before the engine step, as values.
 
 Jobs name blobs by SHA-256, so any worker that can read the store can run them. The engine step's job is
-`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job: the process that plans it also runs it.
+`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job, because the process that makes the plan also runs
+this step.
 """
 
 from __future__ import annotations

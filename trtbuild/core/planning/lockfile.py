@@ -1,10 +1,10 @@
 """Reads and writes the text of ``trtbuild.lock``. The values are in `core.planning.locks`.
 
 Rules
-1. The text is JSON with one entry on each line and sorted names. Nothing in it depends on time or place, so one rebuilt
+1. The text is JSON with one entry on each line and sorted names. The text does not depend on time or place, so one rebuilt
    engine is one changed line in a review. It is not TOML, because Python 3.10 has no TOML parser, and a plan has to read
    the file in milliseconds.
-2. It is read strictly, because people merge such files by hand. Each error has the line of the wrong entry.
+2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry.
 """
 
 from __future__ import annotations

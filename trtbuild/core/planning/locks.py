@@ -105,7 +105,7 @@ Area = Literal["platform", "step version", "manifest", "version", "target", "ste
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that differs between two locks. `was` and `now` are its values as text, or None in a lock without the
+    """An entry that differs between two locks. `was` and `now` are its values as text, or None in a lock without the
     entry."""
 
     area: Area

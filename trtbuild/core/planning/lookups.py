@@ -19,12 +19,13 @@ from trtbuild.core.recipes.record import Record
 class ToolchainFacts:
     """The facts about a target's toolchain that are in recipes: its exact version and its ONNX opset.
 
-    `workspace` is the workspace in bytes that is used if the manifest sets none; None if the library chooses it."""
+    `workspace` is the workspace in bytes that is used if the manifest does not set it. None means that the library chooses
+    it."""
 
     version: str
     opset: int
     workspace: int | None = None
-    #: The parser that this machine uses in place of the toolchain's parser, if the latter cannot run here.
+    #: The parser that this machine uses in place of the toolchain's parser, if that parser cannot run here.
     stand_in: StandIn | None = None
     #: Whether another machine may have used another parser for this toolchain (its own parser, or a stand-in).
     parsers_differ: bool = False
@@ -74,7 +75,7 @@ class Lookups(Protocol):
         """The record under the key of `recipe`, or None. The caller checks that the record has that recipe."""
 
     def source_of(self, key: str) -> str:
-        """The place that the record under `key` came from: ``local``, or a remote's name."""
+        """The origin of the record under `key`: ``local``, or a remote's name."""
 
     def blob(self, sha256: str) -> bytes:
         """The bytes of a small blob. Raises BlobMissing or EntryCorrupt."""

@@ -3,8 +3,8 @@
 Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. After
    the first step that has to run, the later steps are ``unknown``. They may still become hits (early cut-off).
-2. The code that makes a verdict also writes its reason: `core.planning.verdicts`, or `core.planning.demand`. The latter
-   runs last, from the outputs to the first steps.
+2. The code that makes a verdict also writes its reason: `core.planning.verdicts`, or `core.planning.demand`. `demand`
+   runs last, from the outputs back to the first steps.
 3. Neither torch nor TensorRT is needed: versions come as facts. A machine without torch (`Facts.versions` is None) accepts
    a trace record with matching dependencies, and uses the versions in that record (`core.planning.acceptance`).
 4. A package contains the bytes of engines, but its recipe has only their keys. If engines were built again, the package
@@ -131,13 +131,13 @@ class _Forward:
         plan, names, facts, lookups = self.plan, names_of(table), self._facts, self._lookups
         declared = partial(keys.trace_declared, self._model, plan.shapes, names, facts.platform)
         plan.declared, can_trace = declared(facts.versions), facts.versions is not None
-        accepted = None if can_trace else acceptance.by_lock(lookups, plan.declared, facts.locked)
+        accepted = None if can_trace else acceptance.locked_trace(lookups, plan.declared, facts.locked)
         if accepted is None:
             plan.observations = chain.follow(
                 plan.declared, lookups.read_link, lookups.observe, lookups.ahead, lookups.expect
             )
             if not can_trace:
-                accepted = acceptance.by_files(lookups, plan.declared, plan.observations, facts.locked)
+                accepted = acceptance.trace_of_same_files(lookups, plan.declared, plan.observations, facts.locked)
         if accepted is not None:
             recipe, hit, self._versions = accepted.recipe, accepted.reason, accepted.versions
             plan.observations = accepted.observations

@@ -18,7 +18,7 @@ from trtbuild.core.planning.verdicts import Verdicts
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output, Record
 
-#: For each toolchain of the model's targets: the partition step, and its result, or None until that is known.
+#: For each toolchain of the model's targets: the partition step and its result, which is None until it is known.
 Cuts = dict[tuple[str, ToolchainFacts], tuple[Step, Cut | None]]
 #: The interface of a traced program, and the weight of each slot.
 Bound = tuple[Interface, tuple[Weight, ...]]

@@ -1,8 +1,8 @@
 """Priorities of steps that are ready to start: steps with the longest remaining work after them start first.
 
 Rules
-1. A step's rank is the estimated seconds of the step and of the steps that depend on it. No later step of a model can start
-   before its trace, lower and partition steps are done, so all later work of the model counts for these three steps. For a
+1. A step's rank is the estimated seconds of the step and of the steps that depend on it. The later steps of a
+   model wait for its trace, lower and partition steps, so all later work of the model counts for these three steps. For a
    convert step, its engines and the package count. For an engine step, only the package counts.
 2. The estimate is the step's duration in the last build. If that is unknown, the estimate follows from the stage, and for
    an engine also from the size of its weights. Estimates only change the order of the steps.

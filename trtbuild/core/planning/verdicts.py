@@ -1,9 +1,10 @@
 """The verdicts on single steps, each with its reason.
 
 Rules
-1. The record of a hit must have a recipe that is equal to the wanted one in full, not only its key. A record with another
+1. The whole recipe in the record of a hit must be equal to the wanted recipe, not only its key. A record with another
    recipe, or without an output that its stage must have, is a miss (``corrupt``).
-2. Recipes of later steps follow from small documents among a step's outputs. If these cannot be read, the step runs again.
+2. Recipes of later steps follow from small documents among a step's outputs. If these documents cannot be read, the step
+   runs again.
 3. A step without a record is ``new`` if this project never built it. It is ``evicted`` if the project built it with this
    recipe, and ``changed``, with all parts that differ, if the project built it with another recipe.
 """

@@ -6,13 +6,13 @@ Rules
    its only output (`next`) names the dependencies to observe next.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery, and a link is never out of date: other content leads to another
-   link. After `SINGLE` links, each link names twice as many dependencies as the one before it, so that thousands of files
-   need a few dozen lookups.
+   link. After `SINGLE` links, each link names twice as many dependencies as the link before it, so that thousands of
+   files need a few dozen lookups.
 3. Links are write-once. A trace that discovered its dependencies in another order follows the existing links, adds the
-   dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step runs
-   again without need.
+   dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step
+   runs again without need.
 4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
-   write the same link, the first one wins.
+   write the same link, the first link wins.
 5. A link that names no new dependency is damaged, and counts as missing.
 6. The first link that a trace adds also names the dependencies that came after it (`Ahead`). This is only a hint: if links
    are in a remote, the links that are probably needed next can be fetched together.
@@ -101,7 +101,7 @@ def extend(
     """Extend the chain by the `observations` of a trace, in order of discovery.
 
     Returns the observations for the trace's key. `write_link` is called only if `read_link` finds no valid link. It
-    publishes the link write-once, and replaces a damaged one. If another build published the link first, `read_link` then
+    publishes the link write-once, and replaces a damaged link. If another build published the link first, `read_link` then
     returns that build's link, and the chain continues from it.
     """
     known = {observation.dependency: observation.seen for observation in observations}

@@ -1,4 +1,4 @@
-"""The fields of settings and models that are parts of a key: all except those with a reason in this file."""
+"""The fields of settings and models that are parts of a key: all fields except the ones with a reason in this file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _came_later(owner: str, entry: dataclasses.Field[Any]) -> bool:
 
 def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
     """`fields_of`, computed once for all equal settings."""
-    return _settings_of(value, tuple(map(type, vars(value).values())))  # by type too, because 1 == True
+    return _settings_of(value, tuple(map(type, vars(value).values())))  # the types are compared, too, because 1 == True
 
 
 @lru_cache(maxsize=1024)

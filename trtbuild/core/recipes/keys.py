@@ -6,16 +6,16 @@ Rules (for users: docs/keys.md)
    So a new field is in the key automatically. To leave a field out, add a line with the reason to `key_fields`. A
    builder setting that was added later (not in `IN_EVERY_KEY`) is left out if it has its default, so that older keys stay
    valid.
-3. A step's recipe has the digests of the step's inputs. It does not contain who made the inputs, or when. This makes
-   early cut-off possible.
-4. The package's recipe names an engine by its key and not by its digest, because some toolchains build other bytes when
-   they build an engine again.
+3. A step's recipe has the digests of the step's inputs. It does not say who made the inputs, or when. This makes early
+   cut-off possible.
+4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
+   same bytes again.
 5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They
    decide which files are read. The observations record only files that were read, so they are not enough.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
-7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert, and not in those of
-   engines.
+7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert. They are not in the keys
+   of engines.
 """
 
 from __future__ import annotations

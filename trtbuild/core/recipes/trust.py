@@ -10,9 +10,9 @@ Rules
 2. A machine without trusted keys and without a signing key trusts all records and does not check signatures. A machine
    that signs always checks signatures. Otherwise it could sign results that follow from untrusted records.
 3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
-4. The entry of a record is under its key. If the writer finds an entry there that it does not trust, it leaves that entry
-   in place, because others may trust it, and writes its own entry under `domain_key`. A reader that does not trust the
-   entry under the key looks there. So an attacker cannot prevent sharing by writing an entry first.
+4. The entry of a record is under its key. If the writer does not trust an entry that is already there, it leaves that entry
+   in place, because others may trust it. The writer then writes its own entry under `domain_key`. A reader that does not
+   trust the entry under the key looks there. So an attacker cannot prevent sharing by writing an entry first.
 5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
    `LOCAL`. Such a signature counts only on this machine, and is never sent to others (`for_others`).
 """

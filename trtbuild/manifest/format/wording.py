@@ -117,7 +117,7 @@ def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> 
 def check_fields(
     kind: Any, label: str, node: Node, key: Origin, problems: Problems
 ) -> tuple[Any | None, frozenset[str]]:
-    """As `check`, but returns a model without its invalid fields, and the names of these fields.
+    """Like `check`, but return a model without its invalid fields, and the names of these fields.
 
     The caller can then check the rules for the other fields, so that all problems are found at once.
     """
@@ -205,7 +205,7 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
             parent, expected = expected, expected.inside(step)
     name = loc[-1] if loc else None
     if error == "trtbuild":
-        # For a whole mapping (a missing part), the place of its key is clearer than that of its first field.
+        # For a whole mapping (a missing part), the place of its key is clearer than the place of its first field.
         is_mapping = about_key or isinstance(value, dict | BaseModel) or node.items
         problems.add(at_key if is_mapping else origin, context["text"], context["hint"])
     elif error == "extra_forbidden":

@@ -19,8 +19,8 @@ Rules
      and the directory that is searched for manifests;
    * links by their targets, paths that must not exist, paths that must be directories, and the directory of the cache,
      which must be the same directory.
-4. The identity of a file is recorded only if the content was read while the file had this identity. Its times must also be
-   older than the resolution of the file system's clock. So a file cannot have the same identity after a later edit.
+4. The identity of a file is recorded only if the content was read while the file had this identity. The file's times must
+   also be older than the resolution of the file system's clock. So a file cannot have the same identity after a later edit.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. Entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache entries that it
    was made from are deleted.
@@ -114,8 +114,8 @@ def interpreter() -> list[str]:
 
 
 def own_variables() -> dict[str, str]:
-    """The environment variables that trtbuild uses, by name. A variable that may be a secret has its digest
-    in place of its value."""
+    """The environment variables that trtbuild uses, by name. If a variable may be a secret, its digest is in place of
+    its value."""
     return {
         name: value if name in PLAIN_VARIABLES else variable_digest(name)
         for name, value in os.environ.items()

@@ -1,8 +1,8 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
 In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory, and
-`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a
-``.pt2`` file also work (docs/in-a-program.md).
+`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` also works, and
+``torch.export.load`` opens ``.pt2`` files (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
 of ``.pt2`` files is registered as soon as torch has been imported.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # typing and importlib would cost more than the null build does
+TYPE_CHECKING = False  # importing typing or importlib would take longer than the null build
 if TYPE_CHECKING:
     from typing import Any
 
@@ -37,8 +37,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
@@ -46,16 +46,17 @@ def __dir__() -> list[str]:
 
 
 class _AfterTorch:
-    """An import hook that calls `_register_operator` after the first import of torch. It finds no modules itself."""
+    """An import hook that calls `_register_operator` after the first import of torch. It does not find modules itself."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
-        others = [finder for finder in sys.meta_path if finder is not _AfterTorch]
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
-        loader: Any = getattr(spec, "loader", None)  # changed on this spec only: find_spec("torch") may import nothing
+        finders = [finder for finder in sys.meta_path if finder is not _AfterTorch]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next((spec for spec in specs if spec is not None), None)
+        # Only the loader of this spec is changed, because a program may look up torch's spec without importing torch.
+        loader: Any = getattr(spec, "loader", None)
         if loader is not None and hasattr(loader, "exec_module"):
             execute = loader.exec_module
 
@@ -71,7 +72,7 @@ class _AfterTorch:
 
 
 def _register_operator() -> None:
-    """Register the operator of `.pt2` files with torch. A failure is a warning, because most programs load no such file."""
+    """Register the operator of `.pt2` files with torch. A failure is only a warning: most programs load no such file."""
     try:
         from trtbuild.driver.packages.engine_operator import register
 

@@ -1,4 +1,4 @@
-"""The console script, and ``python -m trtbuild``: tries the null build first, then runs the whole program."""
+"""The console script and ``python -m trtbuild``. The null build is tried first, before the whole program is imported."""
 
 from __future__ import annotations
 

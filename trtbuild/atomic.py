@@ -1,4 +1,4 @@
-"""Replacing a file atomically: a reader finds all the old bytes or all the new ones, and never a part.
+"""Replaces a file atomically: a reader finds all the old bytes or all the new ones, and never a part.
 
 The new bytes are written to a temporary file in the same directory, which is then renamed.
 
@@ -6,11 +6,12 @@ Promises
 1. A kill at any moment (``kill -9``) leaves the old file or the new one. The temporary file, ``.<name>.<random>.tmp``, may
    stay behind. Nothing reads it.
 2. A full disk, or any other error, raises OSError. The old file is unchanged, and the temporary file is removed.
-3. If two writers replace a file at once, the later one wins, with all its bytes. Their changes are not merged: a caller
-   that reads, changes and writes a file needs a lock.
-4. With `durable`, the bytes and the name survive a loss of power once the call has returned. Without it, a loss of power
-   may leave the old file, the new one or an empty one. This is right only if readers ignore a damaged file.
-5. A symbolic link at the path is replaced. The file that it leads to is unchanged.
+3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged: a
+   caller that reads, changes and writes a file needs a lock.
+4. With `durable`, the bytes and the name survive a loss of power once the call has returned. Without
+   `durable`, a loss of power may leave the old file, the new one or an empty one. So leave it out only if readers ignore
+   a damaged file.
+5. A symbolic link at the path is replaced. The file that the link leads to is unchanged.
 """
 
 # Paths are strings here, as in the store.
@@ -27,15 +28,15 @@ from collections.abc import Iterator
 def replace_file(
     path: str | os.PathLike[str], data: bytes | memoryview, *, durable: bool = False, mode: int = 0o666
 ) -> None:
-    """Give the file at `path` the bytes `data`. The new file has the permissions `mode`, less the umask. Raises OSError."""
+    """Give the file at `path` the bytes `data`. The umask limits the permissions `mode`. Raises OSError."""
     with replacing(path, durable=durable, mode=mode) as descriptor:
         write_all(descriptor, data)
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int = 0o666) -> Iterator[int]:
-    """A descriptor to write the new bytes of `path` to. The file is replaced when the block ends, and unchanged when the
-    block raises. Raises OSError."""
+    """Yield a descriptor for the new bytes of `path`. The file is replaced when the block ends. If the block raises, the
+    file is unchanged. Raises OSError."""
     folder, name = os.path.split(os.path.abspath(path))
     temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # a name has at most 255 bytes
     with new_file(temporary, mode) as descriptor:
@@ -49,7 +50,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int 
 
 @contextlib.contextmanager
 def new_file(path: str, mode: int) -> Iterator[int]:
-    """A descriptor to write a new file. The file is removed when the block raises. Raises OSError."""
+    """Yield a descriptor for writing a new file. The file is removed if the block raises. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         yield descriptor
@@ -62,7 +63,7 @@ def new_file(path: str, mode: int) -> Iterator[int]:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`: one call of ``write`` may take a part only. Raises OSError."""
+    """Write all of `data`: one call of ``write`` may write only a part. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

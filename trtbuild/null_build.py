@@ -1,30 +1,31 @@
-"""The null build: if a ``trtbuild build`` has nothing to do, it takes hardly longer than starting Python.
+"""The null build: a ``trtbuild build`` that has nothing to do takes hardly longer than starting Python.
 
 A build that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
 (`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
-`os.stat` only, and prints the output again. If any check fails, the whole program runs, which is always right.
+`os.stat` only, and prints the output again. If any check fails, the whole program runs, and its answer is always right.
 
 Rules
 1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
    to compare an environment variable that may be a secret.
 2. Each command line has its own snapshot. The file's name is a checksum of the working directory and the arguments. The
-   file also contains both in full, and they are compared. So this module does not have to understand any flag, and a ``-C``
-   that it reads wrongly cannot lead to the snapshot of another call.
+   file also contains the directory and the arguments themselves, and they are compared. So this module does not have to
+   understand any flag. If it reads a ``-C`` wrongly, it cannot use the snapshot of another call.
 3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
-   trace has read, and those that trtbuild uses. Also the settings of the output (such as colours), and the day on which the
-   first trusted key expires. These files are compared, inside the project and elsewhere:
+   trace has read, and the environment variables that trtbuild uses. The settings of the output (such as colours) and the
+   day on which the first trusted key expires are compared, too. So are these files, inside the project and elsewhere:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
      file that a trace has read, and every file of every output;
    * by times and inode: every directory that was listed, the directories of ``sys.path`` (an installation changes them),
      and the directory that is searched for manifests;
-   * links by their targets; paths that must not exist; paths that must be directories; and the cache, which must be the
-     same.
-4. The identity of a file is recorded only if its content was read while the file had this identity, and only if the file's
-   times are older than the resolution of its file system's clock. So a later edit cannot have the same identity.
-5. A snapshot can be deleted at any time, and is replaced as a whole. One that cannot be read is ignored.
+   * links by their targets, paths that must not exist, paths that must be directories, and the directory of the cache,
+     which must be the same directory.
+4. The identity of a file is recorded only if the content was read while the file had this identity. The file's times must
+   also be older than the resolution of the file system's clock. So a file cannot have the same identity after a later edit.
+5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. Entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache entries that it
    was made from are deleted.
-7. Values of variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests.
+7. Values of variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. The
+   variables of `PLAIN_VARIABLES` are never secrets, so a snapshot has their values.
 """
 
 # Paths are strings here, because importing pathlib takes longer than the whole check.
@@ -52,11 +53,11 @@ FOLDER = ".trtbuild/null"
 #: The placeholder in the output for the seconds that the build took.
 DURATION = "\0"
 
-#: Environment variables that trtbuild uses: these, and all that begin with the prefix.
+#: Environment variables that trtbuild uses: these, and all variables that begin with the prefix.
 OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
-#: The variables among them that are never secrets. They are compared without hashlib, whose import takes time.
+#: The variables that trtbuild uses and that are never secrets. They are compared without hashlib, whose import takes time.
 PLAIN_VARIABLES = (
     *OWN_VARIABLES,
     "TRTBUILD_CACHE_DIR",
@@ -74,7 +75,8 @@ ABSENT = "absent"
 def answer(arguments: list[str]) -> int | None:
     """Print the output of the last build with these arguments if its snapshot is current, and return the exit code.
 
-    Returns None if the whole program has to run, also in GitHub Actions, where it writes the job summary."""
+    Returns None if the whole program has to run. In GitHub Actions it always has to run, because it writes the job summary.
+    """
     started = time.perf_counter()
     if "build" not in arguments or sys.stdout is None or os.environ.get("GITHUB_STEP_SUMMARY"):
         return None
@@ -89,11 +91,11 @@ def answer(arguments: list[str]) -> int | None:
     try:
         sys.stdout.write(text.replace(DURATION, f"{time.perf_counter() - started:.3f}", 1))
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed the pipe, and the build is done
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # otherwise Python's flush at exit would fail
+    except BrokenPipeError:  # the reader of the output has closed the pipe, but the build is up to date
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_device, sys.stdout.fileno())  # otherwise Python's flush at exit would fail
         return 0
-    except (OSError, ValueError):  # the whole program reports a full disk
+    except (OSError, ValueError):  # such as a full disk, which the whole program then reports
         return None
     return 0
 
@@ -112,7 +114,8 @@ def interpreter() -> list[str]:
 
 
 def own_variables() -> dict[str, str]:
-    """The environment variables that trtbuild uses, by name: values, or digests for those that may be secrets."""
+    """The environment variables that trtbuild uses, by name. If a variable may be a secret, its digest is in place of
+    its value."""
     return {
         name: value if name in PLAIN_VARIABLES else variable_digest(name)
         for name, value in os.environ.items()
@@ -123,9 +126,9 @@ def own_variables() -> dict[str, str]:
 def output_settings() -> dict[str, str]:
     """The values that the look of the output depends on: variables, size of the terminal, encoding."""
     terminal = sys.stdout.isatty()
-    found = {name: os.environ[name] for name in OUTPUT_VARIABLES if name in os.environ}
+    variables = {name: os.environ[name] for name in OUTPUT_VARIABLES if name in os.environ}
     size = str(os.get_terminal_size(1)) if terminal else "no terminal"
-    return {**found, "size": size, "encoding": str(sys.stdout.encoding)}
+    return {**variables, "size": size, "encoding": str(sys.stdout.encoding)}
 
 
 def variable_digest(name: str) -> str:
@@ -138,14 +141,14 @@ def variable_digest(name: str) -> str:
     return sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def identity(found: os.stat_result) -> list[int]:
+def identity(status: os.stat_result) -> list[int]:
     """The identity of a file, which changes with every change of its content (rule 4)."""
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def directory_identity(found: os.stat_result) -> list[int]:
+def directory_identity(status: os.stat_result) -> list[int]:
     """The identity of a directory, which changes when an entry is added or removed."""
-    return [found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _project(arguments: list[str]) -> str:
@@ -163,7 +166,7 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
     """The snapshot and the output in a file: one line of JSON, then the output. Raises OSError or ValueError."""
     import json
 
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # does not wait if it is a pipe
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # O_NONBLOCK: opening a pipe does not wait
         head, _, tail = file.read().partition(b"\n")
     snapshot, text = json.loads(head), tail.decode("utf-8", "surrogateescape")
     if len(text) != snapshot["length"]:
@@ -187,26 +190,26 @@ def _is_of_this_call(snapshot: dict[str, Any], directory: str, arguments: list[s
 def _is_current(snapshot: dict[str, Any], project: str) -> bool:
     """Whether all files, directories and links in the snapshot are unchanged."""
     stat = os.stat
-    folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # names are relative to it, or absolute
+    folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # paths in the snapshot are relative to it, or absolute
     try:
         for path, size, mtime_ns, ctime_ns, inode in snapshot["files"]:
-            found = stat(path, dir_fd=folder)
+            status = stat(path, dir_fd=folder)
             if (
-                found.st_mtime_ns != mtime_ns
-                or found.st_size != size
-                or found.st_ctime_ns != ctime_ns
-                or found.st_ino != inode
+                status.st_mtime_ns != mtime_ns
+                or status.st_size != size
+                or status.st_ctime_ns != ctime_ns
+                or status.st_ino != inode
             ):
                 return False
-        for path, *known in snapshot["listings"]:
-            if directory_identity(stat(path, dir_fd=folder)) != known:
+        for path, *recorded in snapshot["listings"]:
+            if directory_identity(stat(path, dir_fd=folder)) != recorded:
                 return False
         for path, target in snapshot["links"]:
             if os.readlink(path, dir_fd=folder) != target:
                 return False
         for path, inode in snapshot["directories"]:
-            found = stat(path, dir_fd=folder)
-            if found.st_mode & 0o170000 != 0o040000 or (inode and found.st_ino != inode):
+            status = stat(path, dir_fd=folder)
+            if status.st_mode & 0o170000 != 0o040000 or (inode and status.st_ino != inode):
                 return False
         return all(_absent(path, folder) for path in snapshot["absent"])
     finally:

@@ -20,7 +20,7 @@ _KINDS = (
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """Open a regular file for reading, and return the descriptor. Symbolic links are followed only if `follow` is true.
 
-    Raises OSError: ELOOP for a link that is not followed, and, for another kind of file, an error that names the kind."""
+    Raises OSError. It is ELOOP for a link that is not followed. For another kind of file, the error names the kind."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -33,7 +33,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(mode):
-            raise _other_kind(next((name for is_one, name in _KINDS if is_one(mode)), "not a file"), path)
+            raise _other_kind(next((kind for is_kind, kind in _KINDS if is_kind(mode)), "not a file"), path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -46,5 +46,5 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def _other_kind(what: str, path: str | os.PathLike[str]) -> OSError:
-    return OSError(errno.EINVAL, f"it is {what}, not a regular file", os.fspath(path))
+def _other_kind(kind: str, path: str | os.PathLike[str]) -> OSError:
+    return OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))

@@ -31,7 +31,7 @@ def load(project: Path, files: Sequence[str] | None = None) -> Project:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a manifest, for editors and other checkers."""
+    """The JSON Schema (draft 2020-12) of a manifest, for editors and other tools."""
     from trtbuild.manifest.format.schema import manifest_schema
 
     return manifest_schema()

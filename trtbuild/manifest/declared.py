@@ -1,6 +1,6 @@
-"""The entries that one file declares, each checked alone, with their nodes for messages.
+"""The entries that a file declares, each checked separately, with their nodes for messages.
 
-A mistake in one entry hides no mistake in another. A name whose entry is invalid is still a known name.
+A mistake in one entry does not hide mistakes in other entries. The name of an invalid entry still counts as known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Entry(Generic[T]):
 
 
 class Invalid:
-    """Stands for the value of an invalid field. Its problem is known, so that checks that need the value are skipped."""
+    """The value of an invalid field. The field has a problem already, and checks that need its value are skipped."""
 
 
 INVALID = Invalid()
@@ -52,7 +52,7 @@ class LocatedValue:
 
 @dataclass(eq=False)
 class DeclaredModel:
-    """A model as it is written: its fields by name, and those of the `MERGED` groups by ``<group>.<field>``."""
+    """A model as it is written: its fields by name, and the fields of the `MERGED` groups by ``<group>.<field>``."""
 
     name: str
     key: Origin
@@ -144,21 +144,25 @@ def _without(node: Node, name: str) -> Node:
 def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, LocatedValue]:
     value, invalid = check_fields(kind, label, node, key, problems)
     # Without a value, even the names of the fields may be wrong: every field of this entry counts as invalid.
-    wrong = set(kind.model_fields) if value is None else {name for name in invalid if name in kind.model_fields}
-    # A misspelt name is one mistake: the field that was meant is not reported as missing, too.
+    invalid_fields = (
+        set(kind.model_fields) if value is None else {name for name in invalid if name in kind.model_fields}
+    )
+    # A misspelt name is one mistake, so the nearest field is not reported as missing.
     unknown = [name for name in invalid if name not in kind.model_fields]
-    wrong |= {like for name in unknown if (like := nearest(name, kind.model_fields)) and like not in node.items}
+    invalid_fields |= {
+        like for name in unknown if (like := nearest(name, kind.model_fields)) and like not in node.items
+    }
     values = {}
     for name in kind.model_fields:
-        here, at = node.items.get(name, node), node.keys.get(name, key)
-        if name in wrong:
-            values[name] = LocatedValue(INVALID, here, at)
+        value_node, key_place = node.items.get(name, node), node.keys.get(name, key)
+        if name in invalid_fields:
+            values[name] = LocatedValue(INVALID, value_node, key_place)
         elif value is not None and name in value.model_fields_set:
-            inner = getattr(value, name)
-            values[name] = LocatedValue(inner, here, at)
-            if name in MERGED and inner is not None:
-                for setting in inner.model_fields_set:
+            field_value = getattr(value, name)
+            values[name] = LocatedValue(field_value, value_node, key_place)
+            if name in MERGED and field_value is not None:
+                for setting in field_value.model_fields_set:
                     values[f"{name}.{setting}"] = LocatedValue(
-                        getattr(inner, setting), here.items[setting], here.keys[setting]
+                        getattr(field_value, setting), value_node.items[setting], value_node.keys[setting]
                     )
     return values

@@ -1,10 +1,10 @@
-"""Finding and reading manifests and the files that they include.
+"""Finds and reads manifests and the files that they include.
 
 Rules
 1. If no manifest is named, ``trtbuild.yaml`` is the manifest. If it is missing, every ``manifests/*.yaml`` is a manifest.
 2. A file that another manifest includes is not a manifest.
-3. A file is read once, even if several files include it. A file that includes itself is an error, also when it does so
-   through other files or through a link.
+3. A file is read once, even if several files include it. A file that includes itself is an error, also if it includes
+   itself through other files or through a link.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
     if os.path.lexists(os.path.join(paths.root, DEFAULT_FILE)):
         return [DEFAULT_FILE]
     folder = Path(paths.root, DEFAULT_FOLDER)
-    found = sorted(path.name for path in folder.glob("*.yaml") if not path.name.startswith("."))
-    if found:
-        return [f"{DEFAULT_FOLDER}/{name}" for name in found]
-    other = next((name for name in ("trtbuild.yml", "manifest.yaml") if Path(paths.root, name).exists()), None)
+    names = sorted(path.name for path in folder.glob("*.yaml") if not path.name.startswith("."))
+    if names:
+        return [f"{DEFAULT_FOLDER}/{name}" for name in names]
+    similar = next((name for name in ("trtbuild.yml", "manifest.yaml") if Path(paths.root, name).exists()), None)
     example = "\n".join(f"      {line}" for line in MINIMAL.splitlines())
     raise UsageError(
         f"no manifest in {paths.root}: there is no {DEFAULT_FILE} and no {DEFAULT_FOLDER}/*.yaml",
-        hint=f"name one with -f {other}, or rename it to {DEFAULT_FILE}"
-        if other
+        hint=f"name one with -f {similar}, or rename it to {DEFAULT_FILE}"
+        if similar
         else f"`trtbuild init` writes a first one (-f names one in another place); it looks like this:\n{example}",
     )
 
@@ -116,8 +116,10 @@ class Reader:
             file = self._files[identity] = ManifestFile(name, *self._tree(name, origin))
             self._open.append(file)
             if len(self._open) > MAX_INCLUDE_DEPTH:
-                at = origin or Origin(name, 1, 1)
-                self._problems.add(at, f"includes are more than {MAX_INCLUDE_DEPTH} deep", "include the files directly")
+                place = origin or Origin(name, 1, 1)
+                self._problems.add(
+                    place, f"includes are more than {MAX_INCLUDE_DEPTH} deep", "include the files directly"
+                )
             else:
                 self._read_includes(file)
             self._open.pop()
@@ -125,14 +127,14 @@ class Reader:
 
     def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
         """The file's tree (None when it could not be read) and its digest."""
-        what = "the included file" if origin else "the manifest"
-        at = origin or Origin(name, 1, 1)
-        if not check_readable(self._paths, name, what, at, self._problems):
+        noun = "the included file" if origin else "the manifest"
+        place = origin or Origin(name, 1, 1)
+        if not check_readable(self._paths, name, noun, place, self._problems):
             return None, ""
         try:
             content = read_regular(self._paths.absolute(name))
         except OSError as error:  # deleted meanwhile, or the disk fails
-            self._problems.add(at, f"{what} {name!r} cannot be read: {error.strerror}")
+            self._problems.add(place, f"{noun} {name!r} cannot be read: {error.strerror}")
             return None, ""
         return parse(content, name, self._problems), hashlib.sha256(content).hexdigest()
 
@@ -161,8 +163,8 @@ class Reader:
 
 
 def read_all(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
-    """The manifests among the named files: those that no other named file includes."""
+    """The manifests among the named files: the files that no other named file includes."""
     reader = Reader(paths, problems)
-    read = [reader.read(name) for name in names]
-    included = {inner for file in read for inner in file.closure() if inner is not file}
-    return list(dict.fromkeys(file for file in read if file not in included))
+    files = [reader.read(name) for name in names]
+    included = {inner for file in files for inner in file.closure() if inner is not file}
+    return list(dict.fromkeys(file for file in files if file not in included))

@@ -2,8 +2,8 @@
 
 Rules
 1. Each manifest has its own targets and profiles. The names of models are unique in the project.
-2. The same name twice, in one manifest and its includes, is an error that names both places.
-3. A file's defaults take precedence over those of the files that it includes. If two included files set the same
+2. If a name is defined twice in a manifest and its includes, the error names both places.
+3. A file's defaults take precedence over the defaults of the files that it includes. If two included files set the same
    default, that is an error, unless the including file sets it, too.
 """
 
@@ -33,7 +33,7 @@ class Namespace:
 
 
 def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: Problems) -> Namespace:
-    """The namespace of a manifest. `declared` holds every file of its closure."""
+    """The namespace of a manifest. `declared` has the manifest and every file that it includes."""
     space = Namespace(file, defaults=_defaults(file, declared, problems, {}))
     for part in file.closure():
         space.incomplete_sections |= declared[part].incomplete_sections
@@ -46,10 +46,10 @@ def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: 
     return space
 
 
-def _define(table: dict[str, N], what: str, name: str, entry: N, problems: Problems) -> None:
+def _define(table: dict[str, N], noun: str, name: str, entry: N, problems: Problems) -> None:
     first = table.setdefault(name, entry)
     if first is not entry:
-        problems.add(entry.key, f"{what} {name!r} is already defined at {place(first.key)}", "rename one of the two")
+        problems.add(entry.key, f"{noun} {name!r} is already defined at {place(first.key)}", "rename one of the two")
 
 
 def _defaults(
@@ -65,7 +65,7 @@ def _defaults(
     for included in file.includes:
         for name, located in _defaults(included, declared, problems, known).items():
             first = merged.setdefault(name, located)
-            # A group is merged field by field, so that two files may both set it.
+            # A group is merged field by field, so two files may set the same group.
             if first is not located and first.node is not located.node and name not in own and name not in MERGED:
                 problems.add(
                     located.key,

@@ -39,56 +39,57 @@ def resolve_outputs(declared: DeclaredModel, located: LocatedValue | None, probl
     for kind, written in declared_paths.items():
         origin = located.node.items[kind].origin
         path = posixpath.normpath(written)
-        inside = "write another path inside the project, such as `dist/…`"
+        hint = "write another path inside the project, such as `dist/…`"
         if outside(path):
-            problems.add(origin, f"the output {written!r} lies outside of the project", inside)
+            problems.add(origin, f"the output {written!r} lies outside of the project", hint)
         elif path == ".":
-            problems.add(origin, f"the output {written!r} is the project itself", inside)
+            problems.add(origin, f"the output {written!r} is the project itself", hint)
         elif path.split("/")[0] == STATE_FOLDER:
-            problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", inside)
+            problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", hint)
         elif kind == "pt2" and not path.endswith(".pt2"):
-            wrong = f"the output {written!r} is a file, and its name does not end in .pt2"
-            problems.add(origin, wrong, f"write {path}.pt2")
+            text = f"the output {written!r} is a file, and its name does not end in .pt2"
+            problems.add(origin, text, f"write {path}.pt2")
         else:
             outputs.append(Output(declared.name, kind, path, located.node.keys[kind]))
     return outputs
 
 
 def check_disjoint(outputs: Sequence[Output], read: Mapping[str, str], problems: Problems) -> None:
-    """Add a problem for each output that is, or lies in, another output, or would replace a file that the build reads.
+    """Add a problem for each output that has the path of another output, is inside another output, or would replace a file
+    that the build reads.
 
-    Models may share a Triton repository, in which each has its own directories. `read` maps the path of each file that the
-    build reads to a noun, such as "weights".
+    Models may share a Triton repository, in which each model has its own directories. `read` maps the path of each
+    file that the build reads to a noun, such as "weights".
     """
     owners: dict[str, Output] = {}
     repositories: dict[str, list[Output]] = {}
     for output in outputs:
-        other = owners.setdefault(output.path, output)
-        if output.kind == other.kind == "triton":
+        first = owners.setdefault(output.path, output)
+        if output.kind == first.kind == "triton":
             repositories.setdefault(output.path, []).append(output)
-        elif other is not output:
-            _add_clash(output, "is also", other, problems)
-    for shared in repositories.values():
-        _check_names_apart(shared, problems)
+        elif first is not output:
+            _add_clash(output, "is also", first, problems)
+    for sharing in repositories.values():
+        _check_engine_names(sharing, problems)
     for output in owners.values():
         for parent in _parents(output.path):
             if parent in owners:
                 _add_clash(output, f"lies in {parent!r},", owners[parent], problems)
-    for source, what in read.items():
+    for source, noun in read.items():
         for path in (source, *_parents(source)):
             if path in owners:
                 problems.add(
                     owners[path].origin,
-                    f"the output {path!r} of model {owners[path].model!r} would replace {what}, {source!r}",
+                    f"the output {path!r} of model {owners[path].model!r} would replace {noun}, {source!r}",
                     "write another path, such as `dist/…`",
                 )
 
 
-def _check_names_apart(shared: Sequence[Output], problems: Problems) -> None:
+def _check_engine_names(sharing: Sequence[Output], problems: Problems) -> None:
     """Add a problem for each model whose name may equal the name of another model's engine, ``<model>.<partition>``."""
-    owners = {output.model: output for output in shared}
-    for output in shared:
-        for end in (at for at, letter in enumerate(output.model) if letter == "."):
+    owners = {output.model: output for output in sharing}
+    for output in sharing:
+        for end in (index for index, letter in enumerate(output.model) if letter == "."):
             other = owners.get(output.model[:end])
             if other is not None:
                 problems.add(

@@ -5,7 +5,7 @@ leads out of the project keeps its ``..`` parts. Symbolic links are not resolved
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208
-# Paths are strings here: `Path` would normalize the written text, and its way to remove ".." follows links.
+# Paths are strings here, because `Path` would normalize the written text, and follows links when it removes "..".
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProjectPaths:
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.abspath(project)
-        # ".." leads to the same directory as in the operating system, also when the project is reached through a link.
+        # With the real path, ".." leads to the same directory as in the operating system, even if `project` is a link.
         self.root = os.path.realpath(project)
 
     def named(self, written: str, folder: str = ".") -> str:
@@ -83,8 +83,7 @@ def unreadable_reason(path: str) -> tuple[str, str | None] | None:
 def _os_error_reason(path: str, error: OSError) -> tuple[str, str | None]:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ("it is a link to nothing", None) if os.path.islink(path) else ("no such file", _path_hint(path))
-    words = (error.strerror or str(error)).lower()
-    return words[:1].lower() + words[1:], None
+    return (error.strerror or str(error)).lower(), None
 
 
 def _path_hint(path: str) -> str | None:
@@ -103,9 +102,9 @@ def _path_hint(path: str) -> str | None:
     return f"did you mean {like!r}?" if like else None
 
 
-def check_readable(paths: ProjectPaths, named: str, what: str, origin: Origin, problems: Problems) -> bool:
-    """Whether a file can be read. If not, a problem is added with the reason and a similar path."""
-    found = unreadable_reason(paths.absolute(named))
-    if found:
-        problems.add(origin, f"{what} {named!r} cannot be read: {found[0]}", found[1])
-    return found is None
+def check_readable(paths: ProjectPaths, named: str, noun: str, origin: Origin, problems: Problems) -> bool:
+    """Whether a file can be read. If not, a problem is added with the reason and a hint."""
+    reason = unreadable_reason(paths.absolute(named))
+    if reason:
+        problems.add(origin, f"{noun} {named!r} cannot be read: {reason[0]}", reason[1])
+    return reason is None

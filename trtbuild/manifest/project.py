@@ -1,4 +1,4 @@
-"""Reading a project from its directory: the function that calls all steps of this package in order."""
+"""Reads a project from its directory. `load_project` calls all steps of this package in order."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
     problems = Problems()
     paths = ProjectPaths(project)
     manifests = read_all(paths, find(paths, files), problems)
-    every = dict.fromkeys(file for manifest in manifests for file in manifest.closure())
-    declared = {file: declare(file, file in manifests, problems) for file in every}
+    all_files = dict.fromkeys(file for manifest in manifests for file in manifest.closure())
+    declared = {file: declare(file, file in manifests, problems) for file in all_files}
     for part in declared.values():
         for profile in part.profiles:
             check_profile(profile, problems)
     spaces = [merge(manifest, declared, problems) for manifest in manifests]
     models, outputs = _resolve_all(spaces, paths, problems)
-    names = tuple(file.name for file in every)
+    names = tuple(file.name for file in all_files)
     check_disjoint(outputs, _files_read(names, models), problems)
     if not problems and not models:
         origin = Origin(manifests[0].name, 1, 1)
         problems.add(origin, "no model is declared", "write `models:` and below it `name: {source: …}`")
     problems.raise_if_any()
-    return Project(tuple(models), names, tuple(file.sha256 for file in every))
+    return Project(tuple(models), names, tuple(file.sha256 for file in all_files))
 
 
 def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
@@ -51,14 +51,14 @@ def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, 
 def _resolve_all(
     spaces: Sequence[Namespace], paths: ProjectPaths, problems: Problems
 ) -> tuple[list[Model], list[Output]]:
-    first: dict[str, tuple[DeclaredModel, ManifestFile]] = {}
+    defined: dict[str, tuple[DeclaredModel, ManifestFile]] = {}
     models: list[Model] = []
     outputs: list[Output] = []
     for space in spaces:
         for name, declared in space.models.items():
-            other, manifest = first.setdefault(name, (declared, space.file))
-            if manifest is not space.file:
-                _add_duplicate(name, declared, space.file, other, manifest, problems)
+            first, earlier = defined.setdefault(name, (declared, space.file))
+            if earlier is not space.file:
+                _add_duplicate(name, declared, space.file, first, earlier, problems)
                 continue
             model = resolve(declared, space, paths, outputs, problems)
             if model is not None:
@@ -69,17 +69,16 @@ def _resolve_all(
 def _add_duplicate(
     name: str,
     declared: DeclaredModel,
-    file: ManifestFile,
-    other: DeclaredModel,
     manifest: ManifestFile,
+    first: DeclaredModel,
+    earlier: ManifestFile,
     problems: Problems,
 ) -> None:
-    if declared is other:
-        text = (
-            f"model {name!r} is in the project twice: {manifest.name} and {file.name} both include {declared.key.file}"
-        )
+    if declared is first:
+        both = f"{earlier.name} and {manifest.name} both include {declared.key.file}"
+        text = f"model {name!r} is in the project twice: {both}"
         hint = "include the file in one manifest; share only targets, profiles and defaults"
     else:
-        text = f"model {name!r} is already defined at {place(other.key)}"
+        text = f"model {name!r} is already defined at {place(first.key)}"
         hint = "the names of models are unique in the whole project: rename one of the two"
     problems.add(declared.key, text, hint)

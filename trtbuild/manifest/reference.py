@@ -124,7 +124,7 @@ def manifest_reference() -> str:
         parts.append(f"{' '.join((kind.__doc__ or '').split())}\n")
         if prose:
             parts.append(prose)
-        if kind is not fields.DefaultsFields:  # their table is the model's
+        if kind is not fields.DefaultsFields:  # the table of models has the same fields
             parts.append(_table(kind))
     return "\n".join(parts)
 

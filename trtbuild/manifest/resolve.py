@@ -1,7 +1,7 @@
 """One complete model: defaults applied, names looked up, shorthands expanded, paths relative to the project.
 
-Each field comes from the model or, if the model does not have it, from the defaults of its manifest. Every value is kept
-with its place. An invalid field (`INVALID`) has a problem already, and checks that need the field are skipped.
+Each field comes from the model or, if the model does not have it, from the defaults of its manifest. The place of every
+value is recorded. An invalid field (`INVALID`) has a problem already, and checks that need the field are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve
 from trtbuild.manifest.source import declared_kinds, resolve_source
 from trtbuild.manifest.yaml_text.problems import Problems
 
-#: The platforms' names of processors, with trtbuild's name of each.
+#: The operating system's name of a processor → trtbuild's name.
 _CPUS = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 #: The hint for each missing field that a model must have.
 _REQUIRED = {
@@ -56,7 +56,7 @@ def resolve(
 ) -> Model | None:
     """The model, or None when it is invalid; its problems are then added to `problems`.
 
-    Its outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
+    The model's outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
     """
     return _Resolver(declared, space, paths, problems).resolve(outputs)
 
@@ -78,11 +78,11 @@ class _Resolver:
         weights = self._weights()
         if source is not None:
             self._check_graph(source)
-        own = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
-        outputs += own
-        self._places.update({f"outputs.{output.kind}": output.origin for output in own})
-        broken = any(located.value is INVALID for located in self._fields.values())
-        if broken or source is None or shapes is None or targets is None:
+        model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
+        outputs += model_outputs
+        self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
+        has_invalid_field = any(located.value is INVALID for located in self._fields.values())
+        if has_invalid_field or source is None or shapes is None or targets is None:
             return None
         return Model(
             name=self._name,
@@ -97,7 +97,7 @@ class _Resolver:
             reference=self._value("reference"),
             partition=self._settings(PartitionSettings(), "partition"),
             builder=self._settings(BuilderSettings(), "builder"),
-            outputs=tuple((output.kind, output.path) for output in own),
+            outputs=tuple((output.kind, output.path) for output in model_outputs),
             places=self._places,
         )
 
@@ -120,9 +120,9 @@ class _Resolver:
         located = self._fields.get(name)
         if located is not None and located.value:
             return None if located.value is INVALID else located
-        what = "is missing" if located is None else "is empty"
+        problem = "is missing" if located is None else "is empty"
         origin = located.key if located else self._declared.key
-        self._problems.add(origin, f"the field `{name}` of model {self._name!r} {what}", _REQUIRED[name])
+        self._problems.add(origin, f"the field `{name}` of model {self._name!r} {problem}", _REQUIRED[name])
         return None
 
     def _named(self, field: str, table: dict[str, Entry[Any]]) -> Sequence[tuple[Entry[Any], Origin]] | None:
@@ -130,19 +130,19 @@ class _Resolver:
         located = self._required(field)
         if located is None:
             return None
-        what = field.removesuffix("s")
-        found: dict[str, tuple[Entry[Any], Origin]] = {}
+        noun = field.removesuffix("s")
+        entries: dict[str, tuple[Entry[Any], Origin]] = {}
         for name, element in zip(located.value, located.node.elements, strict=True):
             if name not in table and field in self._space.incomplete_sections:
                 continue  # it may be declared in the part that could not be read, and that has a problem already
             if name not in table:
-                self._problems.add(element.origin, f"unknown {what} {name!r}", suggestion(name, table, field))
-            elif name in found:
-                self._problems.add(element.origin, f"{what} {name!r} is named twice", "keep it once")
+                self._problems.add(element.origin, f"unknown {noun} {name!r}", suggestion(name, table, field))
+            elif name in entries:
+                self._problems.add(element.origin, f"{noun} {name!r} is named twice", "keep it once")
             else:
-                found[name] = (table[name], element.origin)
+                entries[name] = (table[name], element.origin)
                 self._places[f"{field}.{name}"] = table[name].key
-        return list(found.values())
+        return list(entries.values())
 
     def _source(self) -> Source | None:
         located = self._required("source")

@@ -41,15 +41,15 @@ def _value_range(fields: InputFields, node: Node, problems: Problems) -> ValueRa
     """The range of an input's values, or None. Adds a problem when the range does not fit the input's type."""
     if fields.range is None:
         return None
-    found = value_range(fields.dtype, *fields.range)
-    if not isinstance(found, Misfit):
-        return found
-    problems.add(node.items["range"].origin, found.text, found.hint)
+    result = value_range(fields.dtype, *fields.range)
+    if not isinstance(result, Misfit):
+        return result
+    problems.add(node.items["range"].origin, result.text, result.hint)
     return None
 
 
 def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:
-    """The dims, in the order of the inputs' axes, like the places of each dim. The order in the manifest has no effect."""
+    """The dims and the places of each dim, in the order of the inputs' axes. The order in the manifest has no effect."""
     declared: dict[str, DimFields] = (located.value if located else None) or {}
     order = {entry.name: index for index, entry in enumerate(inputs)}
     taken: dict[tuple[str, int], str] = {}
@@ -59,21 +59,21 @@ def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], proble
         places: list[tuple[str, int]] = []
         for index, written in enumerate(fields.at):
             input_name, _, axis = written.partition(".")
-            at = (input_name, int(axis))
+            place = (input_name, int(axis))
             text = hint = ""
             if input_name not in order:
                 text = f"there is no input {input_name!r} for dim {name!r}"
                 hint = suggestion(input_name, order, "inputs")
-            elif at in taken:
-                text = f"{written} is already in dim {taken[at]!r}"
+            elif place in taken:
+                text = f"{written} is already in dim {taken[place]!r}"
                 hint = "name one dim for each axis, once"
             if text and node:
                 problems.add(place_node(node, index).origin, text, hint)
             else:
-                taken[at] = name
-                places.append(at)
+                taken[place] = name
+                places.append(place)
         if places:
-            places.sort(key=lambda at: (order[at[0]], at[1]))
+            places.sort(key=lambda place: (order[place[0]], place[1]))
             dims.append(NamedDim(name, tuple(places), fields.multiple_of))
     return tuple(sorted(dims, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
 
@@ -89,11 +89,11 @@ def resolve_profile(
 ) -> Profile | None:
     """A profile with the inputs of a model, in their order, or None when the profile is invalid.
 
-    Adds a problem for each input that only one of the two has. The result has the inputs that both have.
+    Adds a problem for each input that only the profile or only the model has. The result has the inputs that both have.
     """
     if entry.fields is None:
         return None
-    names = [given.name for given in inputs]
+    names = [declared.name for declared in inputs]
     for name in entry.fields:
         if name not in names:
             problems.add(
@@ -120,12 +120,12 @@ def shape_range(fields: ShapeFields) -> ShapeRange:
 
 
 def check_profile(entry: ProfileEntry, problems: Problems) -> None:
-    """Add the problems that a profile has independently of the models that use it."""
+    """Add the problems of a profile that do not depend on the models that use it."""
     if not entry.fields:
         return
-    profile = Profile(entry.name, tuple((name, shape_range(given)) for name, given in entry.fields.items()))
-    _, found = derive([Input(name) for name in entry.fields], (), [profile])
-    for problem in found:
+    profile = Profile(entry.name, tuple((name, shape_range(fields)) for name, fields in entry.fields.items()))
+    _, shape_problems = derive([Input(name) for name in entry.fields], (), [profile])
+    for problem in shape_problems:
         add_shape_problem(problem, {entry.name: entry}, None, problems)
 
 
@@ -139,10 +139,10 @@ def check_shapes(
 ) -> None:
     """Add the contradictions between a model's dims and profiles.
 
-    Inputs that are missing in a profile have a problem already and are skipped. The contradictions between the other
-    inputs stay when the missing ones are added.
+    Inputs that are missing in a profile have a problem already and are skipped. Contradictions between the other inputs do
+    not depend on the missing inputs.
     """
-    common = [given.name for given in inputs if all(given.name in dict(profile.shapes) for profile in profiles)]
+    common = [entry.name for entry in inputs if all(entry.name in dict(profile.shapes) for profile in profiles)]
     dims = tuple(
         NamedDim(dim.name, places, dim.multiple_of)
         for dim in dims
@@ -152,8 +152,8 @@ def check_shapes(
         Profile(profile.name, tuple((name, shape) for name, shape in profile.shapes if name in common))
         for profile in profiles
     ]
-    _, found = derive([given for given in inputs if given.name in common], dims, profiles)
-    for problem in found:
+    _, shape_problems = derive([entry for entry in inputs if entry.name in common], dims, profiles)
+    for problem in shape_problems:
         add_shape_problem(problem, entries, dims_node, problems)
 
 

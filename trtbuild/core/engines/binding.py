@@ -13,7 +13,7 @@ from trtbuild.errors import SourceError
 
 @dataclass(frozen=True)
 class Slot:
-    """One weight input of a program. `name` is its name in the module; `persistent` is whether ``state_dict`` holds it."""
+    """One weight input of a program. `name` is its name in the module. `persistent` is whether ``state_dict`` has it."""
 
     name: str
     dtype: str
@@ -69,36 +69,36 @@ def weights_from_json(data: Any) -> dict[str, Weight]:
     """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError for any other `data`."""
     if not isinstance(data, Mapping):
         raise ValueError("a weights table is an object")
-    return {name: Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for name, e in data.items()}
+    return {name: Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"]) for name, entry in data.items()}
 
 
 def bind(interface: Interface, traced: Mapping[str, Weight], table: Mapping[str, Weight] | None) -> tuple[Weight, ...]:
     """The weight of each slot: from the weights file `table` if it has the name or a tied name, otherwise from the trace.
 
-    The trace has already checked the names, shapes and dtypes in the file; only the values can differ from the module's.
-    Raises SourceError if names that the module ties together have different values in the file, and KeyError if neither
-    the file nor the trace has a value.
+    The trace has already checked the names, shapes and dtypes in the file. Only the values can differ from the module's
+    values. Raises SourceError if tied names have different values in the file, and KeyError if neither the file nor the
+    trace has a value.
     """
     tied: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
     for alias, name in interface.aliases.items():
         tied.setdefault(name, [name]).append(alias)
     bound = []
     for number, slot in enumerate(interface.slots):
-        found = {name: table[name] for name in tied[slot.name] if name in table} if table is not None else {}
-        if len(set(found.values())) > 1:
-            names = " and ".join(sorted(found))
+        values = {name: table[name] for name in tied[slot.name] if name in table} if table is not None else {}
+        if len(set(values.values())) > 1:
+            names = " and ".join(sorted(values))
             raise SourceError(
                 f"{names} are one tensor in the model, but have different values in the weights file",
                 code="tied-weights",
                 hint="save the weights from the tied module, or untie them in the model",
             )
-        if found:
-            bound.append(next(iter(found.values())))
+        if values:
+            bound.append(next(iter(values.values())))
         else:
             bound.append(traced[str(number)])
     return tuple(bound)
 
 
 def names_of(table: Mapping[str, Weight] | None) -> Sequence[tuple[str, str, Sequence[int]]] | None:
-    """The names, dtypes and shapes of a weights file: the part of it that is in a trace's key."""
-    return None if table is None else [(name, w.dtype, w.shape) for name, w in sorted(table.items())]
+    """The names, dtypes and shapes in a weights file. They are in a trace's key, and the values are not."""
+    return None if table is None else [(name, weight.dtype, weight.shape) for name, weight in sorted(table.items())]

@@ -1,4 +1,4 @@
-"""The job of an engine step. It holds plain values and digests, so any worker that can read the store can run it."""
+"""The job of an engine step. It has plain values and digests only, so any worker that can read the store can run it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class EngineJob:
     The ONNX model's inputs are named ``i0…`` and its outputs ``o0…``. Its weights are external initializers ``w0…``, which
     get the values of `weights` in order. `profiles` has a shape range for each input of each optimization profile.
 
-    `inputs` and `outputs` are the types that the partition declares, or None if they are not known. The compiled network is
-    compared with them.
+    `inputs` and `outputs` are the types that the partition declares, or None if they are not known. The types of the
+    compiled network are compared with them.
     """
 
     onnx: str

@@ -1,11 +1,11 @@
-"""The layers of an engine, each with the place in the user's module that it comes from.
+"""The layers of an engine, each with its origin: the place in the user's module that the layer comes from.
 
 Two files of a package have the data. ``<partition>.layers.json`` has the layers of the compiled network, as TensorRT's
 parser made them. ``names.json`` has the module path and operator of each ONNX node.
 
 The parser names a layer like its node (``n6``), with a number at the end if a node becomes several layers (``n6_6``).
-Layers that the parser adds (broadcasts, constants, casts) have other names. Such a layer gets the origin of a layer that
-reads its output, or, if no layer reads it, the origin of a layer whose output it reads.
+Layers that the parser adds (broadcasts, constants, casts) have other names. An added layer gets the origin of a layer that
+reads its output. If no layer reads its output, it gets the origin of a layer whose output it reads.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> l
             readers.setdefault(tensor, []).append(index)
         for output in entry["outputs"]:
             writers.setdefault(output["name"], []).append(index)
-    origins = [_of_node(entry["name"], names) for entry in entries]
+    origins = [_origin_of_node(entry["name"], names) for entry in entries]
     backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
-    for order, others in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
+    for order, neighbours in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
         for index in order:
             if origins[index] is None:
-                origins[index] = _of_others(entries[index], others, origins, reading=others is readers)
+                reading = neighbours is readers
+                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, reading=reading)
     return [
         Layer(entry["name"], entry["type"], *(origin or (None, None)))
         for entry, origin in zip(entries, origins, strict=True)
@@ -60,16 +61,20 @@ def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> l
 _Origin = tuple[str, str]
 
 
-def _of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:
+def _origin_of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:
     numbered = _NUMBERED.fullmatch(name)
-    found = names.get(name) or (names.get(numbered[1]) if numbered else None)
-    return (str(found[0]), str(found[1])) if found else None
+    origin = names.get(name) or (names.get(numbered[1]) if numbered else None)
+    return (str(origin[0]), str(origin[1])) if origin else None
 
 
-def _of_others(
-    entry: Mapping[str, Any], others: Mapping[str, Sequence[int]], origins: Sequence[_Origin | None], *, reading: bool
+def _origin_of_neighbour(
+    entry: Mapping[str, Any],
+    neighbours: Mapping[str, Sequence[int]],
+    origins: Sequence[_Origin | None],
+    *,
+    reading: bool,
 ) -> _Origin | None:
     """The origin of a layer that reads an output of `entry` (`reading`), or of a layer that produces one of its inputs."""
     tensors = [output["name"] for output in entry["outputs"]] if reading else entry["inputs"]
-    found = (origins[index] for tensor in tensors for index in others.get(tensor, ()))
-    return next((origin for origin in found if origin is not None), None)
+    candidates = (origins[index] for tensor in tensors for index in neighbours.get(tensor, ()))
+    return next((origin for origin in candidates if origin is not None), None)

@@ -4,11 +4,11 @@
 TensorRT:
 
 Rules
-1. Only one thread at a time uses a context, and all its work is enqueued on one stream. Threads may share an engine:
+1. Only one thread at a time uses a context. All work of a context is enqueued on one stream. Threads may share an engine:
    creating a context is safe at any time (TensorRT developer guide, "Threading").
 2. The engine's device is the current device of the calling thread during every call.
 3. Call `Context.set_shape` for every input before any address is used. Each shape must be within the profile's range
-   (`Engine.profile_shapes`): TensorRT accepts other shapes when they are set, and fails only when it runs them.
+   (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine runs.
 4. The memory of `use_memory` and every address must stay valid until the stream has finished the enqueued work.
 5. If a call returns False, TensorRT has refused it, and `Library.words` returns the reason. Check every result.
 """
@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-#: How TensorRT-RTX makes kernels for a new shape (``DynamicShapesKernelSpecializationStrategy``). ``lazy``: a general
-#: kernel first, and a specialized one in the background. ``eager``: a specialized one at once. ``none``: general kernels
-#: only. TensorRT has no such option.
+#: How TensorRT-RTX compiles kernels for a new shape (``DynamicShapesKernelSpecializationStrategy``). ``lazy``: a general
+#: kernel first, and a specialized kernel in the background. ``eager``: a specialized kernel at once. ``none``: general
+#: kernels only. TensorRT has no such option.
 Specialization = Literal["lazy", "eager", "none"]
 
 
@@ -59,7 +59,7 @@ class OutputMemory(Protocol):
 
 
 class Context(Protocol):
-    """An ``IExecutionContext``. The attributes are called in every run, so they are the library's functions themselves."""
+    """An ``IExecutionContext``. To save time in every run, the attributes are the library's functions themselves."""
 
     #: (input, shape) → whether TensorRT accepted it.
     set_shape: Callable[[str, tuple[int, ...]], bool]
@@ -96,7 +96,8 @@ class Engine(Protocol):
 
     bindings: tuple[Binding, ...]
     profile_count: int
-    #: The cache that later contexts read kernels from and add them to. Engines of one library may share a cache.
+    #: The cache from which later contexts read kernels, and to which they add kernels. Engines of one library may share a
+    #: cache.
     kernels: KernelCache | None
 
     def profile_shapes(self, name: str, profile: int) -> tuple[tuple[int, ...], ...]:
@@ -110,7 +111,7 @@ class Engine(Protocol):
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> Context:
         """A new context with `profile`, still without memory.
 
-        Raises EngineError, also if another context uses the profile and the engine does not allow sharing it."""
+        Raises EngineError, for example if another context uses the profile and the engine does not allow sharing it."""
         ...
 
     def create_kernel_cache(self) -> KernelCache | None:
@@ -122,8 +123,8 @@ class KernelCache(Protocol):
     """Kernels that a library compiled for this GPU (``IRuntimeCache``)."""
 
     def load(self, data: bytes) -> bool:
-        """Load the cache that an earlier process saved. False, with no change, if it is damaged or for another GPU or
-        version."""
+        """Load the cache that an earlier process saved. Returns False, and loads nothing, if `data` is damaged or is for
+        another GPU or version."""
         ...
 
     def save(self) -> bytes:

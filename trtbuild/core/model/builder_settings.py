@@ -1,7 +1,7 @@
 """TensorRT's builder settings: `BuilderSettings` has a field for each, with all facts that trtbuild uses about it.
 
-These fields are the source of the manifest's fields and their checks, docs/manifest.md, the builder's configuration, the
-check of the toolchain's release, trtexec's arguments and the engine's key. docs/architecture.md describes how to add one.
+The manifest's fields and their checks, docs/manifest.md, the builder's configuration, the check of the toolchain's release,
+trtexec's arguments and the engine's key all follow from these fields. docs/architecture.md describes how to add a setting.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Setting:
     description: str
     #: The part of TensorRT's builder configuration that gets the value. If the value is None, TensorRT chooses.
     sets: Flag | Attribute | MemoryPool | TacticSources
-    #: trtexec's argument, with ``{}`` for the value, or ``{number}`` for its place among the values of a choice. None if
-    #: trtexec has no such argument.
+    #: trtexec's argument. ``{}`` stands for the value, and ``{number}`` for the position of the value in the list of a
+    #: choice. None if trtexec has no such argument.
     trtexec: str | None
     #: Whether trtexec gets the argument even if the setting has its default.
     trtexec_at_default: bool
@@ -81,8 +81,8 @@ def setting(
 ) -> _T:
     """A field of `BuilderSettings`. The arguments are its default and the fields of its `Setting`."""
     facts = Setting(description, sets, trtexec, trtexec_at_default, least, most, in_bytes, since or {})
-    found: _T = field(default=default, metadata={"setting": facts})
-    return found
+    result: _T = field(default=default, metadata={"setting": facts})
+    return result
 
 
 @dataclass(frozen=True)

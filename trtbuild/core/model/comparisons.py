@@ -1,7 +1,7 @@
-"""The results of comparing the partitions of one cut with its reference, as values.
+"""The results of comparing the partitions of a model with a reference, as values.
 
-A worker process computes a `Report`, and the store keeps it. `trtbuild.core.model.verified` has the same results in the
-form of the documents, with the names of profiles and dims.
+A worker process computes a `Report`, which is stored like the result of a step. `trtbuild.core.model.verified` has the same
+results in the form of the documents, with the names of profiles and dims.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfPartition:
+class PartitionIdentity:
     """The name of a partition, and the SHA-256 of its ONNX model, or None if it has no ONNX model."""
 
     partition: str
@@ -72,7 +72,7 @@ class Comparison(Compared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionComparison(Comparison, OfPartition):
+class PartitionComparison(Comparison, PartitionIdentity):
     """The comparison of one partition. `place` is the location of its fault, or None if it is not known."""
 
     place: Place | None
@@ -80,11 +80,11 @@ class PartitionComparison(Comparison, OfPartition):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The comparison of one cut by one runner.
+    """The comparison of the partitions of a model for one toolchain, computed by one runner.
 
-    `against` is the library that computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole` is
-    the model by the runner, and `lowered` is the lowered program by PyTorch. `worst_input` is the file with the inputs of
-    the worst point, or None. `versions` are those of the libraries that ran.
+    `against` is the library that computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole`
+    compares the whole model, run by the runner. `lowered` compares the lowered program, run by PyTorch. `worst_input` is
+    the file with the inputs of the worst point, or None. `versions` are the versions of the libraries that ran.
     """
 
     runner: Runner
@@ -109,4 +109,5 @@ class Report:
 
     def failures(self) -> Iterator[Comparison]:
         """Yield the wrong comparisons: of partitions, of the whole model, and of the lowered program in PyTorch."""
-        yield from (found for found in (*self.partitions, self.whole, self.lowered) if found.status == "wrong")
+        comparisons = (*self.partitions, self.whole, self.lowered)
+        yield from (comparison for comparison in comparisons if comparison.status == "wrong")

@@ -1,4 +1,4 @@
-"""The kinds of graphs that a trace produces, and how the steps treat each.
+"""The kinds of graphs that a trace produces, and how the steps handle each kind.
 
 Everything that depends on the kind of a model's graph is in this table and in the handlers of `trtbuild.stages.graphs`.
 Other code reads a field of the kind, and never compares its name.
@@ -17,8 +17,8 @@ GraphKindName = Literal["program", "onnx", "network"]
 class GraphKind:
     """One kind of graph. Jobs and documents contain its `name`.
 
-    `is_lowered`: whether the steps lower, cut and convert the graph. Otherwise the graph is not changed, and becomes one
-    engine.
+    `is_lowered`: whether the steps lower, partition and convert the graph. Otherwise the graph is not changed, and becomes
+    one engine.
     `reference`: the library that computes the model without TensorRT, for `verify` and for a package's reference program.
     `changes_opset`: whether the partition step converts the graph to the toolchain's ONNX opset.
     `program_file`: the path of a partition's graph in a package, with ``{}`` for its digest.

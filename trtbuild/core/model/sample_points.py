@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: For a symbol without a max, `sample_points` uses its min plus this number as the max.
+#: For a symbol without a max, `sample_points` uses the symbol's min plus this number as the max.
 _UNBOUNDED_SPAN = 64
 
 
 def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
-    """Sample points in these ranges, with a number for each symbol; a max of None means no upper limit.
+    """Sample points in these ranges, each with a number for each symbol. A max of None means that there is no upper limit.
 
-    The points are: all symbols at their min, all at their max, and two points between, where all symbols differ if
-    possible. For each symbol whose range has just two numbers, there are two more points: this symbol at its min and all
-    others at their max, and the reverse. Reason: PyTorch removes size 1 from ranges (torch 2.13), so it treats 1..2 as the
-    number 2 and does not report that two such axes must be equal.
+    The first points are: all symbols at their min, all symbols at their max, and two points between, where all symbols have
+    different numbers if possible. For each symbol whose range has exactly two numbers, there are two more points: this
+    symbol at its min and all other symbols at their max, and the reverse. Reason: PyTorch removes size 1 from ranges (torch
+    2.13). So it treats the range 1..2 as the number 2, and does not report that two axes with this range must be equal.
     """
     ends = [(low, low + _UNBOUNDED_SPAN if high is None else high) for low, high in ranges]
     points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]

@@ -3,14 +3,14 @@
 Rules
 1. A dim's range is the union of its ranges in all profiles. If the union is one number, the axis is static. A dynamic axis
    has a min of at least 1.
-2. Several axes may have one named dim. Their min, opt and max must be equal in every profile.
+2. Several axes may share a named dim. Their min, opt and max must be equal in every profile.
 3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
 4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
    the size in units.
 5. The example of a dim is the first profile's opt. If that is 0 or 1 (in units), the example is the smallest legal size of
    at least 2 units, because torch.export specializes sizes 0 and 1.
 6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
-7. All problems are reported at once: a problem of one input or dim does not stop the checks of the others.
+7. All problems are reported at once: a problem of one input or dim does not stop the checks of other inputs and dims.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class SymbolAxis:
-    """An axis whose size is that of symbol number `symbol`."""
+    """An axis whose size is the size of symbol number `symbol`."""
 
     symbol: int
 
@@ -62,16 +62,16 @@ class ShapePlan:
         return self.sizes([symbol.example for symbol in self.symbols])
 
 
-Which = Literal["min", "opt", "max"]
-_WHICH: tuple[Which, ...] = ("min", "opt", "max")
+MinOptMax = Literal["min", "opt", "max"]
+_MIN_OPT_MAX: tuple[MinOptMax, ...] = ("min", "opt", "max")
 
 
 @dataclass(frozen=True)
 class ShapeProblem:
     """A problem of the declared shapes.
 
-    It belongs either to a dim (`dim`, `place`), or to an input in a profile (`profile`, `input`, and, if it is about one
-    list or axis only, `which` and `axis`).
+    A problem of a dim has `dim` and `place`. A problem of an input in a profile has `profile` and `input`. If only one list
+    or axis is wrong, it also has `which` and `axis`.
     """
 
     text: str
@@ -80,23 +80,23 @@ class ShapeProblem:
     place: str | None = None
     profile: str | None = None
     input: str | None = None
-    which: Which | None = None
+    which: MinOptMax | None = None
     axis: int | None = None
 
     @property
     def path(self) -> str:
-        """Its dotted path inside the model, a key of `Model.places`: ``dims.<dim>`` or ``profiles.<profile>.<input>``."""
+        """The key of the dim or input in `Model.places`: ``dims.<dim>`` or ``profiles.<profile>.<input>``."""
         return f"dims.{self.dim}" if self.dim is not None else f"profiles.{self.profile}.{self.input}"
 
 
 def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, ...]:
     """The size of each symbol at a profile's ``min``, ``opt`` or ``max``."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for (_, shape_range), axes in zip(profile.shapes, plan.shapes, strict=True):
         for axis, size in zip(axes, getattr(shape_range, which), strict=True):
             if isinstance(axis, SymbolAxis):
-                found.setdefault(axis.symbol, size)
-    return tuple(found[index] for index in range(len(plan.symbols)))
+                sizes.setdefault(axis.symbol, size)
+    return tuple(sizes[index] for index in range(len(plan.symbols)))
 
 
 def derive(
@@ -107,10 +107,10 @@ def derive(
     There must be at least one profile. Every profile must have exactly the shapes of `inputs`, in their order.
     """
     ranks, problems = _ranks(profiles)
-    wrong = {problem.input for problem in problems}
+    invalid_inputs = {problem.input for problem in problems}
     named = _named_axes(inputs, dims, ranks, problems)
-    sound = {name: rank for name, rank in ranks.items() if name not in wrong}
-    plan = _symbols(inputs, named, profiles, sound, problems)
+    valid_ranks = {name: rank for name, rank in ranks.items() if name not in invalid_inputs}
+    plan = _symbols(inputs, named, profiles, valid_ranks, problems)
     return (None, tuple(problems)) if problems else (plan, ())
 
 
@@ -118,28 +118,30 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
     """The rank of each input whose rank is consistent, and the problems of ranks and ranges in the profiles."""
     problems: list[ShapeProblem] = []
     ranks: dict[str, tuple[int, str]] = {}
-    rankless: set[str] = set()
+    inconsistent: set[str] = set()
     for profile in profiles:
         for name, shape in profile.shapes:
             if not len(shape.min) == len(shape.opt) == len(shape.max):
-                counts = [len(getattr(shape, which)) for which in _WHICH]
-                # The problem is reported at the list whose length differs from both others.
-                odd = next((w for w, count in zip(_WHICH, counts, strict=True) if counts.count(count) == 1), None)
+                counts = [len(getattr(shape, which)) for which in _MIN_OPT_MAX]
+                # The problem is reported at the list whose length differs from the lengths of both others.
+                differing = next(
+                    (w for w, count in zip(_MIN_OPT_MAX, counts, strict=True) if counts.count(count) == 1), None
+                )
                 problems.append(
                     ShapeProblem(
                         f"min, opt and max of {name!r} have {counts[0]}, {counts[1]} and {counts[2]} axes",
                         "write the same number of axes",
                         profile=profile.name,
                         input=name,
-                        which=odd if len(set(counts)) == 2 else None,
+                        which=differing if len(set(counts)) == 2 else None,
                     )
                 )
-                rankless.add(name)
+                inconsistent.add(name)
                 continue
             problems += _range_problems(profile.name, name, shape)
             rank, first = ranks.setdefault(name, (len(shape.min), profile.name))
             if rank != len(shape.min):
-                rankless.add(name)
+                inconsistent.add(name)
                 problems.append(
                     ShapeProblem(
                         f"{name!r} has rank {len(shape.min)} here and {rank} in profile {first!r}",
@@ -148,13 +150,13 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
                         input=name,
                     )
                 )
-    return {name: rank for name, (rank, _) in ranks.items() if name not in rankless}, problems
+    return {name: rank for name, (rank, _) in ranks.items() if name not in inconsistent}, problems
 
 
 def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:
     problems: list[ShapeProblem] = []
     for axis, (low, mid, high) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
-        text, hint, which = "", "", _WHICH[0]
+        text, hint, which = "", "", _MIN_OPT_MAX[0]
         if not low <= mid <= high:
             text = f"{name}.{axis}: min {low}, opt {mid}, max {high} are not in order"
             hint, which = "min ≤ opt ≤ max", "min" if mid <= high else "opt" if low <= high else "max"
@@ -170,15 +172,15 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
 def _named_axes(
     inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
 ) -> dict[tuple[str, int], NamedDim]:
-    """The named dim of each axis that has one. Problems with the dims' places are added to `problems`."""
-    known = [entry.name for entry in inputs]
+    """The named dim of each axis that has a named dim. Problems with the dims' places are added to `problems`."""
+    input_names = [entry.name for entry in inputs]
     named: dict[tuple[str, int], NamedDim] = {}
     for dim in dims:
         for name, axis in dim.at:
             text, hint = "", ""
-            if name not in known:
+            if name not in input_names:
                 text = f"dim {dim.name!r} is at {name}.{axis}, but there is no input {name!r}"
-                hint = f"the inputs are: {', '.join(known)}"
+                hint = f"the inputs are: {', '.join(input_names)}"
             elif name in ranks and not 0 <= axis < ranks[name]:
                 text = f"dim {dim.name!r} is at {name}.{axis}, but {name!r} has {ranks[name]} axes"
                 hint = f"axes are 0 to {ranks[name] - 1}" if ranks[name] else f"{name!r} is a scalar"
@@ -222,12 +224,12 @@ def _symbols(
             dim = named.get((entry.name, axis))
             if dim is not None:
                 _check_multiples(dim, (entry.name, axis), profiles, problems)
-                earlier = first_place.setdefault(dim.name, (entry.name, axis))
-                _check_equal(dim, earlier, (entry.name, axis), profiles, problems)
+                first = first_place.setdefault(dim.name, (entry.name, axis))
+                _check_equal(dim, first, (entry.name, axis), profiles, problems)
             if low == high:
                 axes.append(low)
                 continue
-            if low == 0:  # each profile alone is valid: one has a static 0 and another has a larger size
+            if low == 0:  # each profile alone is valid: one has the static size 0, another has a larger size
                 profile = next(p for p, sizes in zip(profiles, ranges, strict=True) if sizes[0] == 0)
                 problems.append(
                     ShapeProblem(
@@ -257,10 +259,10 @@ def _check_multiples(
     name, axis = at
     for profile in profiles:
         sizes = _sizes(profile, name, axis)
-        wrong = [which for which, size in zip(_WHICH, sizes, strict=True) if size % dim.multiple_of]
+        wrong = [which for which, size in zip(_MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
         if wrong:
-            values = ", ".join(f"{which} {size}" for which, size in zip(_WHICH, sizes, strict=True))
-            fixes = [_nearest_multiples(sizes[_WHICH.index(which)], dim.multiple_of) for which in wrong]
+            values = ", ".join(f"{which} {size}" for which, size in zip(_MIN_OPT_MAX, sizes, strict=True))
+            fixes = [_nearest_multiples(sizes[_MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong]
             problems.append(
                 ShapeProblem(
                     f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
@@ -280,27 +282,27 @@ def _nearest_multiples(size: int, unit: int) -> str:
 
 def _check_equal(
     dim: NamedDim,
-    one: tuple[str, int],
-    other: tuple[str, int],
+    first: tuple[str, int],
+    second: tuple[str, int],
     profiles: Sequence[Profile],
     problems: list[ShapeProblem],
 ) -> None:
     for profile in profiles:
-        ranges = [_sizes(profile, *place) for place in (one, other)]
+        ranges = [_sizes(profile, *place) for place in (first, second)]
         if ranges[0] != ranges[1]:
             shown = [
                 f"{name}.{axis} is {'..'.join(map(str, sizes))}"
-                for (name, axis), sizes in zip((one, other), ranges, strict=True)
+                for (name, axis), sizes in zip((first, second), ranges, strict=True)
             ]
-            wrong = next(which for which, a, b in zip(_WHICH, *ranges, strict=True) if a != b)
+            wrong = next(which for which, a, b in zip(_MIN_OPT_MAX, *ranges, strict=True) if a != b)
             problems.append(
                 ShapeProblem(
                     f"dim {dim.name!r} has different ranges: {shown[0]}, {shown[1]} (min..opt..max)",
                     "all places of a dim have the same min, opt and max",
                     profile=profile.name,
-                    input=other[0],
+                    input=second[0],
                     which=wrong,
-                    axis=other[1],
+                    axis=second[1],
                 )
             )
 

@@ -1,7 +1,8 @@
 """The contents of manifests as plain values: models, profiles, targets and settings.
 
-Names are resolved: a model holds its profiles and targets themselves. Shorthands are expanded, and defaults are filled in.
-The place of each declaration (`Origin`) is kept for messages, and is never in a key.
+Names are resolved: a model contains its profiles and targets, not their names. Shorthands are expanded, and defaults are
+filled in.
+The place of each declaration (`Origin`) is stored for messages, and is never in a key.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class Source:
 
     @property
     def graph(self) -> GraphKind:
-        """The kind of graph that a trace of it produces."""
+        """The kind of graph that a trace of this source produces."""
         return SOURCE_KINDS.get(self.kind, IN_MEMORY).graph
 
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor that the model takes. Positional inputs are passed in order, keyword ones by name."""
+    """One tensor that the model takes. Positional inputs are passed in order, keyword inputs by name."""
 
     name: str
     dtype: str = "float32"
@@ -71,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True)
 class NamedDim:
-    """A named dimension. `at` are the axes that share it, as (input name, axis); its sizes are multiples of
+    """A named dimension. `at` are the axes that share it, as (input name, axis). All its sizes are multiples of
     `multiple_of`."""
 
     name: str
@@ -98,8 +99,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """Settings for cutting a lowered graph, with Torch-TensorRT's names. `granularity` is ``("model",)``, or patterns of
-    module paths."""
+    """Settings for partitioning a lowered graph, with Torch-TensorRT's names. `granularity` is ``("model",)``, or patterns
+    of module paths."""
 
     granularity: tuple[str, ...] = ("model",)
     min_block_size: int = 5
@@ -148,7 +149,7 @@ class Model:
     dims: tuple[NamedDim, ...] = ()
     weights: str | None = None
     precision: Precision = "float32"
-    #: Whether its package has the programs of all partitions and all weights, so that it can run without engines.
+    #: Whether the model's package has the programs of all partitions and all weights, so that it can run without engines.
     reference: bool = False
     partition: PartitionSettings = PartitionSettings()
     builder: BuilderSettings = field(default_factory=BuilderSettings)
@@ -160,7 +161,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Project:
-    """All models in the order of their declaration, and the manifest files that they come from, with included files.
+    """All models in the order of their declaration, and the manifest files that declare them, with included files.
 
     `digests` has the SHA-256 of the content of each of `files`.
     """

@@ -1,4 +1,4 @@
-"""A parser that is used in place of another one, which cannot run on this machine."""
+"""A parser that is used in place of a parser that cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StandIn:
-    """The parser of `toolchain` `version`, used in place of the parser of another toolchain, which needs a GPU.
+    """The parser of `toolchain` in `version`, used in place of the parser of another toolchain, which needs a GPU.
 
-    The other fields are known facts about that other toolchain, and are applied before the stand-in parser is asked: the
-    element types (torch's names) that its engines compute in, whether its engines compute int64 values in 32 bits, and the
-    ONNX operators that its parser refuses.
+    The other fields are facts about the replaced toolchain. They are applied before the stand-in parser is called.
+    `dtypes` are the element types (torch's names) that its engines compute in. `narrows_int64` is whether its engines
+    compute int64 values in 32 bits. `refuses` are the ONNX operators that its parser refuses.
     """
 
     toolchain: str

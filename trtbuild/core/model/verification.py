@@ -1,14 +1,14 @@
 """The points and tolerances of a verification, as pure values.
 
 Rules
-1. The points are min, opt and max of every profile, and random sizes within it. Each dim is chosen independently, as a
-   multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
+1. The points are min, opt and max of every profile, and random sizes within each profile. The size of each dim is chosen
+   independently, as a multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
 2. In half of the random points, a quarter of the input values are exactly zero. Some operators have special cases at zero
-   (``atan2``), and random values almost never are zero.
+   (``atan2``), and random values are almost never zero.
 3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal, unless
    rounding decides them (`trtbuild.stages.verify.rounding`).
 4. The tolerance of an output follows from the coarsest floating type among the values that it is computed from, with inputs
-   and weights (`trtbuild.stages.verify.precisions`). The manifest's `precision` is one source of such values; another is a
+   and weights (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, or from a
    module with float16 weights.
 """
 
@@ -69,32 +69,32 @@ class Point:
 
 
 def points(model: Model, shapes: ShapePlan, *, count: int = RANDOM_POINTS, seed: int = SEED) -> tuple[Point, ...]:
-    """The points of every profile, in their order, with `count` random ones each."""
-    found: list[Point] = []
+    """The points of every profile, in the order of the profiles, with `count` random points each."""
+    result: list[Point] = []
     for number, profile in enumerate(model.profiles):
         ends = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
         fixed: dict[tuple[int, ...], str] = {}
         for which, sizes in ends.items():
             fixed.setdefault(sizes, which)
-        found += [Point(number, which, sizes, _seed(seed, number, which)) for sizes, which in fixed.items()]
+        result += [Point(number, which, sizes, _seed(seed, number, which)) for sizes, which in fixed.items()]
         for k in range(1, count + 1):
-            choose = random.Random(f"{seed}/{number}/sizes/{k}")
+            generator = random.Random(f"{seed}/{number}/sizes/{k}")
             sizes = tuple(
-                symbol.multiple_of * choose.randint(low // symbol.multiple_of, high // symbol.multiple_of)
+                symbol.multiple_of * generator.randint(low // symbol.multiple_of, high // symbol.multiple_of)
                 for symbol, low, high in zip(shapes.symbols, ends["min"], ends["max"], strict=True)
             )
             which = f"random {k}"
-            found.append(Point(number, which, sizes, _seed(seed, number, which), zeros=k % 2 == 0))
-    return tuple(found)
+            result.append(Point(number, which, sizes, _seed(seed, number, which), zeros=k % 2 == 0))
+    return tuple(result)
 
 
 def _seed(seed: int, profile: int, which: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{profile}/{which}".encode()).digest()[:6], "big")
 
 
-def tolerances(runner: Runner, own: float | None = None) -> dict[Precision, float]:
-    """The largest allowed error, by the type that an output was computed in. `own`, from the user, replaces all of them."""
-    return {precision: known if own is None else own for precision, known in TOLERANCES[runner].items()}
+def tolerances(runner: Runner, chosen: float | None = None) -> dict[Precision, float]:
+    """The largest allowed error, by the type that an output was computed in. A user's `chosen` error replaces them all."""
+    return {precision: default if chosen is None else chosen for precision, default in TOLERANCES[runner].items()}
 
 
 def coarsest(precisions: Iterable[Precision]) -> Precision:

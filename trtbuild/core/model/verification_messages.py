@@ -9,20 +9,21 @@ from trtbuild.core.model.verified import CutEntry, NamedPoint, PartitionEntry, W
 Entry = WholeEntry | PartitionEntry
 
 
-def worst(cut: CutEntry) -> tuple[float, float]:
+def worst(entry: CutEntry) -> tuple[float, float]:
     """The error that is largest relative to its tolerance, and that tolerance, among the partitions and the whole model.
 
-    The error is 0.0 if no entry has a number."""
-    found = [(entry.error, entry.tolerance) for entry in (*cut.partitions, cut.whole) if entry.error is not None]
-    return max(found, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, cut.tolerance))
+    The error is 0.0 if no comparison has a number."""
+    compared = (*entry.partitions, entry.whole)
+    errors = [(result.error, result.tolerance) for result in compared if result.error is not None]
+    return max(errors, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, entry.tolerance))
 
 
 def error_text(entry: Entry) -> str:
     """The message about a wrong entry: ``is wrong: 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
-    return f"is wrong: {_far(entry.text, entry.error)} ({entry.tolerance:.0e} is allowed){_point(entry.worst)}"
+    return f"is wrong: {_difference(entry.text, entry.error)} ({entry.tolerance:.0e} is allowed){_point(entry.worst)}"
 
 
-def _far(text: str, error: float | None) -> str:
+def _difference(text: str, error: float | None) -> str:
     """The difference: its text or, if that is empty, the number."""
     return text or f"{error:.1e} away"
 
@@ -34,8 +35,8 @@ def _point(worst: NamedPoint | None) -> str:
     return f" at profile {worst.profile}, {worst.which}{f' ({dims})' if dims else ''}"
 
 
-#: TF32 may explain an engine's error of less than this many times the tolerance. The tolerance allows for the bits that
-#: TF32 drops, but in some models sums make the error larger.
+#: TF32 may explain an engine's error if the error is less than this many times the tolerance. The tolerance allows for the
+#: bits that TF32 drops, but in some models sums make the error larger.
 TF32_TIMES = 5
 
 _TF32 = (
@@ -57,21 +58,23 @@ def tf32_hint(entry: Entry, tf32: bool | None) -> str | None:
 
 def advice(entry: Entry) -> list[str]:
     """The place where an entry becomes wrong, and its hint, as lines below `error_text`."""
-    return [*_where(entry), *([entry.hint] if entry.hint else [])]
+    return [*_fault_lines(entry), *([entry.hint] if entry.hint else [])]
 
 
-def _where(entry: Entry) -> list[str]:
+def _fault_lines(entry: Entry) -> list[str]:
     """The first operator with a wrong result, and the part of the graph that may contain the fault."""
     place = entry.place if isinstance(entry, PartitionEntry) else None
     if place is None:
         return []
     nodes = place.first.nodes
     shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    lines = [f"first wrong: {_operator(place.first)}, {_far(place.text, place.error)} (ONNX nodes {shown or 'none'})"]
+    lines = [
+        f"first wrong: {_operator(place.first)}, {_difference(place.text, place.error)} (ONNX nodes {shown or 'none'})"
+    ]
     if place.since != place.first:
         lines.append(f"the fault is between {_operator(place.since)} and there: the values between cannot be compared")
     return lines
 
 
-def _operator(found: Operator) -> str:
-    return f"{found.operator} in {found.module or 'the model itself'}"
+def _operator(call: Operator) -> str:
+    return f"{call.operator} in {call.module or 'the model itself'}"

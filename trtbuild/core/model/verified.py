@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trtbuild.core.model.comparisons import Compared, Comparison, OfPartition, PartitionComparison, Place, Status
+from trtbuild.core.model.comparisons import Compared, Comparison, PartitionComparison, PartitionIdentity, Place, Status
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Runner
 from trtbuild.core.values.codec import members, optional
@@ -35,7 +35,7 @@ class WholeEntry(Compared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionEntry(Compared, OfPartition):
+class PartitionEntry(Compared, PartitionIdentity):
     """The comparison of one partition. `place`: the location of its fault, if it is known. `plans`: the SHA-256 of its
     engine, by target."""
 
@@ -61,23 +61,23 @@ class _RecordedPartition(PartitionEntry):
 
 def _by_name(entry: WholeEntry | PartitionEntry, kind: type[Comparison]) -> dict[str, Any]:
     """The JSON of an entry: the fields of `kind` in alphabetical order, then the others."""
-    found = members(entry)
-    first = [name for name in sorted(found) if name in kind.__dataclass_fields__]
-    return {name: found[name] for name in dict.fromkeys((*first, *found))}
+    by_field = members(entry)
+    first = [name for name in sorted(by_field) if name in kind.__dataclass_fields__]
+    return {name: by_field[name] for name in dict.fromkeys((*first, *by_field))}
 
 
-def whole_entry(found: Comparison, worst: NamedPoint | None, *, recorded: bool) -> WholeEntry:
+def whole_entry(comparison: Comparison, worst: NamedPoint | None, *, recorded: bool) -> WholeEntry:
     """The entry for a comparison of the whole model. `recorded`: whether the comparison was read from a record."""
     kind = _RecordedWhole if recorded else WholeEntry
-    return kind(**{**vars(found), "worst": worst})
+    return kind(**{**vars(comparison), "worst": worst})
 
 
 def partition_entry(
-    found: PartitionComparison, worst: NamedPoint | None, plans: Mapping[str, str], *, recorded: bool
+    comparison: PartitionComparison, worst: NamedPoint | None, plans: Mapping[str, str], *, recorded: bool
 ) -> PartitionEntry:
     """The entry for the comparison of a partition. `recorded`: whether the comparison was read from a record."""
     kind = _RecordedPartition if recorded else PartitionEntry
-    return kind(**{**vars(found), "worst": worst, "plans": plans})
+    return kind(**{**vars(comparison), "worst": worst, "plans": plans})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The files that a package's index names. This part of an index is read in a fraction of the time that the rest needs."""
+"""The files that a package's index names. Reading only this part is much faster than reading the whole index."""
 
 from __future__ import annotations
 

@@ -41,16 +41,16 @@ class Tensors(tuple[PackedTensor, ...]):
     dims: Sequence[PackedDim]
 
     def __new__(cls, tensors: Iterable[PackedTensor], dims: Sequence[PackedDim]) -> Tensors:
-        made = super().__new__(cls, tensors)
-        made.dims = dims
-        return made
+        instance = super().__new__(cls, tensors)
+        instance.dims = dims
+        return instance
 
     def __repr__(self) -> str:
-        positional = [self._shown(tensor) for tensor in self if not tensor.keyword]
-        named = [self._shown(tensor) for tensor in self if tensor.keyword]
+        positional = [self._text(tensor) for tensor in self if not tensor.keyword]
+        named = [self._text(tensor) for tensor in self if tensor.keyword]
         return f"({', '.join([*positional, *(['*'] if named else []), *named])})"
 
-    def _shown(self, tensor: PackedTensor) -> str:
+    def _text(self, tensor: PackedTensor) -> str:
         return f"{tensor.name}: {tensor.dtype}[{', '.join(size_text(size, self.dims) for size in tensor.shape)}]"
 
 
@@ -144,7 +144,8 @@ class PackageIndex:
     def without_engines(self) -> PackedTarget | None:
         """A target whose programs compute the whole model without engines, or None if there is no such target.
 
-        With a reference program that is true for every target. Otherwise PyTorch must compute every partition."""
+        Every target of a package with a reference program is such a target. Without it, PyTorch must compute every
+        partition."""
         for target in self.targets.values():
             parts = target.partitions.partitions
             if self.reference or (parts and all(part.kind == "torch" for part in parts)):

@@ -37,7 +37,7 @@ from trtbuild.errors import PackageDamaged, PackageTooNew
 
 INDEX = "index.json"
 
-_AGAIN = "build the package again, or copy it again from an undamaged source"
+_HINT = "build the package again, or copy it again from an undamaged source"
 _FORMAT = re.compile(r"trtbuild\.package/[0-9]+")
 _T = TypeVar("_T")
 
@@ -47,7 +47,7 @@ def read_index(data: bytes, where: str = INDEX) -> PackageIndex:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
-        raise PackageDamaged(f"{where} is not JSON: the package is truncated or altered", hint=_AGAIN) from None
+        raise PackageDamaged(f"{where} is not JSON: the package is truncated or altered", hint=_HINT) from None
     return index_of(document, where)
 
 
@@ -60,12 +60,12 @@ def index_of(document: Any, where: str = INDEX) -> PackageIndex:
             hint="upgrade trtbuild (pip install --upgrade trtbuild), or build the package with this version",
         )
     if schema != SCHEMA:
-        raise PackageDamaged(f"{where} is not the index of a package", hint=_AGAIN)
+        raise PackageDamaged(f"{where} is not the index of a package", hint=_HINT)
     try:
         return _index(document)
-    except (_Wrong, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = error.args[0] if isinstance(error, _Wrong) else f"{type(error).__name__}: {error}"
-        raise PackageDamaged(f"{where} cannot be used: {reason}", hint=_AGAIN) from None
+    except (_Invalid, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = error.args[0] if isinstance(error, _Invalid) else f"{type(error).__name__}: {error}"
+        raise PackageDamaged(f"{where} cannot be used: {reason}", hint=_HINT) from None
 
 
 def check_path(path: object) -> str:
@@ -77,8 +77,8 @@ def check_path(path: object) -> str:
     raise ValueError(f"{path!r:.80} is not a path inside a package")
 
 
-class _Wrong(Exception):
-    """The document breaks a rule. The text says which."""
+class _Invalid(Exception):
+    """The document breaks a rule. The text describes the problem."""
 
 
 def _index(document: Mapping[str, Any]) -> PackageIndex:
@@ -86,8 +86,8 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     dims = tuple(_dim(entry) for entry in _list(document, "dims"))
     inputs = tuple(_tensor(entry, len(dims)) for entry in _list(document, "inputs"))
     outputs = tuple(_tensor(entry, len(dims)) for entry in _list(document, "outputs"))
-    for what, names in (("inputs", [i.name for i in inputs]), ("dims", [d.name for d in dims])):
-        _expect(len(set(names)) == len(names), f"two {what} have one name")
+    for field, names in (("inputs", [i.name for i in inputs]), ("dims", [d.name for d in dims])):
+        _expect(len(set(names)) == len(names), f"two {field} have one name")
     profiles = tuple(_profile(entry, inputs) for entry in _list(document, "profiles"))
     _expect(bool(profiles), "it has no profile")
     reference = document.get("reference", False)
@@ -132,10 +132,10 @@ def _values(entry: Mapping[str, Any], dtype: str) -> ValueRange | None:
     if "range" not in entry:
         return None
     ends = _list(entry, "range")
-    found = value_range(dtype, *ends) if len(ends) == 2 else None
-    if found is None or isinstance(found, Misfit):
-        raise _Wrong(f"the range of {entry['name']!r} is not valid")
-    return found
+    values = value_range(dtype, *ends) if len(ends) == 2 else None
+    if values is None or isinstance(values, Misfit):
+        raise _Invalid(f"the range of {entry['name']!r} is not valid")
+    return values
 
 
 def _profile(entry: Mapping[str, Any], inputs: Sequence[PackedTensor]) -> PackedProfile:
@@ -143,12 +143,12 @@ def _profile(entry: Mapping[str, Any], inputs: Sequence[PackedTensor]) -> Packed
     _expect(set(shapes) == {tensor.name for tensor in inputs}, "a profile has shapes for other inputs")
     ranges = []
     for tensor in inputs:
-        found = ShapeRange(
+        shape_range = ShapeRange(
             *(tuple(_size(size) for size in _list(shapes[tensor.name], which)) for which in ("min", "opt", "max"))
         )
-        ranks = {len(found.min), len(found.opt), len(found.max), len(tensor.shape)}
+        ranks = {len(shape_range.min), len(shape_range.opt), len(shape_range.max), len(tensor.shape)}
         _expect(len(ranks) == 1, f"a profile's shapes of {tensor.name!r} have another rank than the input")
-        ranges.append(found)
+        ranges.append(shape_range)
     return PackedProfile(_text(entry, "name"), tuple(ranges))
 
 
@@ -164,14 +164,14 @@ def _weight(entry: Mapping[str, Any], files: Mapping[str, Output]) -> PackedWeig
 
 
 def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) -> PackedTarget:
-    cut = entry["partitions"]
-    partitions = Partitions.from_json(cut)
+    document = entry["partitions"]
+    partitions = Partitions.from_json(document)
     programs = {}
-    for graph, sha256 in _mapping(cut, "programs").items():
+    for graph, sha256 in _mapping(document, "programs").items():
         paths = [kind.program_path(sha256) for kind in GRAPH_KINDS.values()]
         programs[graph] = next((path for path in paths if path in files), paths[0])
-        found = files.get(programs[graph])
-        _expect(found is not None and found.sha256 == sha256, "a program is not a file of the package")
+        file = files.get(programs[graph])
+        _expect(file is not None and file.sha256 == sha256, "a program is not a file of the package")
     engines = _mapping(entry, "engines")
     layers = _mapping(entry, "layers") if "layers" in entry else {}
     for path in (*engines.values(), *layers.values()):
@@ -181,7 +181,7 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
     excluded = entry.get("exclude_lean_runtime", False)
     _expect(isinstance(excluded, bool), "exclude_lean_runtime is neither true nor false")
     sm = _size(entry["sm"])
-    sms = tuple(_size(one) for one in entry["sms"]) if "sms" in entry else (sm,)
+    sms = tuple(_size(number) for number in entry["sms"]) if "sms" in entry else (sm,)
     return PackedTarget(
         name=name,
         sm=sm,
@@ -213,7 +213,9 @@ def _check_flow(
             _expect(part.graph in target.programs, f"the partition {part.name!r} has no program")
             _expect(weights.keys() >= set(part.weights), f"the partition {part.name!r} lacks weights")
         _expect(all(type(call) is int for call in part.calls), f"the calls of {part.name!r} are not numbers")
-        _expect(all(isinstance(why, str) for why in part.reasons.values()), f"a reason of {part.name!r} is not text")
+        _expect(
+            all(isinstance(reason, str) for reason in part.reasons.values()), f"a reason of {part.name!r} is not text"
+        )
         for source, kind in part.inputs:
             _expect(source in available, f"the partition {part.name!r} reads {source!r}, which nothing produces")
             _check_type(kind, dims)
@@ -257,7 +259,7 @@ def _expression(value: Any, dims: int) -> Expression:
         return value
     _expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is not a size")
     _expect(all(0 <= symbol < dims for symbol in symbols_of(value)), f"{value!r:.80} has a symbol without a dim")
-    if not _on_data(value):
+    if not _depends_on_data(value):
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
@@ -265,8 +267,8 @@ def _expression(value: Any, dims: int) -> Expression:
     return frozen(value)
 
 
-def _on_data(value: Any) -> bool:
-    return isinstance(value, list) and (value[0] == "data" or any(_on_data(part) for part in value[1:]))
+def _depends_on_data(value: Any) -> bool:
+    return isinstance(value, list) and (value[0] == "data" or any(_depends_on_data(part) for part in value[1:]))
 
 
 def _mapping(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
@@ -281,9 +283,9 @@ def _text(entry: Mapping[str, Any], field: str) -> str:
     return _typed(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
 
 
-def _typed(entry: Mapping[str, Any], field: str, is_right: Callable[[Any], bool], what: str) -> Any:
+def _typed(entry: Mapping[str, Any], field: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
     _expect(isinstance(entry, dict) and field in entry, f"the field `{field}` is missing")
-    _expect(is_right(entry[field]), f"the field `{field}` is not {what}")
+    _expect(is_valid(entry[field]), f"the field `{field}` is not {kind}")
     return entry[field]
 
 
@@ -299,4 +301,4 @@ def _dtype(value: Any) -> str:
 
 def _expect(holds: bool, text: str) -> None:
     if not holds:
-        raise _Wrong(text)
+        raise _Invalid(text)

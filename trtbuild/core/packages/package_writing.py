@@ -23,12 +23,12 @@ from trtbuild.core.packages.package_index import (
 
 def index_to_bytes(index: PackageIndex) -> bytes:
     """Return the content of ``index.json``: JSON in UTF-8 with sorted keys. Raises KeyError if a program or weight is not
-    one of the files."""
+    in `index.files`."""
     return json.dumps(index_to_json(index), indent=1, sort_keys=True).encode()
 
 
 def index_to_json(index: PackageIndex) -> dict[str, Any]:
-    """Return the JSON of an index, the inverse of `package_reading.index_of`. Raises as `index_to_bytes`."""
+    """Return the JSON of an index, the inverse of `package_reading.index_of`. Raises KeyError, as `index_to_bytes` does."""
     return {
         "schema": SCHEMA,
         "model": index.model,

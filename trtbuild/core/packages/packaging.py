@@ -2,7 +2,7 @@
 
 Rules
 1. Names of inputs, outputs, dims and profiles come from the manifest. They belong to the package, not to an engine.
-2. The recipe of a package has its contents; it names engines by their keys.
+2. The recipe of a package has all its contents, but it names engines by their keys.
 3. The index has the size and SHA-256 of every file, so that a loader can verify all files before it uses any.
 4. A package with ``reference`` has the programs of all partitions and all weights, so it can run without engines.
 """
@@ -45,7 +45,8 @@ NAMES = "names.json"
 class Cut:
     """The partitions for the targets of one toolchain, and the programs of partitions that the package contains.
 
-    `programs` is by graph digest. It has the programs of the Torch partitions, and with ``reference`` those of all."""
+    `programs` is by graph digest. It has the programs of the Torch partitions. With ``reference``, it has the programs of
+    all partitions."""
 
     partitions: Partitions
     programs: Mapping[str, Output]
@@ -71,11 +72,11 @@ class Contents:
     interface: Interface
     weights: Sequence[Weight]
     modules: Output
-    cuts: Mapping[str, Cut]  # target name → cut
+    cuts: Mapping[str, Cut]  # target name → its partitions
     engines: Sequence[Engine]
     toolchains: Mapping[str, str]  # target name → exact version
     origins: Mapping[str, str]  # graph digest → digest of the conversion's origins
-    sms: Mapping[str, Sequence[int]]  # target name → the SMs that its plans hold code for
+    sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
 
     def recipe(self) -> Recipe:
         """The package step's recipe."""
@@ -88,9 +89,9 @@ class Contents:
             ("profiles", [_profile_part(profile) for profile in self.model.profiles]),
             ("precision", self.model.precision),
             ("targets", self._targets()),
-            ("partitions", self._cuts()),
+            ("partitions", self._partition_documents()),
             ("engines", {f"{engine.partition}@{engine.target}": engine.key for engine in self.engines}),
-            ("weights", self._kept_weights()),
+            ("weights", self._needed_weights()),
             ("modules", self.modules.sha256),
             ("origins", dict(self.origins)),
             ("reference", self.model.reference),
@@ -99,10 +100,10 @@ class Contents:
 
     def blobs(self) -> dict[str, str]:
         """The blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
-        found = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
-        for entry in self._kept_weights().values():
-            found[entry["sha256"]] = "weight"
-        return found
+        kinds = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
+        for entry in self._needed_weights().values():
+            kinds[entry["sha256"]] = "weight"
+        return kinds
 
     def index(self, names: Output) -> PackageIndex:
         """The package's index. All engines must be built; `names` is the file with the table of names of all targets."""
@@ -118,7 +119,7 @@ class Contents:
             layers.setdefault(engine.target, {})[engine.partition] = f"{path}.layers.json"
         for cut in self.cuts.values():
             files |= {self._program_path(output): output for output in cut.programs.values()}
-        weights = {slot: self._weight(slot) for slot in self._kept_slots()}
+        weights = {slot: self._weight(slot) for slot in self._needed_slots()}
         for slot, weight in weights.items():
             files[weight.path] = Output(self.weights[slot].sha256, _size(weight))
         return PackageIndex(
@@ -195,21 +196,15 @@ class Contents:
             for target in self.model.targets
         }
 
-    def _cuts(self) -> dict[str, Value]:
-        """The document of each target's cut. Targets with the same cut share one document, which is encoded once."""
+    def _partition_documents(self) -> dict[str, Value]:
+        """The document of each target's partitions. Targets with one `Cut` share one document, which is encoded once."""
         documents: dict[int, Shared] = {}
         return {
-            name: documents[id(cut)] if id(cut) in documents else documents.setdefault(id(cut), Shared(self._cut(cut)))
+            name: documents[id(cut)] if id(cut) in documents else documents.setdefault(id(cut), Shared(_document(cut)))
             for name, cut in self.cuts.items()
         }
 
-    def _cut(self, cut: Cut) -> dict[str, Any]:
-        return {
-            **cut.partitions.to_json(),
-            "programs": {graph: output.sha256 for graph, output in cut.programs.items()},
-        }
-
-    def _kept_weights(self) -> dict[str, dict[str, Any]]:
+    def _needed_weights(self) -> dict[str, dict[str, Any]]:
         """Slot → name, dtype, shape and digest of each weight that the package needs."""
         return {
             str(slot): {
@@ -218,10 +213,10 @@ class Contents:
                 "shape": list(self.weights[slot].shape),
                 "sha256": self.weights[slot].sha256,
             }
-            for slot in self._kept_slots()
+            for slot in self._needed_slots()
         }
 
-    def _kept_slots(self) -> list[int]:
+    def _needed_slots(self) -> list[int]:
         """The slots of the weights that the package needs, in their order.
 
         They are the weights of partitions in PyTorch, and weights that are inputs of a partition or outputs of the
@@ -237,6 +232,13 @@ class Contents:
         return sorted(slots)
 
 
+def _document(cut: Cut) -> dict[str, Any]:
+    return {
+        **cut.partitions.to_json(),
+        "programs": {graph: output.sha256 for graph, output in cut.programs.items()},
+    }
+
+
 def name_table(
     cut: Cut, modules: Sequence[Sequence[str]], origins: Mapping[str, Sequence[Sequence[Any]]]
 ) -> dict[str, dict[str, list[str]]]:
@@ -247,9 +249,9 @@ def name_table(
             continue
         names = {}
         for node, call in origins.get(partition.graph, ()):
-            whole = partition.calls[call]
-            if whole >= 0:
-                names[node] = list(modules[whole][:2])
+            lowered_call = partition.calls[call]
+            if lowered_call >= 0:
+                names[node] = list(modules[lowered_call][:2])
         table[partition.name] = names
     return table
 

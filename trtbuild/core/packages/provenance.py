@@ -1,7 +1,7 @@
 """The results of verifying a package: ``provenance.json`` beside its index.
 
 The file has the SHA-256 of the package's index, and the index has the SHA-256 of every engine. So the results are about
-exactly these bytes: after a change of a single byte, and for any other package, they do not count (`parse`).
+exactly these bytes. After a change of a single byte, and for any other package, the results do not count (`parse`).
 
 Anyone who can write into a package's directory can also write this file. The record of the verification is stronger
 evidence: with trusted keys configured, it is signed like any other record. Each entry names the record's key.
@@ -29,7 +29,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """The members of an entry that a person reads. Another version of trtbuild may have written it, so each may be missing.
+    """The members of an entry for people. Another version of trtbuild may have written the entry, so each may be missing.
 
     `error` is the largest error, with the `tolerance` and the number of `points`."""
 
@@ -67,9 +67,9 @@ def document(model: str, index_sha256: str, entries: Sequence[Mapping[str, Any]]
     return {"schema": SCHEMA, "model": model, "index": index_sha256, "verified": [dict(entry) for entry in entries]}
 
 
-def to_bytes(found: Mapping[str, Any]) -> bytes:
-    """The content of the file for a `document`."""
-    return (json.dumps(found, indent=1, sort_keys=True) + "\n").encode()
+def to_bytes(content: Mapping[str, Any]) -> bytes:
+    """The bytes of the file whose content is a `document`."""
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
 def parse(data: bytes | None, index_sha256: str) -> Provenance:
@@ -77,12 +77,12 @@ def parse(data: bytes | None, index_sha256: str) -> Provenance:
     if data is None:
         return Provenance()
     try:
-        found = json.loads(data)
-        if found["schema"] != SCHEMA:
-            return Provenance(void=f"{NAME} has another format: {found['schema']!r:.60}")
-        if found["index"] != index_sha256:
+        content = json.loads(data)
+        if content["schema"] != SCHEMA:
+            return Provenance(void=f"{NAME} has another format: {content['schema']!r:.60}")
+        if content["index"] != index_sha256:
             return Provenance(void=f"{NAME} is about another package: this one was not verified since it was built")
-        entries = tuple(found["verified"])
+        entries = tuple(content["verified"])
         if not all(isinstance(entry, dict) for entry in entries):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):

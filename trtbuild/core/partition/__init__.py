@@ -1,4 +1,4 @@
-"""Partitions as values: cutting a graph, the document of the partition step, and recorded networks.
+"""Partitions as values: dividing a graph, the document of the partition step, and recorded networks.
 
 Imports `values` and `model`.
 """

@@ -1,14 +1,15 @@
 """A TensorRT network as a document: the recorded calls that define it, which any toolchain can repeat.
 
-The document is canonical JSON (`to_bytes`). An engine's key has the digest of its bytes in place of an ONNX model's.
+The document is canonical JSON (`to_bytes`). An engine's key has the digest of its bytes in place of the digest of an ONNX
+model.
 
 Rules
 1. ``inputs`` are in the manifest's order. Each has a dtype (``FLOAT``, TensorRT's name) and a shape. A size is a number, or
    ``"d<k>"`` for a dynamic size, which several axes may share.
 2. ``calls`` are in order. Each is a call on the network (``on`` is null), or on an object that an earlier call created
-   (``on`` is its number; objects are numbered in the order of creation). It is ``call`` with ``args`` and ``kwargs``, or
-   ``set`` with a ``value``. ``makes`` is the kind of the created object: ``layer``, ``scope`` (a loop, a condition), or
-   null.
+   (``on`` is its number; objects are numbered in the order of creation). An entry has ``call`` with ``args`` and
+   ``kwargs``, or ``set`` with a ``value``. ``makes`` is the kind of the created object: ``layer``, ``scope`` (a loop, a
+   condition), or null.
 3. A value is a number, text, bool, null or list. A float is ``{"float": <hex>}``, a member of an enumeration ``{"enum":
    [type, name]}``, a permutation ``{"permutation": [...]}``. Tensors are named by position, as ``{"input": k}`` or
    ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot, as ``{"weights":
@@ -28,7 +29,7 @@ _ANY_VERSION = b'{"schema":"trtbuild.network/'
 
 
 class NotRecorded(Exception):
-    """A function makes a call on a network that cannot be recorded and repeated, or that TensorRT refuses."""
+    """A function calls a method of a network, and the call cannot be recorded and repeated, or TensorRT refuses it."""
 
 
 def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: list[Any]) -> bytes:
@@ -43,8 +44,8 @@ def is_document(data: bytes | bytearray | memoryview) -> bool:
 
 
 def parse(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The document as values. Raises ValueError if its version is another one."""
+    """The document as values. Raises ValueError if it has another version."""
     if bytes(data[: len(_HEAD)]) != _HEAD:
         raise ValueError(f"not a {SCHEMA} document")
-    found: dict[str, Any] = json.loads(bytes(data))
-    return found
+    document: dict[str, Any] = json.loads(bytes(data))
+    return document

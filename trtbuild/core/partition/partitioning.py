@@ -1,14 +1,14 @@
-"""Cuts a graph into partitions.
+"""Divides a graph into partitions.
 
 Rules
 1. All nodes of a partition have the same label.
 2. The graph of partitions has no cycle: partitions can run one after the other.
-3. Partitions are maximal: no two partitions with one label could be merged without breaking rule 2. Nodes with an edge
-   between them are tried first, in graph order, then any two. So a graph with one label becomes one partition, even if it
-   is not connected.
+3. Partitions are maximal: merging any two partitions with the same label would break rule 2. Nodes with an edge between
+   them are tried first, in graph order, and then all other pairs. So a graph with one label becomes one partition, even
+   if the graph is not connected.
 4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
 
-Reachability between partitions is kept as bit sets (Python integers with one bit for each partition).
+Reachability between partitions is stored as bit sets (Python integers with one bit for each partition).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from collections.abc import Hashable, Sequence
 def cut(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> list[list[int]]:
     """Partition nodes 0..n-1. `producers[i]` are the nodes that node i needs; all of them are smaller than i.
 
-    Returns the partitions, each a sorted list of nodes, in an order in which they can run: ties go to the partition
-    with the smallest node.
+    Returns the partitions, each a sorted list of nodes, in an order in which they can run. If several partitions could be
+    next, the partition with the smallest node is next.
     """
-    graph = _Quotient()
+    graph = _Groups()
     for node, needs in enumerate(producers):
         if any(not 0 <= need < node for need in needs):
             raise ValueError(f"node {node} needs {sorted(needs)}: nodes must be in topological order")
         graph.add(node, {graph.group_of(need) for need in needs})
         for need in needs:
-            other = graph.group_of(need)
-            mine = graph.group_of(node)
-            if labels[need] == labels[node] and other != mine and graph.can_merge(other, mine):
-                graph.merge(other, mine)
-    _merge_the_rest(graph, labels)
+            producer = graph.group_of(need)
+            consumer = graph.group_of(node)
+            if labels[need] == labels[node] and producer != consumer and graph.can_merge(producer, consumer):
+                graph.merge(producer, consumer)
+    _merge_without_edges(graph, labels)
     return graph.in_order()
 
 
-def _merge_the_rest(graph: _Quotient, labels: Sequence[Hashable]) -> None:
+def _merge_without_edges(graph: _Groups, labels: Sequence[Hashable]) -> None:
     by_label: dict[Hashable, list[int]] = {}
     for group in sorted(graph.members):
         by_label.setdefault(labels[group], []).append(group)
@@ -48,15 +48,15 @@ def _merge_the_rest(graph: _Quotient, labels: Sequence[Hashable]) -> None:
             position = 0
             while position < len(groups):
                 keep = groups[position]
-                for other in groups[position + 1 :]:
-                    if graph.can_merge(keep, other):
-                        graph.merge(keep, other)
-                        groups.remove(other)
+                for candidate in groups[position + 1 :]:
+                    if graph.can_merge(keep, candidate):
+                        graph.merge(keep, candidate)
+                        groups.remove(candidate)
                         merged = True
                 position += 1
 
 
-class _Quotient:
+class _Groups:
     """Groups of nodes and the edges between them. The name of a group is its smallest node."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Quotient:
         self._group: list[int] = []
         self._after: dict[int, set[int]] = {}
         self._before: dict[int, set[int]] = {}
-        #: Bit g is set if group g can be reached over at least one edge.
+        #: Group → a bit set. Bit g is set if a path of at least one edge leads from the group to group g.
         self._reach: dict[int, int] = {}
 
     def group_of(self, node: int) -> int:
@@ -83,29 +83,29 @@ class _Quotient:
             if group != node and (sources >> group & 1 or self._reach[group] & sources):
                 self._reach[group] |= bit
 
-    def can_merge(self, one: int, other: int) -> bool:
-        """Whether no path leads from one to the other through a third group."""
-        return not (self._path_around(one, other) or self._path_around(other, one))
+    def can_merge(self, first: int, second: int) -> bool:
+        """Whether no path between the two groups leads through a third group."""
+        return not (self._path_around(first, second) or self._path_around(second, first))
 
     def _path_around(self, start: int, end: int) -> bool:
         if not self._reach[start] >> end & 1:
             return False
         return any(step != end and self._reach[step] >> end & 1 for step in self._after[start])
 
-    def merge(self, one: int, other: int) -> None:
-        keep, merged = min(one, other), max(one, other)
+    def merge(self, first: int, second: int) -> None:
+        keep, merged = min(first, second), max(first, second)
         bits = 1 << keep | 1 << merged
         reach = (self._reach[keep] | self._reach.pop(merged)) & ~bits
         self._reach[keep] = reach
         for group in self.members:
             if group not in (keep, merged) and self._reach[group] & bits:
                 self._reach[group] = (self._reach[group] | reach | 1 << keep) & ~(1 << merged)
-        for table, mirror in ((self._after, self._before), (self._before, self._after)):
+        for table, opposite in ((self._after, self._before), (self._before, self._after)):
             neighbours = (table[keep] | table.pop(merged)) - {keep, merged}
             table[keep] = neighbours
             for group in neighbours:
-                mirror[group].discard(merged)
-                mirror[group].add(keep)
+                opposite[group].discard(merged)
+                opposite[group].add(keep)
         self.members[keep] = sorted(self.members[keep] + self.members.pop(merged))
         for node in self.members[keep]:
             self._group[node] = keep

@@ -35,8 +35,8 @@ class Partition:
     weights: tuple[int, ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[TensorType, ...]
-    #: For each call node of the partition's program, the number of the call node of the lowered program that it copies. It
-    #: is -1 for a node that the partition adds to compute a size.
+    #: For each call node of the partition's program, the number of the lowered program's call node that it copies. The
+    #: number is -1 for a node that the partition adds to compute a size.
     calls: tuple[int, ...]
     #: Operator → the reason why it stays in PyTorch; for Torch partitions only.
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Partitions:
-    """All partitions of a model, and the name of the value of each output of the model."""
+    """All partitions of a model. `outputs` has the name of the value that is each output of the model."""
 
     partitions: tuple[Partition, ...]
     outputs: tuple[str, ...]

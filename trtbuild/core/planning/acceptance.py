@@ -1,18 +1,19 @@
-"""Accepts traces and partitions from other machines that this machine cannot make itself.
+"""Accepts traces and partitions that other machines made and that this machine cannot make itself.
 
 A machine cannot trace a model if torch is missing, or has another version than the lock file names.
 
 Rules
 1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
-   that it was made with, and the later steps are looked up with those. Everything else that the trace declared or observed
-   must be the same on this machine now.
+   that it was made with, and the later steps are looked up with these versions. Everything else that the trace declared or
+   observed must be the same on this machine now.
 2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
-3. Without such a trace, a pointer record leads from the declared parts and files to the last trace that was made from them
-   (`keys.trace_with_any_versions`). With a lock file, that trace must have been made with the versions in the lock file.
-4. If a parser needs a GPU, another machine may have used another parser. A partition is accepted from any parser, if the
-   rest of its recipe is the same. The partition that a lock file names comes first. If this machine cannot cut the model,
-   the last partition that was made is accepted (`keys.partition_with_any_parser`). If that parser was wrong, the engine
-   step fails, so no wrong engine is built.
+3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
+   the same declared parts and files (`keys.trace_with_any_versions`). With a lock file, that trace must have been made
+   with the versions in the lock file.
+4. If a parser needs a GPU, another machine may have used another parser. The result of a partition step is accepted with
+   any parser, if the rest of its recipe is the same. The result that a lock file names comes first. If this machine
+   cannot partition the model, the last result of any machine is accepted (`keys.partition_with_any_parser`). If that
+   parser was wrong, the engine step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Declared = Sequence[tuple[str, Value]]
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedTrace:
     """A trace from another machine: its recipe, the versions that it was made with, and the reason for the hit.
 
     `observations` are its dependencies as they were observed on this machine."""
@@ -44,7 +45,7 @@ class Accepted:
     reason: Reason
 
 
-def by_lock(lookups: Lookups, declared: Declared, locked: LockedTrace | None) -> Accepted | None:
+def locked_trace(lookups: Lookups, declared: Declared, locked: LockedTrace | None) -> AcceptedTrace | None:
     """The trace that a lock file names, or None if its `declared` parts or its dependencies differ here (rule 2).
 
     `declared` has no versions."""
@@ -66,37 +67,37 @@ def by_lock(lookups: Lookups, declared: Declared, locked: LockedTrace | None) ->
         observed.append(Observation(dependency, str(value)))
     if wanted or record.recipe.version != keys.STEP_VERSIONS["trace"]:
         return None
-    return _accepted(record.recipe, tuple(observed), "trtbuild.lock names it")
+    return _accepted_trace(record.recipe, tuple(observed), "trtbuild.lock names it")
 
 
-def by_files(
+def trace_of_same_files(
     lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedTrace | None
-) -> Accepted | None:
-    """The trace that a pointer record leads to, or None (rule 3)."""
+) -> AcceptedTrace | None:
+    """The trace that a pointer record names, or None (rule 3)."""
     unversioned = keys.trace(declared, observations)
     wanted = keys.trace_with_any_versions(unversioned)
     pointer = lookups.record(wanted.key)
     if pointer is None or not pointer.recipe.same_as(wanted):
         return None
     try:
-        made = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
+        recipe = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
     except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
         return None
-    if not keys.matches_without_versions(made, unversioned):
+    if not keys.matches_without_versions(recipe, unversioned):
         return None
     if locked is None:
-        return _accepted(made, observations, "torch is not installed here")
-    found = _accepted(made, observations, "these are the versions of trtbuild.lock")
-    return found if found is not None and dict(found.versions) == dict(locked.versions) else None
+        return _accepted_trace(recipe, observations, "torch is not installed here")
+    trace = _accepted_trace(recipe, observations, "these are the versions of trtbuild.lock")
+    return trace if trace is not None and dict(trace.versions) == dict(locked.versions) else None
 
 
 def partition(
-    lookups: Lookups, wanted: Recipe, locked: LockedTrace | None, *, cuts_here: bool
+    lookups: Lookups, wanted: Recipe, locked: LockedTrace | None, *, can_partition: bool
 ) -> tuple[Recipe, Reason] | None:
-    """The recipe of another machine's partition that replaces the `wanted` one, and the reason for the hit (rule 4).
+    """The recipe of another machine's partition step that replaces `wanted`, and the reason for the hit (rule 4).
 
-    None if there is no such partition, or if the `wanted` one is available. `cuts_here` is whether this machine can cut the
-    model itself."""
+    None if there is no such recipe, or if `wanted` has a record. `can_partition` is whether this machine can
+    partition the model itself."""
     any_parser = keys.partition_with_any_parser(wanted)
     for key in locked.partitions if locked is not None else ():
         record = lookups.record(key)
@@ -107,34 +108,34 @@ def partition(
         ):
             if key == wanted.key:
                 return None
-            return record.recipe, _cut_elsewhere(record.recipe, "trtbuild.lock names it")
-    if cuts_here or lookups.record_of(wanted) is not None:
+            return record.recipe, _parser_reason(record.recipe, "trtbuild.lock names it")
+    if can_partition or lookups.record_of(wanted) is not None:
         return None
     pointer = lookups.record_of(any_parser)
     if pointer is None or not pointer.recipe.same_as(any_parser):
         return None
     try:
-        made = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
+        recipe = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
     except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
         return None
-    if made.stage != wanted.stage or not keys.partition_with_any_parser(made).same_as(any_parser):
+    if recipe.stage != wanted.stage or not keys.partition_with_any_parser(recipe).same_as(any_parser):
         return None
-    return made, _cut_elsewhere(made, "this machine cannot cut the model itself")
+    return recipe, _parser_reason(recipe, "this machine cannot cut the model itself")
 
 
-def _cut_elsewhere(made: Recipe, because: str) -> Reason:
-    stand_in = keys.stand_in_of(made)
+def _parser_reason(recipe: Recipe, because: str) -> Reason:
+    stand_in = keys.stand_in_of(recipe)
     parser = "the toolchain's own parser"
     if stand_in is not None:
         parser = f"the parser of {stand_in['toolchain']!s} {stand_in['version']!s}"
     return Reason("recorded", f"cut with {parser}; accepted because {because}")
 
 
-def _accepted(made: Recipe, observations: tuple[Observation, ...], because: str) -> Accepted | None:
-    versions = dict(made.parts).get("versions")
+def _accepted_trace(recipe: Recipe, observations: tuple[Observation, ...], because: str) -> AcceptedTrace | None:
+    versions = dict(recipe.parts).get("versions")
     if not isinstance(versions, Mapping):
         return None
     named = {name: str(version) for name, version in versions.items()}
     made_with = ", ".join(f"{name} {version}" for name, version in named.items())
     reason = Reason("recorded", f"made elsewhere with {made_with}; accepted because {because}")
-    return Accepted(made, named, observations, reason)
+    return AcceptedTrace(recipe, named, observations, reason)

@@ -1,4 +1,4 @@
-"""The points and weights at which the lower step compares a lowered program with the traced one.
+"""The points and weights with which the lower step compares a lowered program with the traced program.
 
 They are not in any key: lowering depends only on the graph, and the comparison only checks its result.
 """
@@ -25,8 +25,8 @@ _LARGEST_AT_TWO_POINTS = 1 << 24
 
 
 @dataclass(frozen=True)
-class ComparedAt:
-    """A point: its name for messages, the shape of each input at it, and the values of the symbols in the graph's units."""
+class ComparisonPoint:
+    """A point: its name for messages, the shape of each input, and the values of the symbols in the graph's units."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
@@ -35,13 +35,13 @@ class ComparedAt:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The data for comparing a lowered program with the traced one.
+    """The data for comparing a lowered program with the traced program.
 
     `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot."""
 
     inputs: tuple[tuple[str, str], ...]
     ranges: Mapping[str, ValueRange]
-    points: tuple[ComparedAt, ...]
+    points: tuple[ComparisonPoint, ...]
     weights: tuple[Weight, ...]
 
 
@@ -56,15 +56,15 @@ def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Co
     return Comparison(
         inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
         ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
-        points=tuple(ComparedAt(name, shapes.sizes(sizes), units(shapes, sizes)) for name, sizes in points),
+        points=tuple(ComparisonPoint(name, shapes.sizes(sizes), units(shapes, sizes)) for name, sizes in points),
         weights=tuple(weights),
     )
 
 
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
-    """The smallest sizes at which the trace was compared with eager, and the sizes one step above them.
+    """The smallest sizes at which the trace was compared with eager, and the sizes that are one step larger.
 
-    A pass that wrongly depends on a size of 1, on a remainder or on two equal sizes is found at the second point.
+    The second point shows a pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
     smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
     above = tuple(

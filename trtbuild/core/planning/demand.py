@@ -1,12 +1,12 @@
-"""The backward pass of planning: makes sure that all needed blobs are available.
+"""The backward pass of planning, which makes sure that all needed blobs are available.
 
 Rules
-1. The pass goes from the outputs to the first steps. If the package step is a hit and its files are in place, nothing is
-   needed. If it is a hit and its files are not in place, the blobs of the files are needed. If it runs, the blobs from
-   which its index is made are needed as well.
+1. The pass visits the steps from the outputs back to the first steps. If the package step is a hit and its files are in
+   place, nothing is needed. If it is a hit and its files are not in place, the blobs of the files are needed. If the step
+   runs, the blobs from which it writes the index are needed as well.
 2. A step that runs needs the blobs that it reads. A blob that only hits would read is not needed.
-3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``), and the blobs that this step
-   reads are needed, too. A blob with values of a weights file is always available.
+3. If a needed blob is not in the cache, the hit that produced it becomes a run (``evicted``). Then the blobs that this
+   step reads are needed, too. A blob with values of a weights file is always available.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Needed = tuple[str, str]
 
 
 def demand(plan: ModelPlan, lookups: Lookups, in_place: Callable[[Model, Record], bool]) -> None:
-    """Change each hit with a needed blob that is missing into a run.
+    """Change each hit whose needed blobs are not all in the cache into a run.
 
     `in_place` returns whether all files of a package are already at their paths."""
     package, contents = plan.package, plan.contents
@@ -64,7 +64,7 @@ def inputs_of(step: Step) -> Iterator[Needed]:
 
 
 def weights_of(step: Step) -> list[str]:
-    """The SHA-256 of the weights that a step's worker reads: an engine's, or those for the comparison after lowering."""
+    """The SHA-256 of each weight that a step's worker reads, for an engine or for the comparison after lowering."""
     reader = step.job.comparison if isinstance(step.job, LowerJob) else step.job
     return [weight.sha256 for weight in reader.weights] if isinstance(reader, Comparison | EngineJob) else []
 

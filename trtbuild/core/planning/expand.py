@@ -62,7 +62,7 @@ def engine_job(
 
 
 def _declared(type_: TensorType, shapes: ShapePlan) -> Declared:
-    """The declared type of a tensor. A size that has only one possible value is that number, any other size is None."""
+    """The declared type of a tensor. A size with only one possible value is that number. Any other size is None."""
     ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
     ends = [interval(size, ranges) for size in type_.shape]
     return type_.dtype, tuple(low if low == high else None for low, high in ends)

@@ -46,9 +46,9 @@ class Step:
     """One step of one model, and its verdict.
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is the worker's job if the
-    step runs; it is None for a package step. `after` are the ids of the steps whose outputs it reads. `source` is where the
-    record of a hit came from: ``local``, or a remote's name. `refused` is a record under the step's key that must not be
-    used. If a later lookup finds the same record again, it must be refused again.
+    step runs; it is None for a package step. `after` are the ids of the steps whose outputs this step reads. `source` is
+    the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the step's key that must not be
+    used. If a later lookup finds the same record, it must refuse that record again.
     """
 
     id: str
@@ -88,7 +88,7 @@ class ModelPlan:
         return self.steps.get(step_id(self.model.name, "package"))
 
     def run_again(self, step: Step, reason: Reason) -> Step:
-        """Change the hit `step` into a run. It keeps its record, because later recipes follow from it, and the run will
+        """Change the hit `step` into a run. It keeps its record: later recipes follow from that record, and the run will
         produce the same outputs."""
         changed = replace(step, verdict="run", reason=reason, source=None)
         self.steps[step.id] = changed

@@ -1,7 +1,8 @@
 """The jobs of the steps before the engine step, as values.
 
 Jobs name blobs by SHA-256, so any worker that can read the store can run them. The engine step's job is
-`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job: the process that plans it also runs it.
+`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job, because the process that makes the plan also runs
+this step.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from trtbuild.core.planning.comparison import Comparison
 
 @dataclass(frozen=True)
 class WeightHeads:
-    """The part of a trace job that planning knows: name, dtype and shape of each tensor of the weights file.
+    """The part of a trace job that comes from planning: name, dtype and shape of each tensor of the weights file.
 
-    None if the model has no weights file."""
+    `weights` is None if the model has no weights file."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
 
@@ -29,8 +30,8 @@ class WeightHeads:
 class LowerJob:
     """Lower `program`, a traced model with a graph of `graph_kind`, to `precision`.
 
-    `operators` are the operators that come from outside PyTorch. At each of `points`, which are values of the symbols,
-    sizes are compared.
+    `operators` are the operators that come from outside PyTorch. `points` are the values of the symbols at which sizes are
+    compared.
     """
 
     program: str
@@ -43,10 +44,10 @@ class LowerJob:
 
 @dataclass(frozen=True)
 class PartitionJob:
-    """Cut `program`, a lowered model, into partitions for a toolchain.
+    """Divide `program`, a lowered model, into partitions for a toolchain.
 
     `stand_in` are the fields of a `StandIn`, or None to use the toolchain's parser. `trust` is the policy for records of
-    conversions; None trusts all of them.
+    conversions. None means that all records are trusted.
     """
 
     program: str

@@ -1,10 +1,10 @@
 """Reads and writes the text of ``trtbuild.lock``. The values are in `core.planning.locks`.
 
 Rules
-1. The text is JSON with one entry on each line and sorted names. Nothing in it depends on time or place, so one rebuilt
+1. The text is JSON with one entry on each line and sorted names. The text does not depend on time or place, so one rebuilt
    engine is one changed line in a review. It is not TOML, because Python 3.10 has no TOML parser, and a plan has to read
    the file in milliseconds.
-2. It is read strictly, because people merge such files by hand. Each error has the line of the wrong entry.
+2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")
 _CONFLICT = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
 _ENTRY = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
 
-_AGAIN = "restore the file of one branch (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
+_HINT = "restore the file of one branch (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
 
 
 def to_text(lock: Lock) -> str:
@@ -46,7 +46,7 @@ def to_text(lock: Lock) -> str:
 def _model_document(model: LockedModel) -> dict[str, Any]:
     targets = {name: {"toolchain": entry.toolchain, "version": entry.version} for name, entry in model.targets.items()}
     steps = {
-        name: {"key": step.key, **{what: output.to_json() for what, output in sorted(step.outputs.items())}}
+        name: {"key": step.key, **{output: blob.to_json() for output, blob in sorted(step.outputs.items())}}
         for name, step in model.steps.items()
     }
     return {"versions": _sorted(model.versions), "targets": _sorted(targets), "steps": _sorted(steps)}
@@ -63,10 +63,10 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         return
     yield "{"
     for number, (name, entry) in enumerate(value.items(), 1):
-        whole = list(_lines(entry, depth + 1)) if isinstance(entry, Mapping) and depth < _DEPTH else [_dumps(entry)]
-        whole[0] = f"{_dumps(name)}: {whole[0]}"
-        whole[-1] += "," if number < len(value) else ""
-        yield from (" " * depth + line if at == 0 else line for at, line in enumerate(whole))
+        lines = list(_lines(entry, depth + 1)) if isinstance(entry, Mapping) and depth < _DEPTH else [_dumps(entry)]
+        lines[0] = " " * depth + f"{_dumps(name)}: {lines[0]}"
+        lines[-1] += "," if number < len(value) else ""
+        yield from lines
     yield " " * (depth - 1) + "}"
 
 
@@ -81,12 +81,13 @@ def from_text(text: str) -> Lock:
     """The lock in a file's text. Raises LockFileError with the line of the problem."""
     for number, line in enumerate(text.splitlines(), 1):
         if _CONFLICT.match(line):
-            raise LockFileError("a merge conflict that was not resolved", file=NAME, line=number, hint=_AGAIN)
+            raise LockFileError("a merge conflict that was not resolved", file=NAME, line=number, hint=_HINT)
     return _Reader(text).lock()
 
 
 def line_of(text: str, *path: str) -> int:
-    """The number of the line on which the entry with this path begins; if it is missing, that of the object around it."""
+    """The number of the line on which the entry with this path begins, or on which the object around a missing entry
+    begins."""
     places = _places(text)
     while path:
         if path in places:
@@ -96,20 +97,20 @@ def line_of(text: str, *path: str) -> int:
 
 
 def _places(text: str) -> dict[tuple[str, ...], list[int]]:
-    """The lines on which the entries with each path begin. Entries that do not have the form of rule 1 may be missing."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    """Path → the lines on which entries with this path begin. Entries in another form than rule 1's may be missing."""
+    places: dict[tuple[str, ...], list[int]] = {}
     stack: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         entry = _ENTRY.match(stripped)
         if entry is not None:
             name = str(json.loads(entry[1]))
-            found.setdefault((*stack, name), []).append(number)
+            places.setdefault((*stack, name), []).append(number)
             if entry[2] == "{":
                 stack.append(name)
         elif stripped.startswith("}") and stack:
             stack.pop()
-    return found
+    return places
 
 
 class _Reader:
@@ -123,51 +124,53 @@ class _Reader:
         try:
             document = json.loads(self._text, object_pairs_hook=self._object)
         except json.JSONDecodeError as error:
-            what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
-            raise LockFileError(f"not JSON: {what}", file=NAME, line=error.lineno, hint=_AGAIN) from None
+            reason = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
+            raise LockFileError(f"not JSON: {reason}", file=NAME, line=error.lineno, hint=_HINT) from None
         except RecursionError:
-            raise LockFileError("not a lock file: it is nested too deeply", file=NAME, line=1, hint=_AGAIN) from None
+            raise LockFileError("not a lock file: it is nested too deeply", file=NAME, line=1, hint=_HINT) from None
         if not isinstance(document, dict):
-            self._wrong((), "not a lock file")
+            self._fail((), "not a lock file")
         self._check_schema(document.get("schema"))
         if self._duplicates:
-            places = [
-                where for path, where in _places(self._text).items() if path[-1] in self._duplicates and len(where) > 1
+            lines = [
+                numbers
+                for path, numbers in _places(self._text).items()
+                if path[-1] in self._duplicates and len(numbers) > 1
             ]
-            line = places[0][1] if places else 1
-            raise LockFileError(f"there are two entries {self._duplicates[0]!r}", file=NAME, line=line, hint=_AGAIN)
+            line = lines[0][1] if lines else 1
+            raise LockFileError(f"there are two entries {self._duplicates[0]!r}", file=NAME, line=line, hint=_HINT)
         self._fields((), document, ("schema", "platform", "step_versions", "manifests", "models"))
         step_versions = self._table(("step_versions",), document)
         for name, number in step_versions.items():
             if type(number) is not int:
-                self._wrong(("step_versions", name), f"the version of {name!r} is not a whole number")
-        manifests = self._texts(("manifests",), document)
+                self._fail(("step_versions", name), f"the version of {name!r} is not a whole number")
+        manifests = self._strings(("manifests",), document)
         for name, digest in manifests.items():
             self._digest(("manifests", name), digest)
         models = self._table(("models",), document)
-        found = Lock(
-            platform=self._word(("platform",), document["platform"]),
+        lock = Lock(
+            platform=self._string(("platform",), document["platform"]),
             step_versions=step_versions,
             manifests=manifests,
             models={name: self._model(("models", name), entry) for name, entry in models.items()},
             text=self._text,
         )
-        self._one_result_for_each_key(found)
-        return found
+        self._check_one_result_for_each_key(lock)
+        return lock
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
             names = [name for name, _ in pairs]
-            self._duplicates += [name for name in found if names.count(name) > 1]
-        return found
+            self._duplicates += [name for name in entries if names.count(name) > 1]
+        return entries
 
     def _check_schema(self, schema: object) -> None:
         if schema == SCHEMA:
             return
         version = _SCHEMA_VERSION.fullmatch(schema) if isinstance(schema, str) else None
         if version is None:
-            self._wrong(("schema",), f"not a lock file: its schema is {schema!r}, not {SCHEMA!r}")
+            self._fail(("schema",), f"not a lock file: its schema is {schema!r}, not {SCHEMA!r}")
         raise LockFileError(
             f"a newer version of trtbuild wrote it ({version[0]}); this version reads {SCHEMA}",
             file=NAME,
@@ -182,67 +185,67 @@ class _Reader:
             place = (*path, "targets", name)
             entries = self._fields(place, target, ("toolchain", "version"))
             if entries["toolchain"] not in ("tensorrt-rtx", "tensorrt"):
-                self._wrong(place, f"there is no toolchain {entries['toolchain']!r}")
-            targets[name] = LockedTarget(entries["toolchain"], self._word(place, entries["version"]))
+                self._fail(place, f"there is no toolchain {entries['toolchain']!r}")
+            targets[name] = LockedTarget(entries["toolchain"], self._string(place, entries["version"]))
         steps = {
             name: self._step((*path, "steps", name), step)
             for name, step in self._table((*path, "steps"), fields).items()
         }
-        return LockedModel(self._texts((*path, "versions"), fields), targets, steps)
+        return LockedModel(self._strings((*path, "versions"), fields), targets, steps)
 
     def _step(self, path: tuple[str, ...], entry: object) -> LockedStep:
         model, name = path[1], path[-1]
         stage = stage_of(name)
         if not name.startswith(f"{model}/") or stage not in STAGES:
-            self._wrong(path, f"{name!r} is not a step of model {model!r}")
+            self._fail(path, f"{name!r} is not a step of model {model!r}")
         locked = LOCKED_OUTPUTS.get(stage, ())
         fields = self._fields(path, entry, ("key", *locked))
         outputs = {}
-        for what in locked:
-            output = self._fields(path, fields[what], ("sha256", "size"))
+        for output_name in locked:
+            output = self._fields(path, fields[output_name], ("sha256", "size"))
             if type(output["size"]) is not int or output["size"] < 0:
-                self._wrong(path, f"the size of its {what} is not a number of bytes")
-            outputs[what] = Output(self._digest(path, output["sha256"]), output["size"])
+                self._fail(path, f"the size of its {output_name} is not a number of bytes")
+            outputs[output_name] = Output(self._digest(path, output["sha256"]), output["size"])
         return LockedStep(self._digest(path, fields["key"]), outputs)
 
-    def _one_result_for_each_key(self, lock: Lock) -> None:
+    def _check_one_result_for_each_key(self, lock: Lock) -> None:
         for name, step in lock.steps.items():
             if lock.by_key[step.key].outputs != step.outputs:
                 path = ("models", name.partition("/")[0], "steps", name)
-                self._wrong(path, f"{name!r} has the same key as another step, but other digests")
+                self._fail(path, f"{name!r} has the same key as another step, but other digests")
 
     # -- pieces
 
     def _fields(self, path: tuple[str, ...], value: object, names: Sequence[str]) -> dict[str, Any]:
         """`value`, checked to be an object with exactly the fields `names`."""
         if not isinstance(value, dict):
-            self._wrong(path, f"{path[-1] if path else NAME!r} is not an object")
+            self._fail(path, f"{path[-1] if path else NAME!r} is not an object")
         for name in value:
             if name not in names:
-                self._wrong((*path, name), f"there is no field {name!r} here; allowed: {', '.join(names)}")
+                self._fail((*path, name), f"there is no field {name!r} here; allowed: {', '.join(names)}")
         for name in names:
             if name not in value:
-                self._wrong(path, f"the field {name!r} is missing")
+                self._fail(path, f"the field {name!r} is missing")
         return value
 
     def _table(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, Any]:
         value = parent[path[-1]]
         if not isinstance(value, dict):
-            self._wrong(path, f"{path[-1]!r} is not an object")
+            self._fail(path, f"{path[-1]!r} is not an object")
         return value
 
-    def _texts(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, str]:
-        return {name: self._word((*path, name), text) for name, text in self._table(path, parent).items()}
+    def _strings(self, path: tuple[str, ...], parent: Mapping[str, Any]) -> dict[str, str]:
+        return {name: self._string((*path, name), text) for name, text in self._table(path, parent).items()}
 
-    def _word(self, path: tuple[str, ...], value: object) -> str:
+    def _string(self, path: tuple[str, ...], value: object) -> str:
         if not isinstance(value, str) or not value or not value.isprintable():
-            self._wrong(path, f"the value of {path[-1]!r} is not text")
+            self._fail(path, f"the value of {path[-1]!r} is not text")
         return value
 
     def _digest(self, path: tuple[str, ...], value: object) -> str:
         if not isinstance(value, str) or not is_digest(value):
-            self._wrong(path, f"in {path[-1]!r}: {value!r} is not a SHA-256 of 64 hex digits")
+            self._fail(path, f"in {path[-1]!r}: {value!r} is not a SHA-256 of 64 hex digits")
         return value
 
-    def _wrong(self, path: tuple[str, ...], text: str) -> NoReturn:
-        raise LockFileError(text, file=NAME, line=line_of(self._text, *path), hint=_AGAIN)
+    def _fail(self, path: tuple[str, ...], text: str) -> NoReturn:
+        raise LockFileError(text, file=NAME, line=line_of(self._text, *path), hint=_HINT)

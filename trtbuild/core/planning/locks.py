@@ -4,10 +4,10 @@ Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
 1. For every model, a lock has the id and key of each step. For engines and packages it also has the digests and sizes of
    their outputs. So it names the bytes of a release, and the keys under which they are stored.
 2. A lock also has the versions that the keys were planned with: the versions of torch and related packages for every model,
-   and the toolchain and its version for every target. Later plans use these versions. The platform, the versions of
-   trtbuild's own steps and the digests of manifests change no plan. The first two explain why keys differ. The digests
-   of manifests are for information only.
-3. For a model, target or key that is not in the lock, a plan is the same as without a lock file.
+   and the toolchain and its version for every target. Later plans use these versions.
+3. The platform, the versions of trtbuild's own steps and the digests of manifests do not change any plan. The platform and
+   the versions of steps explain why keys differ. The digests of manifests are for information only.
+4. For a model, target or key that is not in the lock, a plan is the same as without a lock file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Lock:
     def refusal(self, key: str, record: Record) -> str | None:
         """The reason why `record`, which was found under `key`, contradicts this lock.
 
-        None if it does not, or if the key is not in the lock."""
+        None if the record does not contradict the lock, or if the key is not in the lock."""
         locked = self.by_key.get(key)
         if locked is None:
             return None
@@ -105,8 +105,8 @@ Area = Literal["platform", "step version", "manifest", "version", "target", "ste
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that differs between two locks. `was` and `now` are its values as text, None if that lock does not
-    have the entry."""
+    """An entry that differs between two locks. `was` and `now` are its values as text, or None in a lock without the
+    entry."""
 
     area: Area
     name: str

@@ -19,19 +19,20 @@ from trtbuild.core.recipes.record import Record
 class ToolchainFacts:
     """The facts about a target's toolchain that are in recipes: its exact version and its ONNX opset.
 
-    `workspace` is the workspace in bytes that is used if the manifest sets none; None if the library chooses it."""
+    `workspace` is the workspace in bytes that is used if the manifest does not set it. None means that the library chooses
+    it."""
 
     version: str
     opset: int
     workspace: int | None = None
-    #: The parser that this machine uses in place of the toolchain's, if that one cannot run here.
+    #: The parser that this machine uses in place of the toolchain's parser, if that parser cannot run here.
     stand_in: StandIn | None = None
     #: Whether another machine may have used another parser for this toolchain (its own parser, or a stand-in).
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.
     can_ask: bool = True
-    #: Whether its engines compute int64 values in 32 bits. A partition for it then has only int64 values that fit in 32
-    #: bits.
+    #: Whether the toolchain's engines compute int64 values in 32 bits. Then a partition has only int64 values that fit in
+    #: 32 bits.
     narrows_int64: bool = False
 
 
@@ -39,8 +40,8 @@ class ToolchainFacts:
 class LockedTrace:
     """The entries of a lock file about a model's trace and partition steps.
 
-    They are the key of the trace, the versions of torch and related packages that it was made with, and the keys of the
-    partition steps."""
+    `key` is the key of the trace, and `versions` are the versions of torch and related packages that the trace was made
+    with. `partitions` are the keys of the partition steps."""
 
     key: str | None
     versions: Mapping[str, str]
@@ -51,9 +52,9 @@ class LockedTrace:
 class Facts:
     """The facts about this machine for planning one model.
 
-    `versions` are those of torch, onnx, onnxscript and python. It is None if torch is missing, or has another version than
-    the one that the model is `locked` to: then this machine cannot trace the model. `environment` is the environment of
-    engine workers."""
+    `versions` are the versions of torch, onnx, onnxscript and python. It is None if torch is missing, or if the installed
+    torch is not the version that the model is `locked` to. Then this machine cannot trace the model. `environment` is the
+    environment of engine workers."""
 
     platform: str
     versions: Mapping[str, str] | None
@@ -74,7 +75,7 @@ class Lookups(Protocol):
         """The record under the key of `recipe`, or None. The caller checks that the record has that recipe."""
 
     def source_of(self, key: str) -> str:
-        """The place that the record under `key` came from: ``local``, or a remote's name."""
+        """The origin of the record under `key`: ``local``, or a remote's name."""
 
     def blob(self, sha256: str) -> bytes:
         """The bytes of a small blob. Raises BlobMissing or EntryCorrupt."""
@@ -86,7 +87,7 @@ class Lookups(Protocol):
         """The current observation of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies that a link of the chain names; None if there is no such link."""
+        """The dependencies that the link of the chain with this recipe names; None if there is no such link."""
 
     def ahead(self, link: Recipe) -> Sequence[Dependency]:
         """The dependencies that later links will probably name; empty if knowing them saves no time (`chain`, rule 6)."""

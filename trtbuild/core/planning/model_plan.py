@@ -2,16 +2,16 @@
 
 Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. After
-   the first step that has to run, the later steps are ``unknown``; they may still become hits (early cut-off).
-2. A verdict gets its reason where it is made: in `core.planning.verdicts`, or in `core.planning.demand`. The latter runs
-   last, from the outputs to the first steps.
+   the first step that has to run, the later steps are ``unknown``. They may still become hits (early cut-off).
+2. The code that makes a verdict also writes its reason: `core.planning.verdicts`, or `core.planning.demand`. `demand`
+   runs last, from the outputs back to the first steps.
 3. Neither torch nor TensorRT is needed: versions come as facts. A machine without torch (`Facts.versions` is None) accepts
-   a trace record with matching dependencies, and uses the versions in it (`core.planning.acceptance`).
+   a trace record with matching dependencies, and uses the versions in that record (`core.planning.acceptance`).
 4. A package contains the bytes of engines, but its recipe has only their keys. If engines were built again, the package
    step runs again.
 5. Documents may be intact and trusted, and still contradict each other: a partition may read a weight that the trace's
-   interface does not have. Then the trace runs again, and if that does not help, the partition step. A step that this
-   command has run is not run again.
+   interface does not have. Then the trace runs again. If that does not help, the partition step runs again. A step that
+   this command has run is not run again.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class _Forward:
         engines: dict[tuple[str, str], Step] = {}
         for target in self._model.targets:
             facts = self._facts.toolchains[target]
-            group = (target.toolchain, facts)
-            if group not in cuts:
-                cuts[group] = self._partition(lower, target.toolchain, facts, first=not cuts)
-            step, cut = cuts[group]
+            toolchain = (target.toolchain, facts)
+            if toolchain not in cuts:
+                cuts[toolchain] = self._partition(lower, target.toolchain, facts, first=not cuts)
+            step, cut = cuts[toolchain]
             if cut is None:
                 self._verdicts.unknown("convert", suffix=_suffix(step), after=(step.id,))
                 self._verdicts.unknown("engine", target=target.name, after=(step.id,))
@@ -102,11 +102,13 @@ class _Forward:
         plan_package(self.plan, self._verdicts, self._facts, lower, bound, cuts, engines)
 
     def _rerun_producer(self, trace: Step) -> bool:
-        """Make the first step run whose documents may be wrong, and that this command has not run (rule 5).
+        """Change into a run the first step whose documents may be wrong and that this command has not run (rule 5).
 
         Returns False if there is no such step."""
         reason = Reason("corrupt", "its output does not match the outputs of later steps")
-        cuts = [step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"]
+        partition_steps = [
+            step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"
+        ]
         lower = self.plan.steps[step_id(self._model.name, "lower")]
         self.plan.contents = None
         if trace.verdict == "hit" and not self._lookups.was_run(trace.id):
@@ -115,11 +117,11 @@ class _Forward:
             self._verdicts.unknown("lower", after=(trace.id,))
             self._unknown_below_lower()
             return True
-        for cut in cuts:
-            if not self._lookups.was_run(cut.id):
-                self.plan.steps = {trace.id: trace, lower.id: lower, cut.id: cut}
-                self._verdicts.cannot_use(cut, reason)
-                self._unknown_below(cut.id)
+        for step in partition_steps:
+            if not self._lookups.was_run(step.id):
+                self.plan.steps = {trace.id: trace, lower.id: lower, step.id: step}
+                self._verdicts.cannot_use(step, reason)
+                self._unknown_below(step.id)
                 return True
         return False
 
@@ -128,19 +130,19 @@ class _Forward:
     def _trace(self, table: Mapping[str, Weight] | None) -> Step:
         plan, names, facts, lookups = self.plan, names_of(table), self._facts, self._lookups
         declared = partial(keys.trace_declared, self._model, plan.shapes, names, facts.platform)
-        plan.declared, elsewhere = declared(facts.versions), facts.versions is None
-        accepted = acceptance.by_lock(lookups, plan.declared, facts.locked) if elsewhere else None
+        plan.declared, can_trace = declared(facts.versions), facts.versions is not None
+        accepted = None if can_trace else acceptance.locked_trace(lookups, plan.declared, facts.locked)
         if accepted is None:
             plan.observations = chain.follow(
                 plan.declared, lookups.read_link, lookups.observe, lookups.ahead, lookups.expect
             )
-            if elsewhere:
-                accepted = acceptance.by_files(lookups, plan.declared, plan.observations, facts.locked)
+            if not can_trace:
+                accepted = acceptance.trace_of_same_files(lookups, plan.declared, plan.observations, facts.locked)
         if accepted is not None:
             recipe, hit, self._versions = accepted.recipe, accepted.reason, accepted.versions
             plan.observations = accepted.observations
         else:
-            wanted = declared(facts.locked.versions) if elsewhere and facts.locked else plan.declared
+            wanted = declared(facts.locked.versions) if not can_trace and facts.locked else plan.declared
             recipe, hit = keys.trace(wanted, plan.observations), RECORDED
         job = WeightHeads(None if names is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in names))
         return self._verdicts.look_up("trace", recipe, job, hit=hit)
@@ -156,10 +158,10 @@ class _Forward:
         return None if weights is None else (interface, weights)
 
     def _interface(self, data: bytes) -> Interface:
-        found = Interface.from_bytes(data)
-        if len(found.inputs) != len(self._model.inputs):
+        interface = Interface.from_bytes(data)
+        if len(interface.inputs) != len(self._model.inputs):
             raise ValueError("its number of inputs is not the model's")
-        return found
+        return interface
 
     def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
@@ -200,8 +202,8 @@ class _Forward:
         )
         hit = RECORDED
         if facts.parsers_differ:
-            here = facts.can_ask and self._facts.versions is not None
-            accepted = acceptance.partition(self._lookups, recipe, self._facts.locked, cuts_here=here)
+            locked, can_partition = self._facts.locked, facts.can_ask and self._facts.versions is not None
+            accepted = acceptance.partition(self._lookups, recipe, locked, can_partition=can_partition)
             recipe, hit = accepted or (recipe, hit)
         job = PartitionJob(
             program=record.outputs["program"].sha256,
@@ -232,17 +234,18 @@ class _Forward:
         }
         return step, Cut(partitions, programs)
 
-    def _convert(self, cut: Step, part: Partition, facts: ToolchainFacts) -> Step:
-        suffix = _suffix(cut)
+    def _convert(self, partition_step: Step, part: Partition, facts: ToolchainFacts) -> Step:
+        suffix = _suffix(partition_step)
         known = self.plan.steps.get(step_id(self._model.name, "convert", part.name, suffix))
         if known is not None:
             return known
-        if cut.record is None:
+        if partition_step.record is None:
             raise AssertionError("a convert step needs the record of its partition step")
-        program = cut.record.outputs[f"program:{part.graph}"].sha256
+        program = partition_step.record.outputs[f"program:{part.graph}"].sha256
         job = ConvertJob(program, self._model.source.graph.name, facts.opset)
         recipe = keys.convert(part.graph, facts.opset, self._versions)
-        return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=(cut.id,))
+        after = (partition_step.id,)
+        return self._verdicts.look_up("convert", recipe, job, part=part.name, suffix=suffix, after=after)
 
     def _engines(
         self, step: Step, cut: Cut, target: Target, facts: ToolchainFacts, bound: Bound
@@ -254,12 +257,15 @@ class _Forward:
         environment = self._facts.environment
         self._lookups.expect(
             lambda: [
-                keys.engine(self._job(part, target, facts, made.record, bound), environment)
-                for part, made in converted
-                if made.record is not None
+                keys.engine(self._job(part, target, facts, conversion.record, bound), environment)
+                for part, conversion in converted
+                if conversion.record is not None
             ]
         )
-        return {(part.name, target.name): self._engine(part, target, facts, made, bound) for part, made in converted}
+        return {
+            (part.name, target.name): self._engine(part, target, facts, conversion, bound)
+            for part, conversion in converted
+        }
 
     def _engine(
         self,
@@ -315,6 +321,6 @@ class _Forward:
         self._verdicts.unknown("package", after=(partition,))
 
 
-def _suffix(cut: Step) -> str:
-    """The suffix in the id of a partition step of a second toolchain; empty for the first toolchain."""
-    return cut.id.partition("/partition")[2].removeprefix("@")
+def _suffix(partition_step: Step) -> str:
+    """The suffix in the id of a partition step: empty for the model's first toolchain."""
+    return partition_step.id.partition("/partition")[2].removeprefix("@")

@@ -1,8 +1,8 @@
 """The package step of a plan.
 
 Its recipe is known when all engines have keys. A package contains the bytes of engines, but its recipe has only their keys.
-So the package's record also has the digests of the plans in it. If an engine was built again and its plan has another
-digest, the package step runs again.
+So the package's record also has the digests of the plans in it. If an engine was built again and its new plan has
+another digest, the package step runs again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtbuild.core.planning.verdicts import Verdicts
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output, Record
 
-#: For each toolchain of the model's targets: the partition step, and its result, or None until that is known.
+#: For each toolchain of the model's targets: the partition step and its result, which is None until it is known.
 Cuts = dict[tuple[str, ToolchainFacts], tuple[Step, Cut | None]]
 #: The interface of a traced program, and the weight of each slot.
 Bound = tuple[Interface, tuple[Weight, ...]]
@@ -36,15 +36,15 @@ def plan_package(
     """Add the package step to `plan`, after all other steps.
 
     `lower` is the record of the lowered program, `engines` are the engine steps by partition and target."""
-    # the package step reads names from the outputs of these
-    converted = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
-    cut = [step.id for step, _ in cuts.values()]
-    after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *cut, *converted]))
+    # The package step reads names from the outputs of these steps.
+    with_names = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
+    partition_steps = [step.id for step, _ in cuts.values()]
+    after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *partition_steps, *with_names]))
     by_target: dict[str, Cut] = {}
     for target in plan.model.targets:
-        found = cuts[target.toolchain, facts.toolchains[target]][1]
-        if found is not None:
-            by_target[target.name] = found
+        _, cut = cuts[target.toolchain, facts.toolchains[target]]
+        if cut is not None:
+            by_target[target.name] = cut
     if len(by_target) < len(plan.model.targets) or any(step.recipe is None for step in engines.values()):
         verdicts.unknown("package", after=after)
         return
@@ -99,7 +99,11 @@ def _output(step: Step, name: str) -> Output | None:
 
 def _rebuilt(package: Record, contents: Contents) -> tuple[Change, ...]:
     """The engines whose plans have other digests than the plans in the package."""
-    plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
+    plans = {
+        f"{engine.partition}@{engine.target}": engine.plan.sha256
+        for engine in contents.engines
+        if engine.plan is not None
+    }
     packed = package.provenance.get("plans")
     was: Mapping[str, object] = packed if isinstance(packed, Mapping) else {}
     return tuple(

@@ -1,11 +1,11 @@
 """Priorities of steps that are ready to start: steps with the longest remaining work after them start first.
 
 Rules
-1. A step's rank is the estimated seconds of the step and of the steps that depend on it. No later step of a model can start
-   before its trace, lower and partition steps are done, so all later work of the model counts for these. For a convert step
-   its engines and the package count, and for an engine the package.
-2. The estimate is the step's duration in the last build. Without one, it follows from the stage, and for an engine also
-   from the size of its weights. Estimates only change the order of the steps.
+1. A step's rank is the estimated seconds of the step and of the steps that depend on it. The later steps of a
+   model wait for its trace, lower and partition steps, so all later work of the model counts for these three steps. For a
+   convert step, its engines and the package count. For an engine step, only the package counts.
+2. The estimate is the step's duration in the last build. If that is unknown, the estimate follows from the stage, and for
+   an engine also from the size of its weights. Estimates only change the order of the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 
-#: Seconds of a step without a last duration, measured with tiny models on one core (`make bench` measures whole builds).
+#: Seconds of a step without a known last duration, measured with tiny models on one core (`make bench` measures whole
+#: builds).
 TYPICAL_S: Mapping[Stage, float] = {
     "trace": 4.0,
     "lower": 1.0,
@@ -29,7 +30,8 @@ TYPICAL_S: Mapping[Stage, float] = {
 #: Seconds for each byte of an engine's weights: ViT-B with 343 MB compiles in about 5 s.
 ENGINE_S_PER_BYTE = 1.5e-8
 
-_GATES: tuple[Stage, ...] = ("trace", "lower", "partition")
+#: All later steps of a model wait for these stages (rule 1).
+_FIRST_STAGES: tuple[Stage, ...] = ("trace", "lower", "partition")
 
 
 def weights_bytes(step: Step) -> int:
@@ -47,28 +49,28 @@ def weights_bytes(step: Step) -> int:
 
 def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> dict[str, float]:
     """The rank in seconds of each step that is not a hit, by step id. Steps with larger ranks start first."""
-    alone: dict[str, float] = {}
+    own_s: dict[str, float] = {}
     by_stage: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     for step in plan.steps.values():
         if step.verdict != "hit":
-            alone[step.id] = _seconds(step, last_duration_s)
-            by_stage[step.stage] += alone[step.id]
-    behind: dict[str, float] = {}
+            own_s[step.id] = _seconds(step, last_duration_s)
+            by_stage[step.stage] += own_s[step.id]
+    engines_s: dict[str, float] = {}
     for step in plan.steps.values():
-        if step.stage == "engine" and step.id in alone:
+        if step.stage == "engine" and step.id in own_s:
             for before in step.after:
-                behind[before] = behind.get(before, 0.0) + alone[step.id]
-    found = {}
-    for identifier, seconds in alone.items():
+                engines_s[before] = engines_s.get(before, 0.0) + own_s[step.id]
+    result = {}
+    for identifier, seconds in own_s.items():
         step = plan.steps[identifier]
-        if step.stage in _GATES:
+        if step.stage in _FIRST_STAGES:
             rest = sum(by_stage[stage] for stage in STAGES[STAGES.index(step.stage) + 1 :])
         elif step.stage == "package":
             rest = 0.0
         else:
-            rest = by_stage["package"] + (behind.get(identifier, 0.0) if step.stage == "convert" else 0.0)
-        found[identifier] = seconds + rest
-    return found
+            rest = by_stage["package"] + (engines_s.get(identifier, 0.0) if step.stage == "convert" else 0.0)
+        result[identifier] = seconds + rest
+    return result
 
 
 def _seconds(step: Step, last_duration_s: Callable[[str], float | None]) -> float:

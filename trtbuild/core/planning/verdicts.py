@@ -1,9 +1,10 @@
 """The verdicts on single steps, each with its reason.
 
 Rules
-1. The record of a hit must have a recipe that is equal to the wanted one in full, not only its key. A record with another
+1. The whole recipe in the record of a hit must be equal to the wanted recipe, not only its key. A record with another
    recipe, or without an output that its stage must have, is a miss (``corrupt``).
-2. Recipes of later steps follow from small documents among a step's outputs. If these cannot be read, the step runs again.
+2. Recipes of later steps follow from small documents among a step's outputs. If these documents cannot be read, the step
+   runs again.
 3. A step without a record is ``new`` if this project never built it. It is ``evicted`` if the project built it with this
    recipe, and ``changed``, with all parts that differ, if the project built it with another recipe.
 """
@@ -63,8 +64,8 @@ class Verdicts:
     ) -> Step:
         """Add the step with this recipe: a hit, with the reason `hit`, or a run.
 
-        `part` is its partition. `suffix` is at the end of its id if it has no target. `names` returns the names that people
-        use for parts of the recipe, such as a weight's name for ``weights.w0``."""
+        `part` is the step's partition. `suffix` is at the end of the step's id if the step has no target. `names` returns
+        the names that people use for parts of the recipe, such as a weight's name for ``weights.w0``."""
         identifier = step_id(self.plan.model.name, stage, part, target or suffix)
         verdict: Verdict = "run"
         source = None
@@ -80,7 +81,6 @@ class Verdicts:
             reason = Reason("corrupt", f"its record lacks {' and '.join(lacking)}")
         else:
             verdict, reason, source = "hit", hit, self._lookups.source_of(recipe.key)
-        found = record if verdict == "hit" else None
         step = Step(
             identifier,
             self.plan.model.name,
@@ -89,7 +89,7 @@ class Verdicts:
             reason,
             target or None,
             recipe,
-            found,
+            record if verdict == "hit" else None,
             job,
             after,
             source,
@@ -115,7 +115,7 @@ class Verdicts:
         return self.plan.steps[step.id]
 
     def _unusable(self, recipe: Recipe) -> Reason | None:
-        """The reason why the entry under a key does not count. For a trace, also that of the link that would come next."""
+        """The reason why the entry under a key does not count. For a trace, the next link may also be untrusted."""
         reason = self._lookups.unusable(recipe.key)
         if reason is None and recipe.stage == "trace":
             link = self._lookups.unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
@@ -126,17 +126,17 @@ class Verdicts:
         last = self._lookups.last_recipe(identifier)
         if last is None:
             return Reason("new", "it was not built in this project before")
-        found = changes(last, recipe)
+        changed = changes(last, recipe)
         if recipe.stage == "trace":
-            # the chain of links ends at the changed or missing dependency, so later dependencies are unknown, not changed
-            found = tuple(change for change in found if change.now != ABSENT or not _is_dependency(change.part))
-        found = _causes(found)
-        if not found:
+            # The chain of links ends at the changed or missing dependency. So later dependencies are unknown, not changed.
+            changed = tuple(change for change in changed if change.now != ABSENT or not _is_dependency(change.part))
+        changed = _causes(changed)
+        if not changed:
             return Reason("evicted", "it was built before, but the cache no longer has it")
         known = names()
-        found = tuple(_with_name(change, known) for change in found)
-        named = ", ".join(change.name or change.part for change in found[:3]) + (", …" if len(found) > 3 else "")
-        return Reason("changed", f"changed: {named}", found)
+        changed = tuple(_with_name(change, known) for change in changed)
+        shown = ", ".join(change.name or change.part for change in changed[:3]) + (", …" if len(changed) > 3 else "")
+        return Reason("changed", f"changed: {shown}", changed)
 
     def unknown(
         self, stage: Stage, part: str = "", *, target: str = "", suffix: str = "", after: tuple[str, ...]
@@ -152,16 +152,16 @@ class Verdicts:
 def _with_name(change: Change, names: Mapping[str, str]) -> Change:
     """`change` with the name that people use for its part. The digest of a weight has the weight's name."""
     part = change.part.removesuffix(".sha256")
-    whole = ".".join(part.split(".")[:2])
-    return replace(change, name=names[whole] + part[len(whole) :]) if whole in names else change
+    entry = ".".join(part.split(".")[:2])
+    return replace(change, name=names[entry] + part[len(entry) :]) if entry in names else change
 
 
-def _causes(found: tuple[Change, ...]) -> tuple[Change, ...]:
-    """The changes that do not follow from another one. If a package's `reference` changed, programs and weights follow."""
-    if all(change.part != "reference" for change in found):
-        return found
+def _causes(changed: tuple[Change, ...]) -> tuple[Change, ...]:
+    """The changes that do not follow from another change. Programs and weights follow from a package's `reference`."""
+    if all(change.part != "reference" for change in changed):
+        return changed
     return tuple(
-        change for change in found if ABSENT not in (change.was, change.now) or not _FROM_REFERENCE.match(change.part)
+        change for change in changed if ABSENT not in (change.was, change.now) or not _FROM_REFERENCE.match(change.part)
     )
 
 

@@ -6,16 +6,16 @@ Rules
    its only output (`next`) names the dependencies to observe next.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery, and a link is never out of date: other content leads to another
-   link. After `SINGLE` links, each link names twice as many dependencies as the one before it, so that thousands of files
-   need a few dozen lookups.
+   link. After `SINGLE` links, each link names twice as many dependencies as the link before it, so that thousands of
+   files need a few dozen lookups.
 3. Links are write-once. A trace that discovered its dependencies in another order follows the existing links, adds the
-   dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step runs
-   again without need.
+   dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step
+   runs again without need.
 4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
-   write the same link, the first one wins.
+   write the same link, the first link wins.
 5. A link that names no new dependency is damaged, and counts as missing.
-6. The first link that a trace adds also names the dependencies that came after it (`Ahead`). This is a hint: if links are
-   in a remote, the likely ones can be fetched together. Only the links themselves decide.
+6. The first link that a trace adds also names the dependencies that came after it (`Ahead`). This is only a hint: if links
+   are in a remote, the links that are probably needed next can be fetched together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.encoding import Value
 
-#: How many links hold a single dependency.
+#: The number of first links that name a single dependency each.
 SINGLE = 48
 
 Declared = Sequence[tuple[str, Value]]
@@ -39,7 +39,7 @@ Declared = Sequence[tuple[str, Value]]
 ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
 Observe = Callable[[Dependency], str]
 
-#: Publishes a link: its recipe, the dependencies that it names, and those that came after them.
+#: Publishes a link: its recipe, the dependencies that it names, and the dependencies that came after them.
 WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], None]
 
 #: Returns the dependencies that came after a link, or nothing if fetching links together saves no time.
@@ -49,9 +49,9 @@ Expect = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
 def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
-    """The recipe of the link that follows after `seen`."""
-    parts = keys.trace(declared, seen)
-    return Recipe("trace-link", parts.version, parts.parts)
+    """The recipe of the link that follows the observations `seen`."""
+    trace = keys.trace(declared, seen)
+    return Recipe("trace-link", trace.version, trace.parts)
 
 
 def follow(
@@ -63,66 +63,66 @@ def follow(
 ) -> tuple[Observation, ...]:
     """The dependencies that the chain names, each with its current observation. They are parts of the trace's key."""
     seen: dict[Dependency, str] = {}
-    here = link_recipe(declared, ())
+    link = link_recipe(declared, ())
     links = 0
-    while named := _new(read_link(here), seen):
+    while named := _new(read_link(link), seen):
         links += 1
-        rest = ahead(here)
+        rest = ahead(link)
         seen.update((dependency, observe(dependency)) for dependency in named)
-        here = here.followed_by([(dependency.part, seen[dependency]) for dependency in named])
+        link = link.followed_by([(dependency.part, seen[dependency]) for dependency in named])
         if rest:
-            expect(partial(_likely, here, _new(rest, seen), links, observe))
+            expect(partial(_likely_links, link, _new(rest, seen), links, observe))
     return tuple(itertools.starmap(Observation, seen.items()))
 
 
-def _likely(here: Recipe, rest: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
-    """The links from `here` on, if they name `rest` in the groups that `extend` makes."""
-    likely = [here]
+def _likely_links(link: Recipe, rest: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
+    """`link` and the links after it, if they name the dependencies `rest` in the groups that `extend` makes."""
+    likely = [link]
     while rest:
-        mine = rest[: _width(links)]
-        rest, links = rest[len(mine) :], links + 1
-        here = here.followed_by([(dependency.part, observe(dependency)) for dependency in mine])
-        likely.append(here)
+        group = rest[: _width(links)]
+        rest, links = rest[len(group) :], links + 1
+        link = link.followed_by([(dependency.part, observe(dependency)) for dependency in group])
+        likely.append(link)
     return likely
 
 
 def _width(links: int) -> int:
-    """The number of dependencies that the link after `links` others names (rule 2)."""
+    """The number of dependencies that a link names if `links` links come before it (rule 2)."""
     return 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)
 
 
 def extend(
     declared: Declared,
-    found: Sequence[Observation],
+    observations: Sequence[Observation],
     read_link: ReadLink,
     write_link: WriteLink,
     observe: Observe,
 ) -> tuple[Observation, ...]:
-    """Extend the chain by the observations that a trace has `found`, in order of discovery.
+    """Extend the chain by the `observations` of a trace, in order of discovery.
 
     Returns the observations for the trace's key. `write_link` is called only if `read_link` finds no valid link. It
-    publishes the link write-once, and replaces a damaged one. If another build published the link first, `read_link` then
+    publishes the link write-once, and replaces a damaged link. If another build published the link first, `read_link` then
     returns that build's link, and the chain continues from it.
     """
-    known = {observation.dependency: observation.seen for observation in found}
+    known = {observation.dependency: observation.seen for observation in observations}
     seen: dict[Dependency, str] = {}
-    here = link_recipe(declared, ())
+    link = link_recipe(declared, ())
     links = 0
     hint_written = False
     while True:
-        named = _new(read_link(here), seen)
+        named = _new(read_link(link), seen)
         if not named:
             missing = _new(known, seen)
             if not missing:
                 return tuple(itertools.starmap(Observation, seen.items()))
-            mine = missing[: _width(links)]
-            write_link(here, mine, () if hint_written else missing[len(mine) :])
+            group = missing[: _width(links)]
+            write_link(link, group, () if hint_written else missing[len(group) :])
             hint_written = True
-            named = _new(read_link(here), seen) or mine
+            named = _new(read_link(link), seen) or group
         links += 1
         for dependency in named:
             seen[dependency] = known[dependency] if dependency in known else observe(dependency)
-        here = here.followed_by([(dependency.part, seen[dependency]) for dependency in named])
+        link = link.followed_by([(dependency.part, seen[dependency]) for dependency in named])
 
 
 def _new(named: Iterable[Dependency] | None, seen: Mapping[Dependency, str]) -> list[Dependency]:

@@ -8,7 +8,7 @@ A dependency can be observed again without running user code. The value that was
 * ``listing``: the name is the path of a directory. The observation is the SHA-256 of its sorted entry names, or ``absent``.
 * ``distribution``: the name is the normalized name of a distribution. The observation is its installed version, or
   ``absent``.
-* ``environment``: the name is that of a variable. The observation is the SHA-256 of its value, or ``absent``.
+* ``environment``: the name is the name of a variable. The observation is the SHA-256 of its value, or ``absent``.
 """
 
 from __future__ import annotations

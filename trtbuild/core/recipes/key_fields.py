@@ -1,4 +1,4 @@
-"""The fields of settings and models that are parts of a key: all except those with a reason in this file."""
+"""The fields of settings and models that are parts of a key: all fields except the ones with a reason in this file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
 }
 
-#: (type, field) → the meaning of None. Such a field is a part only if it is not None. It was added after keys of its type
-#: were in use, and so earlier keys stay valid.
+#: (type, field) → the meaning of None. Such a field is a part only if it is not None. It was added when keys of its type
+#: were already in use, and earlier keys must stay valid.
 OMITTED_IF_NONE: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, values are drawn as before there were ranges",
 }
@@ -59,7 +59,7 @@ def _came_later(owner: str, entry: dataclasses.Field[Any]) -> bool:
 
 def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
     """`fields_of`, computed once for all equal settings."""
-    return _settings_of(value, tuple(map(type, vars(value).values())))  # by type too, because 1 == True
+    return _settings_of(value, tuple(map(type, vars(value).values())))  # the types are compared, too, because 1 == True
 
 
 @lru_cache(maxsize=1024)

@@ -3,18 +3,19 @@
 Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
 2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
-   So a new field is in the key automatically. To leave a field out, add a line with the reason there. A builder
-   setting that was added later (not in `IN_EVERY_KEY`) is left out while it has its default, so that older keys stay
+   So a new field is in the key automatically. To leave a field out, add a line with the reason to `key_fields`. A
+   builder setting that was added later (not in `IN_EVERY_KEY`) is left out if it has its default, so that older keys stay
    valid.
-3. A step's recipe has the digests of the step's inputs, but not who made them or when. This makes early cut-off possible.
-4. The package's recipe names an engine by its key and not by its digest, because not every toolchain builds the same bytes
-   again.
+3. A step's recipe has the digests of the step's inputs. It does not say who made the inputs, or when. This makes early
+   cut-off possible.
+4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
+   same bytes again.
 5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They
    decide which files are read. The observations record only files that were read, so they are not enough.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
-7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert, and not in those of
-   engines.
+7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert. They are not in the keys
+   of engines.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ STEP_VERSIONS: Mapping[str, int] = {
     "pt2": 1,
 }
 
-#: ONNX models with this opset or an older one are converted down from a newer opset (`trtbuild.stages.convert.opset`).
+#: ONNX models with this opset or an older opset are converted from a newer opset (`trtbuild.stages.convert.opset`).
 LAST_DOWNGRADED_OPSET = 17
 
 #: The version of that conversion. It is only in the keys of such models.
@@ -55,7 +56,7 @@ OPSET_DOWNGRADE_VERSION = 3
 #: (`trtbuild.toolchain.tensorrt8.counting`). Only partitions for such a toolchain have it in their keys.
 INT64_RULES_VERSION = 2
 
-#: Networks of older releases of TensorRT are not strongly typed.
+#: Before this major version of TensorRT, networks are not strongly typed.
 STRONGLY_TYPED_SINCE = 9
 
 #: The version of the rules that set the type of each layer of such a network (`trtbuild.toolchain.tensorrt8.precision`,
@@ -72,12 +73,12 @@ def trace_declared(
 ) -> tuple[tuple[str, Value], ...]:
     """The declared parts of a trace: everything that is known before user code runs.
 
-    `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch, which
-    looks up the traces of other machines without them.
+    `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch. Such a
+    machine looks up the traces of other machines without versions.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        # with its name: keyword inputs are passed by name, and outputs must have other names
+        # The name is a part, because keyword inputs are passed by name, and outputs must have other names.
         described = fields_of(entry)
         described["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
         inputs.append(described)
@@ -133,9 +134,9 @@ def partition(
 ) -> Recipe:
     """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
 
-    `modules` is the digest of the module paths, a part only if `granularity` uses them. The parser is the toolchain's, or
-    `stand_in`, whose fields are then parts, too. `lowers` is whether this step converts the model to `opset` (for an ONNX
-    source). `narrows` is whether the toolchain computes int64 values in 32 bits."""
+    `modules` is the digest of the module paths, a part only if `granularity` uses them. The parser is the toolchain's
+    parser or `stand_in`. The fields of `stand_in` are then parts, too. `lowers` is whether this step converts the model to
+    `opset` (for an ONNX source). `narrows` is whether the toolchain computes int64 values in 32 bits."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
@@ -174,14 +175,14 @@ def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
         ("target", settings_of(job.target)),
         ("toolchain", [job.target.toolchain, job.toolchain_version]),
         ("environment", environment if isinstance(environment, Shared) else dict(environment)),
-        *_typed(job),
+        *_layer_types_part(job),
     )
 
 
-def _typed(job: EngineJob) -> tuple[tuple[str, Value], ...]:
+def _layer_types_part(job: EngineJob) -> tuple[tuple[str, Value], ...]:
     major = job.toolchain_version.partition(".")[0]
-    weak = job.target.toolchain == "tensorrt" and major.isdigit() and int(major) < STRONGLY_TYPED_SINCE
-    return (("typed", LAYER_TYPES_VERSION),) if weak else ()
+    weakly_typed = job.target.toolchain == "tensorrt" and major.isdigit() and int(major) < STRONGLY_TYPED_SINCE
+    return (("typed", LAYER_TYPES_VERSION),) if weakly_typed else ()
 
 
 @lru_cache(maxsize=256)  # the engines of one partition for all targets are planned one after the other
@@ -218,9 +219,10 @@ def verification(
 ) -> Recipe:
     """The recipe of a verification, which shows that partitions compute the same values as PyTorch.
 
-    `program` is the digest of the traced program's canonical text, `partitions` that of the partition step's document.
+    `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
+    document.
     `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the type that
-    an output is computed in, which follows from the programs. `ranges` are the declared ranges of inputs, by name.
+    an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by name.
     """
     return _step(
         "verify",
@@ -240,23 +242,23 @@ def verification(
 def exported_file(index: str, torch: str | None) -> Recipe:
     """The recipe of the ``.pt2`` files of a package, one for each target.
 
-    `index` is the digest of the package's index, which has the digests of everything in them. `torch` is the version that
-    writes them."""
+    `index` is the digest of the package's index, which has the digests of all contents of the files. `torch` is the version
+    that writes the files."""
     return _step("pt2", ("index", index), ("torch", torch))
 
 
 def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
-    """The recipe by which a machine without that torch looks up ``.pt2`` files: the same package, with any version."""
+    """The recipe for looking up ``.pt2`` files on a machine without that torch: the same package, with any version."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 
 def trace_with_any_versions(recipe: Recipe) -> Recipe:
-    """The recipe by which a machine without torch looks up a trace: the same parts, without versions."""
+    """The recipe for looking up a trace on a machine without torch: the same parts, without versions."""
     return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
 
 
 def partition_with_any_parser(recipe: Recipe) -> Recipe:
-    """The recipe by which a machine without a parser looks up a partition: the same parts, with any parser."""
+    """The recipe for looking up a partition step on a machine without a parser: the same parts, with any parser."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 
@@ -268,20 +270,20 @@ POINTER_STAGES = frozenset(("trace-any", "partition-any"))
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
     """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser."""
     parser = dict(partition.parts).get("parser")
-    found = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
-    return found if isinstance(found, Mapping) else None
+    stand_in = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
+    return stand_in if isinstance(stand_in, Mapping) else None
 
 
 def _toolchain_of(parser: Value) -> Value:
     return parser[:2] if isinstance(parser, list | tuple) else parser
 
 
-def matches_without_versions(made: Recipe, unversioned: Recipe) -> bool:
-    """Whether the trace `made` fits `unversioned`, the recipe of a trace without versions.
+def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
+    """Whether the recipe of a recorded trace fits `unversioned`, the recipe of a trace without versions.
 
-    The declared parts and the dependencies of both must be equal. A dependency that only one of them has is ignored: a
-    lookup may observe more files than the trace depends on."""
-    parts = dict(made.parts)
-    return (made.stage, made.version) == (unversioned.stage, unversioned.version) and all(
+    The declared parts and the dependencies of both must be equal. A dependency that only one of the two has is ignored,
+    because a lookup may observe more files than the trace depends on."""
+    parts = dict(recorded.parts)
+    return (recorded.stage, recorded.version) == (unversioned.stage, unversioned.version) and all(
         encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts
     )

@@ -13,9 +13,9 @@ from trtbuild.core.recipes.record import Output, Record
 
 @dataclass(frozen=True)
 class FileStamp:
-    """The metadata of a file that was just written. Any later edit of the file changes it.
+    """The metadata of a file that was just written. Any later edit of the file changes the stamp.
 
-    They are the inode, the size in bytes, and an mtime that a clock cannot produce (`store.local.publication`)."""
+    It has the inode, the size in bytes, and an mtime that a clock cannot produce (`store.local.publication`)."""
 
     inode: int
     size: int
@@ -26,7 +26,7 @@ class BlobStore(Protocol):
     """Bytes named by their SHA-256. Safe for several processes at once."""
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Store `data`, atomically. It is durable when the call returns. Raises StoreUnavailable."""
+        """Store `data`, atomically. The blob is durable when the call returns. Raises StoreUnavailable."""
 
     def put_file(self, path: str) -> Output:
         """Store a file's bytes, in pieces. Raises StoreUnavailable, or OSError if `path` cannot be read."""
@@ -58,15 +58,16 @@ class RecordStore(Protocol):
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record, whose blobs must be in the store. Records are write-once.
 
-        Returns the record that is in the store afterwards: if another process was first, it is that one's. With `replace`,
-        this record replaces the existing one. Raises BlobMissing if an output is not in the store."""
+        Returns the record that is in the store afterwards. If another process published a record first, that record is
+        returned. With `replace`, `record` replaces an existing record. Raises BlobMissing if an output is not in the
+        store."""
 
 
 class Store(BlobStore, RecordStore, Protocol):
     """A store of blobs and records."""
 
     def session(self) -> AbstractContextManager[None]:
-        """A context. Entries that are read or written in it are not deleted by the garbage collection until it ends."""
+        """A context. The garbage collection does not delete entries that are read or written in it, until it ends."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """A lock on the building of a key, so that two simultaneous builds build it once. It ends with the process."""
+        """A lock on building a key, so that two simultaneous builds build it once. The lock ends with the process."""

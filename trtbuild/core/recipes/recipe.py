@@ -123,18 +123,18 @@ def printable(value: Value) -> str:
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
     """The parts that differ, in the order of `now`, then the parts that only `was` has. Empty only for equal recipes.
 
-    Two mappings are compared entry by entry (``settings.optimization_level``), and so are two lists of equal length, so
-    that a change names the smallest part that differs.
+    Two mappings are compared entry by entry (``settings.optimization_level``), and two lists of equal length are, too. So
+    a change names the smallest part that differs.
     """
-    found: list[Change] = []
+    differences: list[Change] = []
     if was.version != now.version:
-        found.append(Change("step version", str(was.version), str(now.version)))
+        differences.append(Change("step version", str(was.version), str(now.version)))
     before, after = dict(was.parts), dict(now.parts)
     for name in [*after, *(name for name in before if name not in after)]:
-        _compare(name, before.get(name, _MISSING), after.get(name, _MISSING), found)
-    if not found and not was.same_as(now):
-        found.append(Change("order of parts", ", ".join(before), ", ".join(after)))
-    return tuple(found)
+        _compare(name, before.get(name, _MISSING), after.get(name, _MISSING), differences)
+    if not differences and not was.same_as(now):
+        differences.append(Change("order of parts", ", ".join(before), ", ".join(after)))
+    return tuple(differences)
 
 
 class _Missing:
@@ -144,16 +144,16 @@ class _Missing:
 _MISSING = _Missing()
 
 
-def _compare(name: str, was: Value | _Missing, now: Value | _Missing, found: list[Change]) -> None:
+def _compare(name: str, was: Value | _Missing, now: Value | _Missing, differences: list[Change]) -> None:
     if isinstance(was, _Missing) or isinstance(now, _Missing):
         shown = [ABSENT if isinstance(side, _Missing) else printable(side) for side in (was, now)]
-        found.append(Change(name, *shown))
+        differences.append(Change(name, *shown))
         return
     if encode(was) == encode(now):
         return
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in [*now, *(key for key in was if key not in now)]:
-            _compare(f"{name}.{key}", was.get(key, _MISSING), now.get(key, _MISSING), found)
+            _compare(f"{name}.{key}", was.get(key, _MISSING), now.get(key, _MISSING), differences)
         return
     if (
         isinstance(was, Sequence)
@@ -163,11 +163,11 @@ def _compare(name: str, was: Value | _Missing, now: Value | _Missing, found: lis
         and len(was) == len(now)
     ):
         for position, (old, new) in enumerate(zip(was, now, strict=True)):
-            _compare(f"{name}[{position}]", old, new, found)
+            _compare(f"{name}[{position}]", old, new, differences)
         return
     shown = [printable(was), printable(now)]
     if shown[0] == shown[1]:  # 1 and True, or "1" and 1: show the types, too
         shown = [f"{text} ({type(side).__name__})" for text, side in zip(shown, (was, now), strict=True)]
     if shown[0] == shown[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
         shown = [json.dumps(to_json(side)) for side in (was, now)]
-    found.append(Change(name, *shown))
+    differences.append(Change(name, *shown))

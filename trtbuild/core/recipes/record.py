@@ -54,9 +54,10 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes, wanted: Recipe | None = None) -> Record:
-        """The record in a document. Raises ValueError if `data` is not a record, or its key is not that of its recipe.
+        """The record in a document. Raises ValueError if `data` is not a record, or if its key is not the key of its
+        recipe.
 
-        If the text of its recipe is equal to that of `wanted`, it is not parsed, and the record has `wanted` itself.
+        If the text of the recipe is equal to the text of `wanted`, the recipe is not parsed, and the record has `wanted`.
         """
         try:
             document = json.loads(data)

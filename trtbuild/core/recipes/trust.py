@@ -5,14 +5,14 @@ keys configured, a record counts only if one of these keys has signed it, for a 
 
 Rules
 1. A signature covers `statement`: the key of the record, the SHA-256 of its document (which has the recipe and the digests
-   of all outputs), the domain, the signer, and the other fields of the signature. So it is not valid under another key, for
-   another target, or in another domain.
-2. A machine with neither a trusted key nor a signing key trusts all records and checks no signatures. A machine that signs
-   always checks signatures; otherwise it could sign results that follow from untrusted records.
+   of all outputs), the domain, the signer, and the other fields of the signature. So the signature is not valid under
+   another key, for another target, or in another domain.
+2. A machine without trusted keys and without a signing key trusts all records and does not check signatures. A machine
+   that signs always checks signatures. Otherwise it could sign results that follow from untrusted records.
 3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
-4. The entry of a record is under its key. If the writer finds an entry there that it does not trust, it leaves that entry
-   in place, because others may trust it, and writes its own entry under `domain_key`. A reader that does not trust the
-   entry under the key looks there. So an attacker cannot prevent sharing by writing an entry first.
+4. The entry of a record is under its key. If the writer does not trust an entry that is already there, it leaves that entry
+   in place, because others may trust it. The writer then writes its own entry under `domain_key`. A reader that does not
+   trust the entry under the key looks there. So an attacker cannot prevent sharing by writing an entry first.
 5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
    `LOCAL`. Such a signature counts only on this machine, and is never sent to others (`for_others`).
 """
@@ -122,7 +122,7 @@ class Trust(Protocol):
     def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
         """The signatures in `signatures` that may be sent to others (rule 5).
 
-        If signatures are checked and the result is empty, the record is not sent, either."""
+        If signatures are checked and the result is empty, the record is not sent."""
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-#: The metadata of a field: its name in JSON, if that differs from the field's name, and whether it may be left out.
+#: Keys of a field's metadata: its name in JSON, if that differs from the field's name, and whether it may be left out.
 MEMBER, OPTIONAL = "member", "optional"
 
 
 def optional(member: str | None = None) -> Any:
     """A field with default None, which is left out if it is None (rule 4).
 
-    `member` is its name in JSON, if that is not a valid Python name."""
+    `member` is the field's name in JSON, if that name is not valid in Python."""
     return dataclasses.field(default=None, metadata={OPTIONAL: True, MEMBER: member})
 
 
@@ -75,17 +75,17 @@ def _decoded(kind: Any, data: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         if data is None and type(None) in arguments:
             return None
-        kinds = [one for one in arguments if one is not type(None)]
-        for one in kinds[:-1]:  # the first type that fits
+        kinds = [argument for argument in arguments if argument is not type(None)]
+        for candidate in kinds[:-1]:  # the first type that fits
             with contextlib.suppress(TypeError, ValueError, KeyError):
-                return _decoded(one, data)
+                return _decoded(candidate, data)
         return _decoded(kinds[-1], data)
     if origin is tuple:
         if not isinstance(data, list | tuple):
             raise TypeError(f"expected a list, not {data!r}")
         if arguments[-1] is Ellipsis:
             return tuple(_decoded(arguments[0], part) for part in data)
-        return tuple(_decoded(one, part) for one, part in zip(arguments, data, strict=True))
+        return tuple(_decoded(argument, part) for argument, part in zip(arguments, data, strict=True))
     if origin is Sequence:
         if not isinstance(data, list | tuple):
             raise TypeError(f"a list is needed, not {data!r}")

@@ -9,8 +9,8 @@ Rules
 3. Floats are encoded by their IEEE-754 binary64 bits, so -0.0 and 0.0 differ, and NaNs with different bits differ.
 4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter. Lists keep their
    order.
-5. Other types are refused, also subclasses such as enums and NumPy's scalars, because their value is only a part of their
-   meaning. There is no fallback to ``repr``, ``str`` or pickle.
+5. Other types are refused. Subclasses such as enums and NumPy's scalars are refused, too, because their value is only a
+   part of their meaning. There is no fallback to ``repr``, ``str`` or pickle.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _text(value: str) -> bytes:
     return b"S" + _length(len(body)) + body
 
 
-#: Names of parts and digests occur many times: in the stored recipe, and in the wanted one.
+#: Names of parts and digests occur many times: in the stored recipe, and in the wanted recipe.
 _short_text = lru_cache(maxsize=1 << 16)(_text)
 
 
@@ -113,7 +113,7 @@ def digest(domain: str, value: Value) -> str:
 
 
 def to_json(value: Value) -> object:
-    """The JSON form of `value`, which `from_json` converts back into an equal value: floats as bits, bytes as hex.
+    """The JSON form of `value`, with floats as bits and bytes as hex. `from_json` converts it back into an equal value.
 
     Mappings are in the order of their keys, so equal values have equal JSON. Raises TypeError for a type that has no
     encoding.

@@ -1,9 +1,9 @@
 """Size expressions: the size of an axis as a function of the model's symbols.
 
-An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]`` (a size that depends on data, and is known only
-when the model runs), or a list of an operator and its operands. The operators are ``add mul floordiv mod max min pow
-ceildiv``, all over integers, with the meaning of sympy's integer functions (floor division and Python's modulo).
-Expressions are plain JSON, so records can contain them.
+An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]``, or a list of an operator and its operands.
+``["data", k]`` is a size that depends on data, and is known only when the model runs. The operators are ``add mul floordiv
+mod max min pow ceildiv``, all over integers, with the meaning of sympy's integer functions (floor division and Python's
+modulo). Expressions are plain JSON, so records can contain them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Interval = tuple[int, int]
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     """The size if symbol k has the value `symbols[k]`.
 
-    Raises ValueError if the size depends on data, for a division by zero, for a negative exponent, and if `pow` gives a
-    number of more than 64 bits."""
+    Raises ValueError if the size depends on data, for a division by zero, for a negative exponent, and for a power that
+    is too large: an exponent of more than 63, or a base of more than 64 bits."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression
@@ -36,7 +36,7 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     if operator == "data":
         raise ValueError("the size depends on data")
     values = [evaluate(_operand(operand), symbols) for operand in operands]
-    return _point(str(operator), values)
+    return _apply(str(operator), values)
 
 
 def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
@@ -136,7 +136,7 @@ def depends_on_data(expression: Expression) -> bool:
     if isinstance(expression, int):
         return False
     operator, *operands = expression
-    return operator == "data" or (operator != "sym" and any(depends_on_data(_operand(o)) for o in operands))
+    return operator == "data" or (operator != "sym" and any(depends_on_data(_operand(operand)) for operand in operands))
 
 
 def _index(operand: object) -> int:
@@ -151,7 +151,7 @@ def _operand(operand: str | int | Expression) -> Expression:
     return operand
 
 
-def _point(operator: str, values: Sequence[int]) -> int:
+def _apply(operator: str, values: Sequence[int]) -> int:
     if operator == "add":
         return sum(values)
     if operator == "mul":
@@ -184,8 +184,8 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
         return choose(low for low, _ in bounds), choose(high for _, high in bounds)
     if operator == "mul":
         low, high = bounds[0]
-        for other in bounds[1:]:
-            corners = [a * b for a in (low, high) for b in other]
+        for factor in bounds[1:]:
+            corners = [a * b for a in (low, high) for b in factor]
             low, high = min(corners), max(corners)
         return low, high
     left, right = bounds
@@ -205,12 +205,12 @@ def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
     if low < 0 < high:
         largest = max(abs(left[0]), abs(left[1]))
         return -largest, largest
-    corners = [_point(operator, (a, b)) for a in left for b in (low, high)]
+    corners = [_apply(operator, (a, b)) for a in left for b in (low, high)]
     return min(corners), max(corners)
 
 
 def _power(left: Interval, right: Interval) -> Interval:
-    low, high = (min(max(0, exponent), _EXPONENT) for exponent in right)  # larger ones only for 0, 1 and -1
+    low, high = (min(max(0, exponent), _EXPONENT) for exponent in right)  # only 0, 1 and -1 have larger exponents
     if left[0] < 0:
         largest = max(1, abs(left[0]), abs(left[1])) ** high
         return -largest, largest

@@ -2,7 +2,7 @@
 
 Rules
 1. Each dataclass is one definition. It has the name of the class, and the docstring as its description. Other members are
-   allowed, because a later version may add some.
+   allowed, because a later version may add members.
 2. A field that was defined with `codec.optional` may be left out, and is never null. All other fields are required.
 """
 
@@ -34,11 +34,11 @@ def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [schema_of(one, definitions) for one in arguments]}
+        return {"anyOf": [schema_of(argument, definitions) for argument in arguments]}
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": schema_of(arguments[1], definitions)}
     if origin is tuple and arguments[-1] is not Ellipsis:
-        parts = [schema_of(one, definitions) for one in arguments]
+        parts = [schema_of(argument, definitions) for argument in arguments]
         return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return {"type": "array", "items": schema_of(arguments[0], definitions)}
@@ -66,4 +66,4 @@ def _type_if_present(field: dataclasses.Field[Any], hints: Mapping[str, Any]) ->
     kind = hints[field.name]
     if OPTIONAL not in field.metadata:
         return kind
-    return typing.Union[tuple(one for one in typing.get_args(kind) if one is not type(None))]  # noqa: UP007
+    return typing.Union[tuple(argument for argument in typing.get_args(kind) if argument is not type(None))]  # noqa: UP007

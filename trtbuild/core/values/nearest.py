@@ -13,16 +13,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     import difflib  # only needed for messages
 
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
-    return by_folded[found[0]] if found else None
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[matches[0]] if matches else None
 
 
-def suggestion(name: str, known: Iterable[str], what: str) -> str:
-    """A hint such as ``did you mean 'ada'? the targets are: ada, hopper``. `what` is a plural noun such as ``targets``."""
+def suggestion(name: str, known: Iterable[str], noun: str) -> str:
+    """A hint such as ``did you mean 'ada'? the targets are: ada, hopper``. `noun` is a plural such as ``targets``."""
     names = list(known)
     if not names:
-        return f"there are no {what}"
+        return f"there are no {noun}"
     like = nearest(name, names)
     listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-    allowed = f"the {what} are: {listed}"
+    allowed = f"the {noun} are: {listed}"
     return f"did you mean {like!r}? {allowed}" if like is not None else allowed

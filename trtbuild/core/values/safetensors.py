@@ -17,7 +17,7 @@ from trtbuild.core.values.element_types import BY_SAFETENSORS
 
 #: The size of the field in front of the header.
 LENGTH_BYTES = 8
-#: The format's own limit.
+#: The limit that the format sets.
 _LARGEST_HEADER_BYTES = 100_000_000
 
 
@@ -48,17 +48,17 @@ def entries(header: bytes, size_bytes: int) -> list[Entry]:
         raise ValueError(f"its header is not JSON: {error}") from None
     if not isinstance(tensors, dict):
         raise ValueError("its header is not an object")
-    found = [_entry(name, fields) for name, fields in tensors.items() if name != "__metadata__"]
-    found.sort(key=lambda entry: (entry.first, entry.last))
+    result = [_entry(name, fields) for name, fields in tensors.items() if name != "__metadata__"]
+    result.sort(key=lambda entry: (entry.first, entry.last))
     end = 0
-    for entry in found:
+    for entry in result:
         if entry.first != end:
             raise ValueError(f"tensor {entry.name!r} begins at byte {entry.first} of the data, not at {end}")
         end = entry.last
     wanted = LENGTH_BYTES + len(header) + end
     if wanted != size_bytes:
         raise ValueError(f"its tensors need {wanted} bytes, and it has {size_bytes}: it was cut off or added to")
-    return found
+    return result
 
 
 def tensors(data: bytes) -> Iterator[tuple[Entry, bytes]]:

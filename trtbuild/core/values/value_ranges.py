@@ -1,7 +1,7 @@
 """The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-Random inputs are drawn from it: for the trace's example and its comparison with eager, and for `verify`, `run` and `bench`.
-Engines do not depend on it.
+Random inputs are drawn from this range: for the trace's example and its comparison with eager, and for `verify`, `run` and
+`bench`. Engines do not depend on the range.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_index_error(message: str) -> bool:
 
 
 class Misfit(NamedTuple):
-    """Why two numbers are not a range of values, and what to write."""
+    """The reason why two numbers are not a valid range of values, and a hint."""
 
     text: str
     hint: str
@@ -49,7 +49,7 @@ def value_range(dtype: str, low: Any, high: Any) -> ValueRange | Misfit:
     if dtype not in LIMITS:
         return Misfit(f"a {dtype} input has no range of values", "leave `range` out")
     least, most = LIMITS[dtype]
-    whole = isinstance(least, int)
+    is_integer_type = isinstance(least, int)
     for value in (low, high):
         if isinstance(value, bool) or not isinstance(value, int | float):
             return Misfit(f"{value!r} in a range of values is not a number", "write the smallest and the largest value")
@@ -57,11 +57,11 @@ def value_range(dtype: str, low: Any, high: Any) -> ValueRange | Misfit:
             return Misfit(
                 f"a range of values ends at {value}", f"write numbers; the values of {dtype} are from {least} to {most}"
             )
-        if whole and isinstance(value, float):
+        if is_integer_type and isinstance(value, float):
             near = f"write {int(value)}" if value.is_integer() else "write whole numbers"
             return Misfit(f"the values of {dtype} are whole numbers, not {value}", near)
         if not least <= value <= most:
             return Misfit(f"{value} is not a value of {dtype}", f"the values of {dtype} are from {least} to {most}")
     if low > high:
         return Misfit(f"the range of values [{low}, {high}] has its largest value first", f"write [{high}, {low}]")
-    return (low, high) if whole else (float(low), float(high))
+    return (low, high) if is_integer_type else (float(low), float(high))

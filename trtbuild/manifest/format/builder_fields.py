@@ -13,14 +13,14 @@ from trtbuild.manifest.format import kinds
 def builder_fields() -> dict[str, Any]:
     """The arguments of `pydantic.create_model`: for each field its type, and its default with a description."""
     types, defaults = get_type_hints(BuilderSettings), vars(BuilderSettings())
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         kind = _type(types[name], setting)
         examples: list[Any] | None = (
             [[]] if kind == kinds.TacticSources | None else None
         )  # an empty list and null have different meanings
-        found[name] = (kind, Field(defaults[name], description=setting.description, examples=examples))
-    return found
+        arguments[name] = (kind, Field(defaults[name], description=setting.description, examples=examples))
+    return arguments
 
 
 def _type(annotation: Any, setting: Setting) -> Any:

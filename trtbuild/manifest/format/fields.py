@@ -27,10 +27,13 @@ class Fields(BaseModel):
 
 
 def _with_shorthands(schema: dict[str, Any]) -> None:
-    """Allow the list of places alone in the schema of a dim."""
-    whole = dict(schema)
+    """Add the shorthand to the schema of a dim: the places of the dim alone."""
+    mapping = dict(schema)
     schema.clear()
-    schema["anyOf"] = [{key: part for key, part in whole["properties"]["at"].items() if key != "description"}, whole]
+    schema["anyOf"] = [
+        {key: part for key, part in mapping["properties"]["at"].items() if key != "description"},
+        mapping,
+    ]
 
 
 class TargetFields(Fields):
@@ -66,20 +69,20 @@ class ShapeFields(Fields):
 
     @model_validator(mode="after")
     def _exactly_one_form(self) -> ShapeFields:
-        given = self.model_fields_set
-        ranged = [name for name in ("min", "opt", "max") if name in given]
-        missing = [name for name in ("min", "opt", "max") if name not in given]
-        if "shape" in given and ranged:
+        written = self.model_fields_set
+        ranged = [name for name in ("min", "opt", "max") if name in written]
+        missing = [name for name in ("min", "opt", "max") if name not in written]
+        if "shape" in written and ranged:
             raise refused(
                 f"`shape` and `{ranged[0]}` cannot be used together", "write shape alone, or min, opt and max"
             )
-        if "shape" not in given and missing:
+        if "shape" not in written and missing:
             names = " and ".join(f"`{name}`" for name in missing)
             raise refused(
                 f"{names} {'is' if len(missing) == 1 else 'are'} missing",
                 "write min, opt and max, or shape alone for a static shape",
             )
-        if any(getattr(self, name) is None for name in given):
+        if any(getattr(self, name) is None for name in written):
             raise refused("a shape is a list of sizes, not null", "write [] for a scalar")
         return self
 

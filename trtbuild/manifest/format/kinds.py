@@ -115,7 +115,7 @@ Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 Size = Annotated[int, Field(ge=0, le=INT32_MAX), Allowed("a whole number ≥ 0")]
 Shape = Annotated[list[Size], Field(max_length=8), Allowed("a list of at most 8 sizes")]
 
-#: The architectures that at least one recent TensorRT supports. The toolchain itself reports which ones it can build for.
+#: The architectures that at least one recent TensorRT supports. Each toolchain reports the SMs that it can build for.
 KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
@@ -167,10 +167,10 @@ def _bytes(value: Any) -> Any:
     fraction = match[2] or ""
     # Integer arithmetic, because 0.1 has no exact float, and equal sizes must become equal numbers.
     scaled = int(match[1] + fraction) * _UNITS[match[3]]
-    whole, rest = divmod(scaled, 10 ** len(fraction))
-    if rest:
+    size, remainder = divmod(scaled, 10 ** len(fraction))
+    if remainder:
         raise refused(f"{value!r} is not a whole number of bytes", f"write {_BYTES_ALLOWED}")
-    return whole
+    return size
 
 
 Bytes = Annotated[

@@ -11,17 +11,17 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def manifest_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a manifest. Every call returns a new object."""
-    made = _tidied(ManifestFields.model_json_schema(ref_template="#/$defs/{model}"))
-    definitions = {_renamed(name): part for name, part in made.pop("$defs").items()}
-    # null is a value of a builder setting. In other models it is pydantic's default of a missing field.
+    schema = _tidied(ManifestFields.model_json_schema(ref_template="#/$defs/{model}"))
+    definitions = {_renamed(name): part for name, part in schema.pop("$defs").items()}
+    # For a builder setting, null is a value. In other models, null is pydantic's default of a missing field.
     for name, part in definitions.items():
         for field in part.get("properties", {}).values():
             if name != _renamed(BuilderFields.__name__) and field.get("default", 0) in (None, []):
                 del field["default"]
-    for field in made["properties"].values():
+    for field in schema["properties"].values():
         if field.get("default", 0) is None:
             del field["default"]
-    return {"$schema": DIALECT, "title": "trtbuild manifest", **made, "$defs": definitions}
+    return {"$schema": DIALECT, "title": "trtbuild manifest", **schema, "$defs": definitions}
 
 
 def _renamed(name: str) -> str:
@@ -29,22 +29,22 @@ def _renamed(name: str) -> str:
 
 
 def _tidied(part: Any, is_names: bool = False) -> Any:
-    """A part of the schema without generated titles, with shorter names, and with one form of mappings to entries.
+    """A part of the schema without generated titles, with shorter names, and without `patternProperties`.
 
-    `is_names` is True when the keys of `part` are names of properties or definitions, and not keywords of JSON Schema.
+    `is_names` is True if the keys of `part` are names of properties or definitions, and not keywords of JSON Schema.
     """
     if isinstance(part, list):
         return [_tidied(entry) for entry in part]
     if not isinstance(part, dict):
         return part
-    tidy = {key: _tidied(value, key in ("properties", "$defs") and not is_names) for key, value in part.items()}
+    tidied = {key: _tidied(value, key in ("properties", "$defs") and not is_names) for key, value in part.items()}
     if is_names:
-        return tidy
-    tidy.pop("title", None)
-    if "$ref" in tidy:
-        tidy["$ref"] = _renamed(tidy["$ref"])
-    if len(patterns := tidy.pop("patternProperties", {})) == 1:
-        # Editors complete nothing inside patternProperties, and a name that does not match would be accepted.
-        (pattern, value), names = next(iter(patterns.items())), tidy.get("propertyNames", {})
-        tidy |= {"additionalProperties": value, "propertyNames": {"pattern": pattern, **names}}
-    return tidy
+        return tidied
+    tidied.pop("title", None)
+    if "$ref" in tidied:
+        tidied["$ref"] = _renamed(tidied["$ref"])
+    if len(patterns := tidied.pop("patternProperties", {})) == 1:
+        # Inside patternProperties, editors do not complete names, and a name that does not match would be accepted.
+        (pattern, value), names = next(iter(patterns.items())), tidied.get("propertyNames", {})
+        tidied |= {"additionalProperties": value, "propertyNames": {"pattern": pattern, **names}}
+    return tidied

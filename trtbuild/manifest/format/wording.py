@@ -75,10 +75,10 @@ class Expected(NamedTuple):
 
 def _flat(metadata: Sequence[Any]) -> list[Any]:
     """The constraints inside each `FieldInfo`, which is the metadata of `Annotated[int, Field(ge=1)]`."""
-    found: list[Any] = []
+    constraints: list[Any] = []
     for entry in metadata:
-        found += list(getattr(entry, "metadata", ())) or [entry]
-    return found
+        constraints += list(getattr(entry, "metadata", ())) or [entry]
+    return constraints
 
 
 def allowed(expected: Expected) -> str:
@@ -107,7 +107,9 @@ def allowed(expected: Expected) -> str:
 
 
 def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> Any | None:
-    """`node` as a value of `kind`, or None, with its problems added. `name` is the node's name, and `key` its place."""
+    """`node` as a value of `kind`, or None if it is invalid; its problems are then added.
+
+    `name` is the node's name, and `key` is the place of this name."""
     value, _ = check_fields(kind, name, node, key, problems)
     return value
 
@@ -115,7 +117,7 @@ def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> 
 def check_fields(
     kind: Any, label: str, node: Node, key: Origin, problems: Problems
 ) -> tuple[Any | None, frozenset[str]]:
-    """As `check`, but returns a model without its invalid fields, and the names of these fields.
+    """Like `check`, but return a model without its invalid fields, and the names of these fields.
 
     The caller can then check the rules for the other fields, so that all problems are found at once.
     """
@@ -123,26 +125,26 @@ def check_fields(
     try:
         return adapter.validate_python(node.data), frozenset()
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=True)
-    misspelt = _misspelt(kind, found)
-    for details in found:
+        errors = error.errors(include_url=False, include_context=True)
+    misspelt = _misspelt(kind, errors)
+    for details in errors:
         if details["type"] == "missing" and details["loc"] in misspelt:
             continue
         _add(typing.cast("dict[str, Any]", details), kind, label, node, key, problems)
-    invalid = {str(details["loc"][0]) for details in found if details["loc"]}
+    invalid = {str(details["loc"][0]) for details in errors if details["loc"]}
     if not (isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(node.data, dict)):
         return None, frozenset(invalid)
-    data, invalid = _without_invalid(node.data, [details["loc"] for details in found])
+    data, invalid = _without_invalid(node.data, [details["loc"] for details in errors])
     try:
         return adapter.validate_python(data), frozenset(invalid)
     except ValidationError:
         return None, frozenset(invalid)  # a required field is missing, and that has a problem already
 
 
-def _misspelt(kind: Any, found: Sequence[Any]) -> set[tuple[str | int, ...]]:
+def _misspelt(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:
     """The places of the known fields that are nearest to a field with an unknown name."""
     places = set()
-    for details in found:
+    for details in errors:
         parent: Expected | None = Expected(kind)
         for step in details["loc"][:-1]:
             parent = parent.inside(step) if parent else None
@@ -152,14 +154,15 @@ def _misspelt(kind: Any, found: Sequence[Any]) -> set[tuple[str | int, ...]]:
     return places
 
 
-def _without_invalid(data: dict[str, Any], wrong: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
+def _without_invalid(data: dict[str, Any], places: Sequence[tuple[str | int, ...]]) -> tuple[dict[str, Any], set[str]]:
     """`data` without its invalid parts, and the names of the fields that were removed.
 
-    For an invalid dim, only this dim is removed. An invalid input stays, without fields, because profiles and dims name it.
+    For an invalid dim, only this dim is removed. An invalid input remains, without fields, because profiles and dims name
+    it.
     """
     remaining = dict(data)
     invalid = set()
-    for loc in wrong:
+    for loc in places:
         name = str(loc[0]) if loc else ""
         if name == "dims" and len(loc) > 1:
             remaining[name] = {dim: value for dim, value in remaining[name].items() if dim != loc[1]}
@@ -170,7 +173,7 @@ def _without_invalid(data: dict[str, Any], wrong: Sequence[tuple[str | int, ...]
     return {name: value for name, value in remaining.items() if name not in invalid}, invalid
 
 
-#: Adapters by the `id` of the kind, because kinds with metadata have no hash. The kind is kept, so that its id stays valid.
+#: Adapters by the `id` of the kind, because kinds with metadata have no hash. The kind is stored, so its id stays valid.
 _adapters: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
@@ -181,9 +184,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
-    error, context, given = details["type"], details.get("ctx", {}), details.get("input")
+    error, context, value = details["type"], details.get("ctx", {}), details.get("input")
     loc: tuple[str | int, ...] = details["loc"]
-    # With this `loc`, pydantic reports an invalid key of a mapping. (Or an unknown field has this name.)
+    # With this `loc`, pydantic reports an invalid key of a mapping, or an unknown field with the name `[key]`.
     about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
     if about_key:
         loc = loc[:-1]
@@ -191,7 +194,7 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
     expected: Expected | None = Expected(kind)
     parent = Expected(kind)
     for step in loc:
-        # Shorthands are expanded before the check, so that `loc` may have steps that are not in the text.
+        # Shorthands are expanded before the check, so `loc` may have steps that are not in the text.
         if isinstance(step, str) and step in node.items:
             at_key, node = node.keys[step], node.items[step]
             origin = node.origin
@@ -202,9 +205,9 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
             parent, expected = expected, expected.inside(step)
     name = loc[-1] if loc else None
     if error == "trtbuild":
-        # For a whole mapping (a missing part), the place of its key is clearer than that of its first field.
-        whole = about_key or isinstance(given, dict | BaseModel) or node.items
-        problems.add(at_key if whole else origin, context["text"], context["hint"])
+        # For a whole mapping (a missing part), the place of its key is clearer than the place of its first field.
+        is_mapping = about_key or isinstance(value, dict | BaseModel) or node.items
+        problems.add(at_key if is_mapping else origin, context["text"], context["hint"])
     elif error == "extra_forbidden":
         known = list(parent.bare.model_fields)
         problems.add(at_key, f"unknown field {name!r}", suggestion(str(name), known, "fields here"))
@@ -219,44 +222,44 @@ def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin
         if error == "less_than_equal" and "≥" in words:  # `allowed` does not name this large bound
             words = f"at most {context['le']}"
         last = next((step for step in reversed(loc) if isinstance(step, str)), label)
-        what = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
-        problems.add(origin, f"{what} must be {words}, not {kind_of(given)}", _hint(error, given, expected, last))
+        subject = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
+        problems.add(origin, f"{subject} must be {words}, not {kind_of(value)}", _hint(error, value, expected, last))
 
 
-def _hint(error: str, given: Any, expected: Expected | None, last: str) -> str | None:
+def _hint(error: str, value: Any, expected: Expected | None, last: str) -> str | None:
     kind = expected.bare if expected else None
-    if kind is bool and (word := _BOOLEAN_WORDS.get(str(given).casefold())):
+    if kind is bool and (word := _BOOLEAN_WORDS.get(str(value).casefold())):
         return f"write {word}"
     if error == "literal_error":
         choices = [str(choice) for choice in typing.get_args(kind)]
-        like = SYNONYMS.get(str(given).casefold()) or nearest(str(given), choices)
-        return f"did you mean {like!r}?" if like in choices and like != str(given) else None
+        like = SYNONYMS.get(str(value).casefold()) or nearest(str(value), choices)
+        return f"did you mean {like!r}?" if like in choices and like != str(value) else None
     if kind is int:
-        return _number_hint(given, last)
-    if kind is str and isinstance(given, bool | int | float):
+        return _number_hint(value, last)
+    if kind is str and isinstance(value, bool | int | float):
         return "put it in quotes"
-    if kind is SourceFields and isinstance(given, str):
-        return f'write {{python: "{given}"}}'
-    if kind is InputFields and isinstance(given, str):
-        return f"write {last}: {{dtype: {given}}}"
-    if typing.get_origin(kind) is list and not isinstance(given, dict | list) and given is not None:
-        numbers = re.findall(r"[0-9]+", str(given)) if _is_shape(expected) else []
-        return f"write [{', '.join(numbers) or given}]"
-    if typing.get_origin(kind) is dict and isinstance(given, list) and all(isinstance(name, str) for name in given):
-        return f"write {{{', '.join(f'{name}: …' for name in given[:4])}}}"
-    if isinstance(given, str) and _WORD.fullmatch(given) and last in _COMPLETIONS:
-        return _COMPLETIONS[last].format(given)
-    if isinstance(given, str) and "\\" in given:
-        return f"write {given.replace(chr(92), '/')}"
+    if kind is SourceFields and isinstance(value, str):
+        return f'write {{python: "{value}"}}'
+    if kind is InputFields and isinstance(value, str):
+        return f"write {last}: {{dtype: {value}}}"
+    if typing.get_origin(kind) is list and not isinstance(value, dict | list) and value is not None:
+        numbers = re.findall(r"[0-9]+", str(value)) if _is_shape(expected) else []
+        return f"write [{', '.join(numbers) or value}]"
+    if typing.get_origin(kind) is dict and isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return f"write {{{', '.join(f'{name}: …' for name in value[:4])}}}"
+    if isinstance(value, str) and _WORD.fullmatch(value) and last in _COMPLETIONS:
+        return _COMPLETIONS[last].format(value)
+    if isinstance(value, str) and "\\" in value:
+        return f"write {value.replace(chr(92), '/')}"
     return None
 
 
-def _number_hint(given: Any, last: str) -> str | None:
-    if isinstance(given, str) and given.replace("_", "").lstrip("+-").isdecimal():
-        return f"write {given.replace('_', '').lstrip('+')}, without quotes or underscores"
-    if isinstance(given, float) and given.is_integer():
-        return f"write {int(given)}"
-    if given == -1 and last in ("min", "opt", "max", "shape"):
+def _number_hint(value: Any, last: str) -> str | None:
+    if isinstance(value, str) and value.replace("_", "").lstrip("+-").isdecimal():
+        return f"write {value.replace('_', '').lstrip('+')}, without quotes or underscores"
+    if isinstance(value, float) and value.is_integer():
+        return f"write {int(value)}"
+    if value == -1 and last in ("min", "opt", "max", "shape"):
         return "a dynamic axis is a range: write its smallest size in min and its largest in max"
     return None
 

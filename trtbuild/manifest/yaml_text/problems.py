@@ -10,24 +10,24 @@ class Problems:
     """The problems found so far. Equal problems count once, because several models may share an invalid profile."""
 
     def __init__(self) -> None:
-        self._found: dict[Problem, None] = {}
-        self._settled: set[Origin] = set()
+        self._problems: dict[Problem, None] = {}
+        self._closed_places: set[Origin] = set()
 
     def add(self, origin: Origin, text: str, hint: str | None = None, *, alone: bool = False) -> None:
         """Add a problem. If it is `alone`, later problems at the same place are dropped: they only follow from it."""
-        if origin in self._settled:
+        if origin in self._closed_places:
             return
         if alone:
-            self._settled.add(origin)
-        self._found[Problem(origin.file, origin.line, origin.column, text, hint)] = None
+            self._closed_places.add(origin)
+        self._problems[Problem(origin.file, origin.line, origin.column, text, hint)] = None
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._problems)
 
     def raise_if_any(self) -> None:
         """Raise ManifestErrors if a problem was added."""
-        if self._found:
-            raise ManifestErrors(list(self._found))
+        if self._problems:
+            raise ManifestErrors(list(self._problems))
 
 
 def place(origin: Origin) -> str:

@@ -6,7 +6,7 @@ Rules
    ``1_000`` are text. An integer with a leading zero is rejected: YAML 1.1 reads it in base 8 and 1.2 in base 10.
 3. A quoted or block scalar is text.
 4. Half of a UTF-16 surrogate pair (``"\\ud800"``) is rejected, because it cannot be encoded in a file or a path.
-5. NaN is rejected: it is not equal to itself, so that a step with a NaN would never be up to date. A float that
+5. NaN is rejected: NaN is not equal to itself, so a step with a NaN would never be up to date. A float that
    overflows to infinity is rejected, too. Infinity (``.inf``) is a value.
 6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are accepted if the text fits. Other tags are
    errors.
@@ -55,7 +55,7 @@ def plain_value(text: str) -> Scalar:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
-    # Most scalars are names, which the first character shows without a regular expression.
+    # Most scalars are names. The first character shows that, which is faster than a regular expression.
     if text[0] not in "+-.0123456789":
         return text
     if _INT.match(text):

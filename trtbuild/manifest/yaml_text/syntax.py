@@ -19,7 +19,7 @@ from trtbuild.manifest.yaml_text.problems import Problems
 
 @dataclass(frozen=True)
 class _Wording:
-    """The message for errors whose `problem` and `context` match. `at` selects the place of one of the two.
+    """The message for errors whose `problem` and `context` match. `at` selects the place of `problem` or of `context`.
 
     ``{0}`` is the first group of `problem`. ``{line}`` is the line of the context, where the mapping, list or text began.
     """
@@ -31,14 +31,14 @@ class _Wording:
     at: Literal["problem", "context"] = "problem"
 
 
-_ALIKE = "indent it by as many spaces as the lines that it belongs to"
+_INDENT_HINT = "indent it by as many spaces as the lines that it belongs to"
 _WORDINGS: Sequence[_Wording] = (
     _Wording(r".*'\\t'.*", "", "a tab: YAML is indented with spaces", "replace the tab by spaces"),
     _Wording(
         "mapping values are not allowed.*",
         "",
         "a `:` that cannot stand here",
-        f"put text that holds `: ` in quotes; if this is a `key: value`, {_ALIKE}",
+        f"put text that holds `: ` in quotes; if this is a `key: value`, {_INDENT_HINT}",
     ),
     _Wording(
         r"expected ',' or '([}\]])', but got '<(stream end|document start|block end)>'",
@@ -66,7 +66,7 @@ _WORDINGS: Sequence[_Wording] = (
         "expected <block end>, but found .*",
         ".*block (mapping|collection)",
         "this line is indented in another way than the lines from line {line} on",
-        _ALIKE,
+        _INDENT_HINT,
     ),
     _Wording(
         "could not find expected ':'",
@@ -106,40 +106,41 @@ _MISSING_SPACE = re.compile(r"\s*([\w.-]+):([^\s/:].*)")
 
 
 def add_syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> None:
-    """Add the syntax error of `text`. `error` is the error of the faster parser, whose message is worse."""
+    """Add the syntax error of `text`. `error` is the error of the faster parser, which has worse messages."""
     error = _python_parser_error(text) or error
     if _add_missing_space(text, error, file, problems):
         return
     message, context = error.problem or "it cannot be parsed", error.context or ""
-    began = error.context_mark
-    for words in _WORDINGS:
-        match = re.fullmatch(words.problem, message, re.DOTALL)
-        if match is None or (words.context and not re.fullmatch(words.context, context)):
+    start = error.context_mark
+    for wording in _WORDINGS:
+        match = re.fullmatch(wording.problem, message, re.DOTALL)
+        if match is None or (wording.context and not re.fullmatch(wording.context, context)):
             continue
-        mark = began if words.at == "context" and began else error.problem_mark
-        worded = words.text.format(*match.groups(), line=began.line + 1 if began else 1)
-        problems.add(_origin(file, mark), f"not YAML: {worded}", words.hint and words.hint.format(*match.groups()))
+        mark = start if wording.at == "context" and start else error.problem_mark
+        description = wording.text.format(*match.groups(), line=start.line + 1 if start else 1)
+        hint = wording.hint and wording.hint.format(*match.groups())
+        problems.add(_origin(file, mark), f"not YAML: {description}", hint)
         return
-    mark = error.problem_mark or began
-    if context and began and began.line != (mark.line if mark else -1):
-        message += f" ({context}, from line {began.line + 1})"
+    mark = error.problem_mark or start
+    if context and start and start.line != (mark.line if mark else -1):
+        message += f" ({context}, from line {start.line + 1})"
     problems.add(_origin(file, mark), f"not YAML: {message}")
 
 
 def _add_missing_space(text: str, error: yaml.MarkedYAMLError, file: str, problems: Problems) -> bool:
     """Add a problem for ``version:1``, and return whether there is one.
 
-    YAML reads it as text that continues up to the first `:` of the next line.
+    YAML reads ``version:1`` as text that continues up to the first `:` of the next line.
     """
     mark = error.problem_mark
     if mark is None or mark.line == 0 or not (error.problem or "").startswith("mapping values are not allowed"):
         return False
     before = text.splitlines()[mark.line - 1]
-    glued = _MISSING_SPACE.fullmatch(before)
-    if glued:
-        at = Origin(file, mark.line, before.index(":") + 1)
-        problems.add(at, "not YAML: a key needs a space behind its `:`", f"write `{glued[1]}: {glued[2]}`")
-    return glued is not None
+    match = _MISSING_SPACE.fullmatch(before)
+    if match:
+        colon = Origin(file, mark.line, before.index(":") + 1)
+        problems.add(colon, "not YAML: a key needs a space behind its `:`", f"write `{match[1]}: {match[2]}`")
+    return match is not None
 
 
 def _python_parser_error(text: str) -> yaml.MarkedYAMLError | None:

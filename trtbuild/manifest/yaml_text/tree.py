@@ -46,7 +46,7 @@ _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,20
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value with its place. `data` is the plain value of the whole subtree; `size` counts its nodes."""
+    """A value with its place. `data` is the plain value of the whole subtree. `size` is the number of its nodes."""
 
     file: str
     line: int
@@ -114,20 +114,22 @@ def _decode(content: bytes, file: str, problems: Problems) -> str | None:
     except UnicodeDecodeError as error:
         before = content[: error.start].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
         problems.add(
-            _at(file, before, len(before)), f"not UTF-8: byte 0x{content[error.start]:02x}", "save the file as UTF-8"
+            _origin_at(file, before, len(before)),
+            f"not UTF-8: byte 0x{content[error.start]:02x}",
+            "save the file as UTF-8",
         )
         return None
-    if bad := _UNPRINTABLE.search(text):
+    if match := _UNPRINTABLE.search(text):
         problems.add(
-            _at(file, text, bad.start()),
-            f"a control character (U+{ord(bad[0]):04X})",
+            _origin_at(file, text, match.start()),
+            f"a control character (U+{ord(match[0]):04X})",
             "remove it, or write it as an escape in double quotes",
         )
         return None
     return text
 
 
-def _at(file: str, text: str, index: int) -> Origin:
+def _origin_at(file: str, text: str, index: int) -> Origin:
     start = text.rfind("\n", 0, index) + 1
     return Origin(file, text.count("\n", 0, index) + 1, index - start + 1)
 
@@ -169,7 +171,7 @@ class _Builder:
             self._problems.add(node.origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
             raise _ParsingStopped
         if event.anchor is not None:
-            self._anchors[event.anchor] = None  # until its end: an alias before that is a cycle
+            self._anchors[event.anchor] = None  # until the end of the node: an alias before its end is a cycle
         if isinstance(event, ScalarEvent):
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])
@@ -206,7 +208,7 @@ class _Builder:
                 self._origin(event), f"unknown tag {shown_tag(event.tag)}", "write the value without a tag"
             )
 
-    def _grow(self, node: Node, child: Node) -> None:
+    def _add_size(self, node: Node, child: Node) -> None:
         node.size += child.size
         if node.size > MAX_NODES:
             self._problems.add(
@@ -220,7 +222,7 @@ class _Builder:
         while not isinstance(event := self._loader.get_event(), SequenceEndEvent):
             child = self._node(event, depth + 1)
             node.elements.append(child)
-            self._grow(node, child)
+            self._add_size(node, child)
         node.data = [child.data for child in node.elements]
 
     def _fill_mapping(self, node: Node, depth: int) -> None:
@@ -228,8 +230,8 @@ class _Builder:
             key = self._node(event, depth + 1)
             merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.implicit[0]
             child = self._node(self._loader.get_event(), depth + 1)
-            self._grow(node, key)
-            self._grow(node, child)
+            self._add_size(node, key)
+            self._add_size(node, child)
             if merge:
                 self._problems.add(
                     key.origin, "merge keys (<<) are not supported", "repeat the fields, or put them in `defaults`"

@@ -1,4 +1,4 @@
-"""Ranges of dynamic axes, and a check whether a module works in them."""
+"""Ranges of dynamic axes, and a check whether a module works for all of their sizes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]
 
     Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
     """
-    at = max(1, size // unit)
+    count = max(1, size // unit)
     low, mid, high = rng.choice(
         [
             (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),
-            (1, at, at), (1, at, at + 1), (at, at, at + 1), (at, at, at + 4), (1, at, 2 * at), (2, at, at + 3),
-            (at - 1, at, at), (at - 1, at, at + 1), (1, 1, at), (1, 3, 8), (3, at, at + 2), (at, at + 1, at + 2),
+            (1, count, count), (1, count, count + 1), (count, count, count + 1), (count, count, count + 4), (1, count, 2 * count), (2, count, count + 3),
+            (count - 1, count, count), (count - 1, count, count + 1), (1, 1, count), (1, 3, 8), (3, count, count + 2), (count, count + 1, count + 2),
         ]
     )  # fmt: skip
     low, mid, high = sorted((max(1, low), max(1, mid), max(1, high)))
@@ -48,25 +48,25 @@ def examine(case: Case) -> None:
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
     for point in points(model, shapes):
-        given = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs), {})
-        kept = [value.clone() for value in given]
+        arguments = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs), {})
+        copies = [value.clone() for value in arguments]
         try:
             with torch.no_grad():
-                once = pytree.tree_leaves(case.module(*given))
+                first = pytree.tree_leaves(case.module(*arguments))
                 with filled_memory():
-                    again = pytree.tree_leaves(case.module(*given))
+                    second = pytree.tree_leaves(case.module(*arguments))
         except Exception as error:
             raise Unfit(f"eager fails: {type(error).__name__}: {error}") from error
-        if not _same(kept, given):
-            raise Unfit("inputs are written to: such a model is rejected")
-        if not any(isinstance(value, torch.Tensor) for value in once):
+        if not _same(copies, arguments):
+            raise Unfit("inputs are module_from_text to: such a model is rejected")
+        if not any(isinstance(value, torch.Tensor) for value in first):
             raise Unfit("no tensor is returned")
-        if not _same(once, again):
+        if not _same(first, second):
             raise Unfit("results differ: random numbers, or uninitialized memory")
 
 
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    return len(first) == len(second) and all(
         gap(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )

@@ -17,7 +17,7 @@ from tests.fuzz import __main__ as fuzz
 from tests.fuzz import trying
 from tests.fuzz.children import Child
 from tests.fuzz.generator import case_of
-from tests.fuzz.modules import described, written
+from tests.fuzz.modules import case_text, module_from_text
 from tests.fuzz.pipeline import Case
 from tests.fuzz.trying import Outcome, tried
 from trtbuild.core.partition.partitions import Partitions
@@ -108,13 +108,13 @@ def test_errors(monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str,
         raise error
 
     monkeypatch.setattr(trying, "build", fails)
-    outcome = tried(Case(written([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
+    outcome = tried(Case(module_from_text([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
     assert (outcome.seed, outcome.verdict, outcome.group) == (7, verdict, group)
     assert "return x0 * 2" in outcome.case and "x0: float32[1..2..3]" in outcome.case
 
 
 def test_the_text_of_an_outcome() -> None:
-    case = Case(written([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
+    case = Case(module_from_text([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
     outcome = tried(case, 7)
     assert outcome.verdict == "built"
     text = fuzz.shown(outcome)
@@ -140,8 +140,8 @@ def test_a_finding_is_an_exit_status(
 
 
 def test_a_case_follows_from_its_seed_alone() -> None:
-    code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.described(g.case_of({SEED})))"
+    code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.case_text(g.case_of({SEED})))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     case_of(SEED - 2)  # earlier cases have no effect
-    assert described(case_of(SEED)) == done.stdout.strip() != ""
+    assert case_text(case_of(SEED)) == done.stdout.strip() != ""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.generator import case_of
-from tests.fuzz.modules import described
+from tests.fuzz.modules import case_text
 from tests.fuzz.pipeline import Case, build
 from tests.fuzz.ranges import Unfit
 from trtbuild.errors import InternalError, TrtbuildError
@@ -53,7 +53,7 @@ def attempt(seed: int) -> Outcome:
 
 def tried(case: Case, seed: int = -1) -> Outcome:
     """Build a case and compare it with PyTorch."""
-    text = described(case)
+    text = case_text(case)
     try:
         built = build(case)
         seen = differences(case, built)

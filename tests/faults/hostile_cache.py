@@ -19,7 +19,7 @@ Fault = Callable[[Request, "bytes | None"], object]
 
 @dataclass
 class HostileCache:
-    """A server for ``GET``, ``HEAD`` and ``PUT`` below ``/cache/``. `fault` answers those of `method` and `kind` ("": any)."""
+    """A server of ``/cache/`` for GET, HEAD and PUT. `fault` answers requests of `method` and `kind` ("" is any)."""
 
     fault: Fault | None = None
     method: str = ""

@@ -57,7 +57,7 @@ _WHOLE = 4
 
 @dataclass
 class Comparison:
-    """The result of a comparison. `unchecked` names partitions that onnxruntime has no kernel for, with its error messages."""
+    """The result of a comparison. `unchecked` are error messages about partitions without a kernel in onnxruntime."""
 
     differences: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)

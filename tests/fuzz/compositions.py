@@ -157,7 +157,7 @@ class _Writer:
 
 
 def _result(writer: _Writer, rng: random.Random) -> str:
-    """The expression that is returned: the last value, all unused values, some values, a value twice, or a value and an input."""
+    """The returned expression: the last value, all unused values, some values, a value twice, or a value and an input."""
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]
     kind = rng.choices(["last", "ends", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]

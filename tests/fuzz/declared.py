@@ -62,7 +62,8 @@ def result_differences(
         yield f"{part.name} gives {len(values)} values at {where}, declared {len(part.outputs)}"
     for k, (type_, value) in enumerate(zip(part.outputs, values, strict=False)):
         if not _has_type(type_, value, sizes):
-            yield f"{part.name}:{k} is {_dtype_name(value.dtype)}{list(value.shape)} at {where}, declared {_type_text(type_)}"
+            computed = f"{_dtype_name(value.dtype)}{list(value.shape)}"
+            yield f"{part.name}:{k} is {computed} at {where}, declared {_type_text(type_)}"
 
 
 def profile_differences(

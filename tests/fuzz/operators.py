@@ -30,7 +30,7 @@ EXCLUDED: Mapping[str, str] = {
     "new_empty_strided": "uninitialized memory",
     "resize_": "uninitialized memory",
     "resize_as_": "uninitialized memory",
-    "nn.functional.rrelu": "its samples are random; there is a hand-module_from_text test",
+    "nn.functional.rrelu": "its samples are random; there is a hand-written test",
     "to_sparse": "sparse tensors cannot be outputs",
     "sparse.mm": "sparse tensors cannot be inputs",
     "sparse.sampled_addmm": "sparse tensors cannot be inputs",
@@ -130,7 +130,7 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
 
 
 def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
-    """The call as text, or None if an argument cannot be module_from_text as text."""
+    """The call as text, or None if an argument cannot be written as text."""
     tensors: list[torch.Tensor] = []
     try:
         arguments = [_argument(value, tensors) for value in (sample.input, *sample.args)]
@@ -148,7 +148,7 @@ def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
 
 
 def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
-    """The text of one argument. Its tensors are added to `tensors`. Raises Unfit if it cannot be module_from_text as text."""
+    """The text of one argument. Its tensors are added to `tensors`. Raises Unfit if it cannot be written as text."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise Unfit("sparse")

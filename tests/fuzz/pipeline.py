@@ -190,7 +190,7 @@ class _Steps:
         return partitions, programs, onnx
 
     def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
-        """The job as in a build, but with the fastest compilation: the choice of kernels does not change types and shapes."""
+        """The job of an engine, compiled as fast as possible: the choice of kernels does not change types and shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
             self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version

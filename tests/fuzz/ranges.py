@@ -21,12 +21,12 @@ def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]
 
     Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
     """
-    count = max(1, size // unit)
+    at = max(1, size // unit)
     low, mid, high = rng.choice(
         [
             (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),
-            (1, count, count), (1, count, count + 1), (count, count, count + 1), (count, count, count + 4), (1, count, 2 * count), (2, count, count + 3),
-            (count - 1, count, count), (count - 1, count, count + 1), (1, 1, count), (1, 3, 8), (3, count, count + 2), (count, count + 1, count + 2),
+            (1, at, at), (1, at, at + 1), (at, at, at + 1), (at, at, at + 4), (1, at, 2 * at), (2, at, at + 3),
+            (at - 1, at, at), (at - 1, at, at + 1), (1, 1, at), (1, 3, 8), (3, at, at + 2), (at, at + 1, at + 2),
         ]
     )  # fmt: skip
     low, mid, high = sorted((max(1, low), max(1, mid), max(1, high)))
@@ -58,7 +58,7 @@ def examine(case: Case) -> None:
         except Exception as error:
             raise Unfit(f"eager fails: {type(error).__name__}: {error}") from error
         if not _same(copies, arguments):
-            raise Unfit("inputs are module_from_text to: such a model is rejected")
+            raise Unfit("inputs are written to: such a model is rejected")
         if not any(isinstance(value, torch.Tensor) for value in first):
             raise Unfit("no tensor is returned")
         if not _same(first, second):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.fuzz.modules import NAMES, module_from_text
+from tests.fuzz.modules import NAMES, written
 from tests.fuzz.pen import Pen, Unwritable, Value
 from tests.fuzz.pipeline import Axis, Case
 from tests.fuzz.ranges import Unfit, around, examine
@@ -52,7 +52,7 @@ def composition_case(seed: int) -> Case:
         granularity = (rng.choice([*parts, "m*"]),)
     listed = rng.sample(_LISTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
     case = Case(
-        module_from_text(statements, result, len(inputs), parts),
+        written(statements, result, len(inputs), parts),
         inputs,
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [6, 2, 2])[0],

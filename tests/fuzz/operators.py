@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from tests.fuzz.modules import module_from_text
+from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Axis, Case
 from tests.fuzz.ranges import Unfit, around, examine
 from trtbuild.core.model.spec import NamedDim
@@ -195,7 +195,7 @@ def _attempt(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
         listed += [operator] if operator else []
     chosen = [name for name in dict.fromkeys(listed) if rng.random() < 0.35]
     return Case(
-        module_from_text(statements, result, len(inputs), parts, call.names),
+        written(statements, result, len(inputs), parts, call.names),
         [(str(call.tensors[k].dtype).removeprefix("torch."), axes[n]) for n, k in enumerate(inputs)],
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [8, 1, 1])[0],
@@ -220,7 +220,7 @@ def _behind(
     parts: Mapping[str, Any],
 ) -> tuple[str, str]:
     """Apply an operator to one of the results. Returns the returned expression and the operator's name."""
-    module = module_from_text(statements, "y", len(inputs), parts, call.names)
+    module = written(statements, "y", len(inputs), parts, call.names)
     try:
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*[value.clone() for value in inputs]))

@@ -33,8 +33,8 @@ def captured(function: Callable[..., Any], *args: Any) -> tuple[Captured, Sequen
         return run
 
     torch.compile(function, backend=backend)(*args)
-    (call,) = calls
-    return call
+    ((content, arguments),) = calls
+    return content, arguments
 
 
 class Net(torch.nn.Module):

@@ -134,7 +134,7 @@ class PartitionedModel:
 
 
 def run_program(program: Program, weights: Tensors, inputs: Tensors) -> list[torch.Tensor]:
-    """Run a functional program, without ``exported.module()``. That method solves the expression of each input dimension
+    """Run a functional program, without ``exported.module()``. The latter solves the expression of each input dimension
     for its symbol. It rejects ``(s - 1) // 2 + 1``, which is the size of many tensors between two partitions."""
     constants = program.constants
     rest = iter([*weights, *inputs])

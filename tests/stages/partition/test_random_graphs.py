@@ -182,7 +182,7 @@ def test_partitions_of_random_graphs_equal_the_whole_graph(
 
 
 def test_a_tensor_used_only_for_its_size_is_not_computed(seed_program: Program, model_of: Any) -> None:
-    """There must be no engine without outputs, and no engine whose results are not used."""
+    """Every engine must have outputs, and its results must be used."""
     maker = GraphMaker(seed_program, 0)
     x, y = maker.inputs
     long = maker.call(aten.tanh.default, maker.call(aten.cat.default, [x, y], 1))

@@ -81,7 +81,7 @@ def test_equal_layers_share_one_conversion(example: Find, built_examples: BuiltE
 
 @pytest.mark.parametrize("name", example_names())
 def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, example: Find) -> None:
-    """For all symbols within a profile, each size expression is inside its range (rule 6)."""
+    """For all symbols within a profile, each size expression is inside its range."""
     found = example(name)
     choose = random.Random(name)
     for profile in found.model.profiles:

@@ -1,4 +1,4 @@
-"""Rule 14: a compiled program has the sizes of the traced program."""
+"""A compiled program has the sizes of the traced program."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("case", [decoder, tokens])
-def test_rule_14_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case], precision: str) -> None:
+def test_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case], precision: str) -> None:
     built_case = case(precision=precision)
     comparison = differences(built_case, build(built_case))
     assert not comparison.differences, comparison.differences
@@ -104,7 +104,7 @@ def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("case", "precision"), [(decoder, "float16"), (tokens, "float32")])
-def test_rule_14_the_guard_detects_a_lost_size(
+def test_the_guard_detects_a_lost_size(
     case: Callable[..., Case], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fixed_symbols(monkeypatch)
@@ -112,7 +112,7 @@ def test_rule_14_the_guard_detects_a_lost_size(
         build(case(precision=precision))
 
 
-def test_rule_14_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the guard there is no error, but the results for one row are wrong."""
     without_fixed_symbols(monkeypatch)
     without_guard(monkeypatch)
@@ -141,7 +141,7 @@ def rows(body: str) -> Case:
     return Case(written([], body, 1), [("float32", [(2, 3, 8), 4])])
 
 
-def test_rule_14_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def freeze(program: Program) -> None:
         for node in program.graph.nodes:
             if "reshape" in str(node.target):
@@ -151,7 +151,7 @@ def test_rule_14_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pyt
         build_with_pass(rows("x0.reshape(x0.shape[0], 2, 2) * 2"), monkeypatch, freeze)
 
 
-def test_rule_14_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     def cast(program: Program) -> None:
         (output,) = program.output_nodes
         output.meta["val"] = output.meta["val"].to(torch.float16)
@@ -167,14 +167,14 @@ def exported(body: str, axis: tuple[int, int, int] = (1, 3, 8)) -> Program:
     return build(case).traced
 
 
-def test_rule_14_detects_another_range_of_a_symbol() -> None:
+def test_detects_another_range_of_a_symbol() -> None:
     program, another = exported("x0 * 2"), exported("x0 * 2", (1, 3, 9))
     refuse_changes(program, signature(program), "lower")
     with pytest.raises(InconsistentShapes, match="symbols of the model's inputs"):
         refuse_changes(program, signature(another), "lower")
 
 
-def test_rule_14_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     data = exported("x0 * 2").to_bytes()
     from_bytes = Program.from_bytes
 

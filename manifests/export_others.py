@@ -1,6 +1,6 @@
 """Export manifests/programs/digits.onnx (with a file of its weights) and manifests/programs/words.ts.
 
-They are examples of models that were exported without trtbuild. Run it with python.
+They are examples of models that were exported without trtbuild. Run this file with python.
 """
 
 import io
@@ -63,11 +63,11 @@ def main() -> None:
     torch.jit.save(torch.jit.script(Words().eval()), script)
     with (
         zipfile.ZipFile(script) as script_file,
-        zipfile.ZipFile(PROGRAMS / "words.ts", "w", zipfile.ZIP_STORED) as kept,
+        zipfile.ZipFile(PROGRAMS / "words.ts", "w", zipfile.ZIP_STORED) as stripped,
     ):
         for entry in script_file.infolist():
             if not entry.filename.endswith(".debug_pkl"):  # it contains paths of this machine
-                kept.writestr(entry, script_file.read(entry))
+                stripped.writestr(entry, script_file.read(entry))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ def define(network, trt, classes: int) -> None:  # type: ignore[no-untyped-def]
             scale = norm.weight.detach() / (norm.running_var + norm.eps).sqrt()
             weight = weight * scale[:, None, None, None]
             bias = (bias - norm.running_mean) * scale + norm.bias.detach()
-        made = network.add_convolution_nd(x, layer.out_channels, layer.kernel_size, weight.numpy(), bias.numpy())
-        made.stride_nd, made.padding_nd, made.name = layer.stride, layer.padding, name
-        return made.get_output(0)
+        added = network.add_convolution_nd(x, layer.out_channels, layer.kernel_size, weight.numpy(), bias.numpy())
+        added.stride_nd, added.padding_nd, added.name = layer.stride, layer.padding, name
+        return added.get_output(0)
 
     def block(x, layers, name):  # type: ignore[no-untyped-def]
         x = convolution(x, layers[0], layers[1], name)
@@ -29,8 +29,8 @@ def define(network, trt, classes: int) -> None:  # type: ignore[no-untyped-def]
     coarse = block(fine, model.deep, "deep")
     up = network.add_resize(convolution(coarse, model.lateral, name="lateral"))
     up.resize_mode, up.scales = trt.InterpolationMode.NEAREST, [1, 1, 2, 2]
-    both = network.add_elementwise(fine, up.get_output(0), trt.ElementWiseOperation.SUM).get_output(0)
-    for name, x, head in zip(("fine", "coarse"), (both, coarse), model.heads, strict=True):
+    combined = network.add_elementwise(fine, up.get_output(0), trt.ElementWiseOperation.SUM).get_output(0)
+    for name, x, head in zip(("fine", "coarse"), (combined, coarse), model.heads, strict=True):
         out = convolution(x, head, name=f"heads.{name}")
         out.name = name
         network.mark_output(out)

@@ -1,4 +1,4 @@
-"""A project that is signed after its first builds, and the messages about a remote that does not answer."""
+"""A project whose first builds are unsigned and whose later builds are signed; messages about a remote that is down."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_users_who_trust_the_key_find_builds_after_the_first_signed_one(unsigned
 
 
 def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, and not listening
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # reserves the port without listening
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         down = {"TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "TRTBUILD_REMOTES": f"team=rw:{url}"}
         document = unsigned("build", "--frozen", environment=down, expect=3)
         assert f"team: {url}: nobody listens there" in document["warnings"]

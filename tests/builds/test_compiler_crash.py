@@ -1,4 +1,4 @@
-"""A compiler that crashes is one failed step: the rest is built, the cache verifies, the next build is right."""
+"""If the compiler crashes, one step fails. The rest is built, the cache stays valid, and the next build is right."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, descendants, kill
 from tests.projects import copy_project, edit
 
-#: Changes of `two_models`: it takes long enough to compile the models that the test finds the compiler at work.
+#: Changes of `two_models`: with wide layers, compiling takes so long that the test can find the running compiler.
 WIDE = (("[1, 8]", "[1, 256]"), ("[4, 8]", "[4, 256]"), ("[8, 8]", "[8, 256]"))
 MLP = "torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)"
 
 
 def compiling(below: int) -> int | None:
-    """An engine worker below a process that has loaded the compiler."""
+    """The id of an engine worker below process `below` that has loaded TensorRT, or None."""
     for pid in descendants(below):
         try:
             if b"trtbuild.driver.workers.worker\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and (
@@ -48,7 +48,7 @@ def test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step(command_line: Co
         assert time.monotonic() < deadline, "no compiler was ever seen"
         assert build.poll() is None, build.communicate()[1]
         time.sleep(0.003)
-    kill([worker], signal.SIGSTOP)  # it has a job in hand, for nothing starts one without
+    kill([worker], signal.SIGSTOP)  # the worker has a job: workers are started for jobs only
     kill([worker], signal.SIGSEGV)
     kill([worker], signal.SIGCONT)
     out, err = build.communicate(timeout=240)
@@ -60,16 +60,16 @@ def test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step(command_line: Co
     (entry,) = failed
     assert entry["error"]["type"] == "WorkerDied"
     assert "was ended by SIGSEGV" in entry["error"]["text"]
-    other = "second" if entry["model"] == "first" else "first"
-    assert step(document, f"{other}/package")["verdict"] == "run"
-    assert (command_line.project / "dist" / other / "index.json").exists()
+    other_model = "second" if entry["model"] == "first" else "first"
+    assert step(document, f"{other_model}/package")["verdict"] == "run"
+    assert (command_line.project / "dist" / other_model / "index.json").exists()
     assert command_line("cache", "verify")["damage"] == []
 
-    again = command_line("build")
-    assert {entry["id"] for entry in again["steps"] if entry["verdict"] == "run"} == {
+    rebuilt = command_line("build")
+    assert {entry["id"] for entry in rebuilt["steps"] if entry["verdict"] == "run"} == {
         entry["id"],
         f"{entry['model']}/package",
     }
     reference = CommandLine(command_line.project, tmp_path / "another cache")("build", "--force")
-    plans = [step(found, entry["id"])["outputs"]["plan"] for found in (again, reference)]
+    plans = [step(result, entry["id"])["outputs"]["plan"] for result in (rebuilt, reference)]
     assert plans[0] == plans[1]

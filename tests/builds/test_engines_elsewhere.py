@@ -1,6 +1,6 @@
 """Builds on two machines: the steps before the engine on one, the engines on another. Each machine lacks some packages.
 
-TensorRT-RTX is the toolchain of `ada`. The toolchain of `hopper` is not installed."""
+TensorRT-RTX is the toolchain of `ada`. The toolchain of `hopper` is not installed on these machines."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Machine(CommandLine):
 
 def python_without(folder: Path, *names: str) -> str:
     """Create a virtual environment without the packages whose names begin with one of `names`. Returns its interpreter."""
-    here = Path(sysconfig.get_paths()["purelib"])
+    packages = Path(sysconfig.get_paths()["purelib"])
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     site.mkdir(parents=True)
     (folder / "bin").mkdir()
     (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-    for entry in here.iterdir():
+    for entry in packages.iterdir():
         if not entry.name.lower().startswith(names) and entry.name != "__pycache__":
             (site / entry.name).symlink_to(entry)
     (site / "trtbuild-here.pth").write_text(f"{Path(__file__).parents[2]}\n")
@@ -56,8 +56,8 @@ def python_without(folder: Path, *names: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """The project, built until convert."""
+def until_convert(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """The command line of a project whose steps up to convert were built."""
     base = tmp_path_factory.mktemp("elsewhere")
     hopper = '  hopper: {sm: 90, toolchain: tensorrt, version: "8.6.0"}'
     targets = ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"), ("targets: [ada]", "targets: [hopper, ada]")
@@ -72,43 +72,45 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 @pytest.fixture(scope="module")
-def gpu_worker(here: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def gpu_worker(until_convert: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """A machine with a toolchain, without torch, and with copies of the project and of the cache."""
     base = tmp_path_factory.mktemp("worker")
     python = python_without(base / "python", *TORCH_SIDE)
-    shutil.copytree(here.project, base / "project", ignore=shutil.ignore_patterns(".trtbuild"))
-    shutil.copytree(here.cache, base / "cache")
+    shutil.copytree(until_convert.project, base / "project", ignore=shutil.ignore_patterns(".trtbuild"))
+    shutil.copytree(until_convert.cache, base / "cache")
     for name in ("torch", "onnx", "onnxscript", "transformers"):
-        done = subprocess.run([python, "-c", f"import {name}"], capture_output=True, text=True, check=False)
-        assert "ModuleNotFoundError" in done.stderr, name
+        imported = subprocess.run([python, "-c", f"import {name}"], capture_output=True, text=True, check=False)
+        assert "ModuleNotFoundError" in imported.stderr, name
     return Machine(base / "project", base / "cache", python=python)
 
 
-def test_a_second_build_until_a_stage_is_all_hits(here: CommandLine) -> None:
-    again = here("build", "--until", "convert")
-    assert ran(again) == {} and again["ok"]
-    assert here("build", "--until", "trace", "--frozen")["ok"]
+def test_a_second_build_until_a_stage_is_all_hits(until_convert: CommandLine) -> None:
+    second_build = until_convert("build", "--until", "convert")
+    assert ran(second_build) == {} and second_build["ok"]
+    assert until_convert("build", "--until", "trace", "--frozen")["ok"]
 
 
-def test_a_plan_lists_targets_that_cannot_be_built_here(here: CommandLine) -> None:
-    found = here("plan", "--target", "hopper", expect=2)
-    assert "tensorrt, which is not installed" in found["errors"][0]["text"]
-    assert here("plan", "--target", "hopper", "--until", "convert")["errors"] == []
-    assert here("build", "--target", "hopper", expect=2)["steps"] == []
+def test_a_plan_lists_targets_that_cannot_be_built_here(until_convert: CommandLine) -> None:
+    plan = until_convert("plan", "--target", "hopper", expect=2)
+    assert "tensorrt, which is not installed" in plan["errors"][0]["text"]
+    assert until_convert("plan", "--target", "hopper", "--until", "convert")["errors"] == []
+    assert until_convert("build", "--target", "hopper", expect=2)["steps"] == []
 
 
-def test_settings_that_no_release_supports_are_errors_before_any_work(here: CommandLine, tmp_path: Path) -> None:
+def test_settings_that_no_release_supports_are_errors_before_any_work(
+    until_convert: CommandLine, tmp_path: Path
+) -> None:
     project = tmp_path / "project"
-    shutil.copytree(here.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
+    shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
     trtbuild = CommandLine(project, tmp_path / "cache")
     manifest = (project / "trtbuild.yaml").read_text()
-    for line, says in (
+    for line, message in (
         ("precision: bfloat16", "does not compute in bfloat16"),
         ("builder: {strip_plan: true}", "no builder.strip_plan"),
     ):
         (project / "trtbuild.yaml").write_text(f"{manifest}    {line}\n")
         document = trtbuild("build", "--until", "convert", "--target", "hopper", expect=2)
-        assert says in document["errors"][0]["text"] and document["errors"][0]["line"] == 4
+        assert message in document["errors"][0]["text"] and document["errors"][0]["line"] == 4
 
 
 def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(gpu_worker: Machine) -> None:
@@ -118,13 +120,15 @@ def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(gpu_wor
     assert (gpu_worker.project / "dist" / "net" / "index.json").is_file()
 
 
-def test_partitions_of_a_stand_in_are_found_where_no_parser_is_installed(here: CommandLine, tmp_path: Path) -> None:
+def test_partitions_of_a_stand_in_are_found_where_no_parser_is_installed(
+    until_convert: CommandLine, tmp_path: Path
+) -> None:
     python = python_without(tmp_path / "python", *TORCH_SIDE, "tensorrt")
     project = tmp_path / "project"
-    shutil.copytree(here.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
-    worker = Machine(project, here.cache, python=python)
-    found = worker("plan", "--target", "hopper", expect=2)
-    assert {entry["id"]: entry["verdict"] for entry in found["steps"]} == {
+    shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
+    worker = Machine(project, until_convert.cache, python=python)
+    plan = worker("plan", "--target", "hopper", expect=2)
+    assert {entry["id"]: entry["verdict"] for entry in plan["steps"]} == {
         "net/trace": "hit",
         "net/lower": "hit",
         "net/partition": "hit",
@@ -132,28 +136,28 @@ def test_partitions_of_a_stand_in_are_found_where_no_parser_is_installed(here: C
         "net/engine/model@hopper": "run",
         "net/package": "run",
     }
-    assert "the parser of tensorrt-rtx" in step(found, "net/partition")["reason"]["text"]
+    assert "the parser of tensorrt-rtx" in step(plan, "net/partition")["reason"]["text"]
     assert (
-        step(found, "net/partition")["key"]
-        == step(here("plan", "--target", "hopper", expect=2), "net/partition")["key"]
+        step(plan, "net/partition")["key"]
+        == step(until_convert("plan", "--target", "hopper", expect=2), "net/partition")["key"]
     )
 
 
-def test_a_missing_parser_is_an_error_before_any_work(here: CommandLine, tmp_path: Path) -> None:
-    worker = Machine(here.project, tmp_path / "cache", python=python_without(tmp_path / "python", "tensorrt"))
+def test_a_missing_parser_is_an_error_before_any_work(until_convert: CommandLine, tmp_path: Path) -> None:
+    worker = Machine(until_convert.project, tmp_path / "cache", python=python_without(tmp_path / "python", "tensorrt"))
     document = worker("build", "--until", "convert", "--target", "hopper", expect=2)
     assert "no parser is available" in document["errors"][0]["text"]
     assert document["errors"][0]["hint"] == "pip install 'trtbuild[rtx]'"
 
 
-def test_an_exported_bundle_is_enough_where_no_parser_is_installed(here: CommandLine, tmp_path: Path) -> None:
+def test_an_exported_bundle_is_enough_where_no_parser_is_installed(until_convert: CommandLine, tmp_path: Path) -> None:
     bundle = ("cache", "export", str(tmp_path / "bundle"), "--target", "hopper")
-    here(*bundle, expect=1)  # there is no engine yet, and a message says so
-    here(*bundle, "--until", "convert")
+    until_convert(*bundle, expect=1)  # fails because there is no engine yet
+    until_convert(*bundle, "--until", "convert")
     python = python_without(tmp_path / "python", *TORCH_SIDE, "tensorrt")
     project = tmp_path / "project"
-    shutil.copytree(here.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
+    shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
     worker = Machine(project, tmp_path / "cache", python=python)
     worker("cache", "import", str(tmp_path / "bundle"))
-    found = worker("plan", "--target", "hopper", expect=2)
-    assert step(found, "net/convert/model")["verdict"] == "hit"
+    plan = worker("plan", "--target", "hopper", expect=2)
+    assert step(plan, "net/convert/model")["verdict"] == "hit"

@@ -1,7 +1,7 @@
-"""Full disks, read-only directories, a newer format: commands that need no writing work, the others fail with a hint.
+"""Full disks, read-only directories, a newer format: commands that only read succeed, the others fail with a hint.
 
-The kernel makes the faults: with small file systems in memory, and read-only mounts. The tests are skipped where a process
-must not mount file systems.
+The faults are real: small file systems in memory, and read-only mounts. The tests are skipped where a process may not mount
+file systems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import CommandLine, ran
 from tests.projects import WEIGHTS_FILE, copy_project, write_weights
 
-pytestmark = pytest.mark.cold_workers  # a full disk, and what it takes with it, is met by workers as users have them
+pytestmark = pytest.mark.cold_workers  # the workers start as they do for users, because a full disk affects them, too
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def copied(built: Built, command_line: CommandLine) -> CommandLine:
-    """A copy of the project and its cache, with other weights: an engine has to be built, and the outputs differ."""
+    """A copy of the project and its cache, with other weights, so that a build changes the outputs."""
     shutil.copytree(built.project, command_line.project, dirs_exist_ok=True)
     shutil.copytree(built.cache, command_line.cache)
     write_weights(command_line.project / "net.safetensors", WEIGHTS_FILE, seed=1)
@@ -56,7 +56,7 @@ class Mounts:
         self._places: list[Path] = []
 
     def full(self, place: Path, size_kib: int) -> None:
-        """Mount a file system of that size over a directory, with a copy of the directory's files."""
+        """Mount a file system of `size_kib` over `place`, and copy the files of `place` into it."""
         aside = place.with_name(f"{place.name}-aside")
         place.mkdir(exist_ok=True)
         shutil.copytree(place, aside)
@@ -65,7 +65,7 @@ class Mounts:
         shutil.copytree(aside, place, dirs_exist_ok=True)
 
     def grow(self, place: Path) -> None:
-        """Make room."""
+        """Enlarge the file system that is mounted at `place`."""
         self._mount("-o", "remount,size=256m", str(place))
 
     def read_only(self, place: Path) -> None:
@@ -79,18 +79,18 @@ class Mounts:
             subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
 
     def _mount(self, *arguments: str) -> None:
-        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"this machine cannot mount: {done.stderr.strip()}")
+        completed = subprocess.run(["mount", *arguments], capture_output=True, text=True, timeout=60, check=False)
+        if completed.returncode != 0:
+            pytest.skip(f"this machine cannot mount: {completed.stderr.strip()}")
 
 
 @pytest.fixture
 def mounts() -> Iterator[Mounts]:
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount")
-    held = Mounts()
-    yield held
-    held.take_down()
+    mounts_of_test = Mounts()
+    yield mounts_of_test
+    mounts_of_test.take_down()
 
 
 def is_full(place: Path) -> bool:
@@ -106,14 +106,14 @@ def is_full(place: Path) -> bool:
 
 
 def used_kib(folder: Path) -> int:
-    """The size of a tree in a tmpfs, which uses whole pages."""
+    """The size of `folder` in a tmpfs, where each file and folder takes whole pages."""
     return sum(-(-path.stat().st_size // 4096) * 4 if path.is_file() else 4 for path in folder.rglob("*"))
 
 
-def failed(done: subprocess.CompletedProcess[str], code: int) -> Any:
-    """The one error of a build that ended with `code`."""
-    assert done.returncode == code, done.stdout + done.stderr
-    document = json.loads(done.stdout)
+def only_error(completed: subprocess.CompletedProcess[str], code: int) -> Any:
+    """The only error of a build. Fails unless the build ended with `code`."""
+    assert completed.returncode == code, completed.stdout + completed.stderr
+    document = json.loads(completed.stdout)
     assert document["ok"] is False
     (error,) = document["errors"]
     assert "Traceback" not in error["text"], error["text"]
@@ -123,7 +123,7 @@ def failed(done: subprocess.CompletedProcess[str], code: int) -> Any:
 @pytest.mark.parametrize("room_kib", [8, 300, 1500])
 def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
     mounts.full(copied.cache, used_kib(copied.cache) + room_kib)
-    error = failed(copied.run("build", "--json"), 1)
+    error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"
     assert "cannot be used: No space left on device" in error["text"]
     assert error["file"] == str(copied.cache)
@@ -138,7 +138,7 @@ def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> N
     before = (copied.project / "dist" / "net" / "index.json").read_bytes()
     mounts.full(copied.project / "dist", used_kib(copied.project / "dist") + 16)
     assert is_full(copied.project / "dist")
-    error = failed(copied.run("build", "--json"), 1)
+    error = only_error(copied.run("build", "--json"), 1)
     assert "the outputs of model 'net' cannot be written" in error["text"]
     assert "No space left on device" in error["text"]
     assert error["hint"] == "free some space; then build again: the built engines are in the cache"
@@ -149,7 +149,7 @@ def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> N
     assert (copied.project / "dist" / "net" / "index.json").read_bytes() != before
 
 
-def test_a_full_disk_under_the_projects_state_fails_nothing(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_build_succeeds_with_a_full_disk_under_the_projects_state(copied: CommandLine, mounts: Mounts) -> None:
     state = copied.project / ".trtbuild"
     shutil.rmtree(state)
     mounts.full(state, 4)
@@ -158,7 +158,7 @@ def test_a_full_disk_under_the_projects_state_fails_nothing(copied: CommandLine,
     assert ran(copied("build")) == {}
 
 
-def test_a_read_only_project_state_fails_nothing(copied: CommandLine, mounts: Mounts) -> None:
+def test_a_build_succeeds_with_a_read_only_project_state(copied: CommandLine, mounts: Mounts) -> None:
     mounts.read_only(copied.project / ".trtbuild")
     assert ran(copied("build")) == {"engine": 1, "package": 1}
     assert ran(copied("build")) == {}
@@ -176,7 +176,7 @@ def test_a_read_only_cache_can_be_read(copied: CommandLine, mounts: Mounts) -> N
 
 def test_a_build_with_a_read_only_cache_names_the_variable_for_another_one(copied: CommandLine, mounts: Mounts) -> None:
     mounts.read_only(copied.cache)
-    error = failed(copied.run("build", "--json"), 1)
+    error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"
     assert "cannot be used: Read-only file system" in error["text"]
     assert error["file"] == str(copied.cache)
@@ -185,7 +185,7 @@ def test_a_build_with_a_read_only_cache_names_the_variable_for_another_one(copie
 
 def test_a_read_only_output_directory_is_a_named_error(copied: CommandLine, mounts: Mounts) -> None:
     mounts.read_only(copied.project / "dist")
-    error = failed(copied.run("build", "--json"), 1)
+    error = only_error(copied.run("build", "--json"), 1)
     assert "the outputs of model 'net' cannot be written (dist/net/" in error["text"]
     assert "choose other `outputs`" in error["hint"]
 
@@ -195,16 +195,16 @@ def test_a_cache_of_a_newer_format_is_not_touched(copied: CommandLine, command: 
     (copied.cache / "format").chmod(0o644)
     (copied.cache / "format").write_text("trtbuild.store/2\n")
     before = sorted(path for path in copied.cache.rglob("*"))
-    error = failed(copied.run(command, "--json"), 1)
+    error = only_error(copied.run(command, "--json"), 1)
     assert error["type"] == "StoreUnavailable"
     assert "has the format 'trtbuild.store/2'; this trtbuild knows trtbuild.store/1" in error["text"]
     assert error["hint"] == "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
     assert sorted(path for path in copied.cache.rglob("*")) == before
 
 
-def test_a_file_in_the_place_of_the_outputs_is_named(copied: CommandLine) -> None:
+def test_the_error_names_a_file_where_the_output_directory_should_be(copied: CommandLine) -> None:
     shutil.rmtree(copied.project / "dist" / "net")
     (copied.project / "dist" / "net").write_text("a file")
-    error = failed(copied.run("build", "--json"), 1)
+    error = only_error(copied.run("build", "--json"), 1)
     assert "the outputs of model 'net' cannot be written" in error["text"]
     assert "remove it" in error["hint"]

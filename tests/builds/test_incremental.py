@@ -1,7 +1,7 @@
-"""The steps that a change runs: one project, built many times by the real command line with the real compiler.
+"""Which steps run after a change: one project, built many times by the real command line with the real compiler.
 
-The tests of this file run in order. Each starts with the project of the test before it, makes a change, and compares the
-steps that run.
+The tests of this file run in order. Each starts with the project of the test before it, changes a file, and checks which
+steps run.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import CommandLine, ran, step
 from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 
-#: Put in front of the module path, this makes every import of torch or TensorRT in any process an error.
-NO_TORCH = """\
+#: A sitecustomize module. Where it is on the module path, every import of torch in any process is an error.
+FORBID_TORCH = """\
 import sys
 
 class Refuse:
@@ -89,17 +89,17 @@ def test_why_names_the_part_that_changed_also_afterwards(trtbuild: CommandLine) 
     assert "file:models/net.py" in shown
 
 
-def test_an_imported_file_with_other_mathematics_runs_all_that_it_must(trtbuild: CommandLine) -> None:
+def test_an_imported_file_with_another_operator_runs_all_steps_but_one_conversion(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "models" / "layer.py", "torch.relu", "torch.tanh")
     document = trtbuild("build")
-    # two layers have one structure, the scaled one another
+    # two layers are equal and share a conversion; the scaled layer needs another conversion
     assert ran(document) == {"trace": 1, "lower": 1, "partition": 1, "convert": 2, "engine": 3, "package": 1}
 
 
 def test_the_opt_of_a_profile_runs_the_trace_and_the_engines(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "opt: [4, 8]", "opt: [6, 8]")
     document = trtbuild("build")
-    # the example that a model is traced with is opt, and it is cut off right there
+    # the example inputs of a trace have the opt sizes; the traced program stays the same, so lower does not run
     assert ran(document) == {"trace": 1, "engine": 3, "package": 1}
     changed = step(document, "net/engine/layers.0@ada")["reason"]["changed"]
     assert [(c["part"], c["was"], c["now"]) for c in changed] == [("profiles.0.i0.opt[0]", "4", "6")]
@@ -113,7 +113,7 @@ def test_a_builder_setting_runs_the_engines(trtbuild: CommandLine) -> None:
     assert [(c["part"], c["was"], c["now"]) for c in changed] == [("settings.optimization_level", "3", "2")]
 
 
-def test_a_new_target_runs_its_own_engines(trtbuild: CommandLine) -> None:
+def test_a_new_target_runs_only_engines_for_this_target(trtbuild: CommandLine) -> None:
     for old, new in ADA_AND_AMPERE:
         edit(trtbuild.project / "trtbuild.yaml", old, new)
     document = trtbuild("build")
@@ -137,14 +137,14 @@ def test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine(trtbui
 def test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_target(
     trtbuild: CommandLine, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_TORCH)
+    (tmp_path / "sitecustomize.py").write_text(FORBID_TORCH)
     blocked = {"PYTHONPATH": str(tmp_path)}
     write_weights(trtbuild.project / "net.safetensors", BLOCKS, changed="layers.2.linear.weight")
     document = trtbuild("build", "--target", "ada", environment=blocked)
     assert ran(document) == {"engine": 1, "package": 1}
     assert [c["part"] for c in step(document, "net/engine/layers.2@ada")["reason"]["changed"]] == ["weights.w0.sha256"]
     assert ran(trtbuild("build", environment=blocked)) == {"engine": 1, "package": 1}
-    # the block is real
+    # an import of torch does fail in this environment
     (trtbuild.project / "models" / "layer.py").write_text((trtbuild.project / "models" / "layer.py").read_text() + "\n")
     failed = trtbuild("build", environment=blocked, expect=1)
     assert "must not be imported here" in failed["errors"][0]["text"]
@@ -155,22 +155,22 @@ def test_outputs_that_were_deleted_come_back_without_running_anything(trtbuild: 
     plan = trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.0.plan"
     content = plan.read_bytes()
     plan.unlink()
-    kept = (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns
+    time_before = (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns
     assert ran(trtbuild("build")) == {}
     assert plan.read_bytes() == content
-    assert (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns == kept
+    assert (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns == time_before
 
 
-def test_frozen_succeeds_when_nothing_is_to_do_and_exits_3_otherwise(trtbuild: CommandLine) -> None:
+def test_frozen_succeeds_if_no_step_has_to_run_and_exits_3_otherwise(trtbuild: CommandLine) -> None:
     assert ran(trtbuild("build", "--frozen")) == {}
     edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 2", "optimization_level: 1")
-    done = trtbuild.run("build", "--frozen")
-    assert done.returncode == 3
-    assert "net/engine/layers.0@ada" in done.stderr
+    completed = trtbuild.run("build", "--frozen")
+    assert completed.returncode == 3
+    assert "net/engine/layers.0@ada" in completed.stderr
     edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 1", "optimization_level: 2")
 
 
-def test_going_back_is_all_hits(trtbuild: CommandLine) -> None:
+def test_undoing_an_edit_is_all_hits(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "models" / "net.py", "(1.0, 2.0, 1.0)", "(1.0, 1.0, 1.0)")
     first = ran(trtbuild("build"))
     assert "trace" in first
@@ -181,11 +181,11 @@ def test_going_back_is_all_hits(trtbuild: CommandLine) -> None:
 def test_a_copy_elsewhere_hits_the_same_cache(trtbuild: CommandLine, tmp_path: Path) -> None:
     import shutil
 
-    other = tmp_path / "another place"
-    shutil.copytree(trtbuild.project, other, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
-    elsewhere = CommandLine(other, trtbuild.cache, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "USER": "somebody"})
-    assert ran(elsewhere("build")) == {}
-    assert (other / "dist" / "net" / "index.json").read_bytes() == (
+    copy = tmp_path / "another place"
+    shutil.copytree(trtbuild.project, copy, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
+    colleague = CommandLine(copy, trtbuild.cache, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "USER": "somebody"})
+    assert ran(colleague("build")) == {}
+    assert (copy / "dist" / "net" / "index.json").read_bytes() == (
         trtbuild.project / "dist" / "net" / "index.json"
     ).read_bytes()
 

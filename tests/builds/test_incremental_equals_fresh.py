@@ -1,7 +1,8 @@
-"""After any series of edits a project has the same outputs as a build from scratch: every byte of ``dist/``.
+"""After any series of edits, every byte of ``dist/`` is equal to that of a build from scratch.
 
-TensorRT-RTX compiles reproducibly, so a copy of the project with an empty cache is the reference. The tests are one story
-and run in order; several edits lie between two comparisons, for a build from scratch takes seconds.
+TensorRT-RTX compiles reproducibly, so a copy of the project with an empty cache is the reference. The tests run in
+order, each with the project of the test before it. A build from scratch takes seconds, so each test makes several edits
+before its comparison.
 """
 
 from __future__ import annotations
@@ -99,15 +100,15 @@ def dist(project: Path) -> Mapping[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def assert_as_fresh(trtbuild: CommandLine, base: Path) -> None:
+def assert_equals_fresh_build(trtbuild: CommandLine, base: Path) -> None:
     copy = base / "copy"
     shutil.copytree(trtbuild.project, copy, symlinks=True, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
     CommandLine(copy, base / "cache")("build")
-    here, there = dist(trtbuild.project), dist(copy)
-    assert {name for name in here | there if here.get(name) != there.get(name)} == set()
+    outputs, fresh_outputs = dist(trtbuild.project), dist(copy)
+    assert {name for name in outputs | fresh_outputs if outputs.get(name) != fresh_outputs.get(name)} == set()
 
 
-def test_edits_that_trace_nothing(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_edits_after_which_nothing_is_traced(trtbuild: CommandLine, tmp_path: Path) -> None:
     trtbuild("build")
     save_file(weights(seed=1), trtbuild.project / "net.safetensors")
     assert ran(trtbuild("build")) == {"engine": 1, "package": 1}
@@ -116,14 +117,14 @@ def test_edits_that_trace_nothing(trtbuild: CommandLine, tmp_path: Path) -> None
     edit(trtbuild, "dims: {batch:", "dims: {rows:")
     assert ran(trtbuild("build")) == {"package": 1}
     edit(trtbuild, "    builder:", "    partition: {granularity: [first, second]}\n    builder:")
-    # the blocks are one structure; between them is a piece, and behind them
+    # four partitions for each of two targets; the two blocks share one conversion
     assert ran(trtbuild("build")) == {"partition": 1, "convert": 3, "engine": 8, "package": 1}
     edit(trtbuild, "targets: [ada, ampere]", "targets: [ampere]")
     assert ran(trtbuild("build")) == {"package": 1}
-    assert_as_fresh(trtbuild, tmp_path)
+    assert_equals_fresh_build(trtbuild, tmp_path)
 
 
-def test_edits_that_a_trace_must_see(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_edits_after_which_the_model_is_traced(trtbuild: CommandLine, tmp_path: Path) -> None:
     edit(trtbuild, "    partition: {granularity: [first, second]}\n", "")
     edit(trtbuild, "scale: 1}", "scale: true}")
     assert ran(trtbuild("build"))["trace"] == 1
@@ -133,4 +134,4 @@ def test_edits_that_a_trace_must_see(trtbuild: CommandLine, tmp_path: Path) -> N
     link.unlink()
     link.symlink_to("v2")
     assert ran(trtbuild("build")) == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
-    assert_as_fresh(trtbuild, tmp_path)
+    assert_equals_fresh_build(trtbuild, tmp_path)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a build and all its children soon, and leave a valid cache."""
+"""Ctrl-C, SIGTERM and SIGKILL end a build and its children within seconds, and leave a valid cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import copy_project
 from trtbuild.store.local import leases
 
-#: User code that says that it has started, and then never ends: in three ways, the last two of which see no signal.
+#: Three ways in which user code never ends. The last two never handle a signal.
 ENDLESS = {
     "sleeps": "time.sleep(600)",
     "computes": "while True: pass",
@@ -63,7 +63,7 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
     try:
         _, err = build.communicate(timeout=20)
     except subprocess.TimeoutExpired:
-        build.kill()  # and what it runs, with it: a test that fails leaves nothing behind
+        build.kill()  # its children end with it, so a failed test leaves no process behind
         raise
     if sent is signal.SIGKILL:
         assert build.returncode == -signal.SIGKILL
@@ -71,8 +71,8 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
         assert build.returncode == 130
         assert "interrupted" in err
     wait_until_gone(children)
-    held = [path for path in (command_line.cache / "locks").iterdir() if not is_free(path)]
-    assert held == [], "a lock outlived the build"
+    locks_in_use = [path for path in (command_line.cache / "locks").iterdir() if not is_free(path)]
+    assert locks_in_use == [], "a lock outlived the build"
     assert command_line("cache", "verify")["damage"] == []
 
 

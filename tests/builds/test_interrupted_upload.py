@@ -16,7 +16,7 @@ from tests.conftest import CommandLine
 from tests.projects import copy_project
 
 
-class Trickling:
+class UploadsHang:
     """A server without entries. It answers all requests at once, except uploads, which it never answers."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Trickling:
 def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         pytest.skip("children would ignore Ctrl-C, too")
-    server = Trickling()
+    server = UploadsHang()
     copy_project("mlp", command_line.project)
     environment = {
         "TRTBUILD_CACHE_DIR": str(command_line.cache),
@@ -71,9 +71,9 @@ def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> No
             assert build.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         build.send_signal(signal.SIGINT)
-        _, said = build.communicate(timeout=30)
+        _, err = build.communicate(timeout=30)
     finally:
         build.kill()
         server.close()
     assert build.returncode == 130
-    assert "trtbuild cache push sends it" in said
+    assert "trtbuild cache push sends it" in err

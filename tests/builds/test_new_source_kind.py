@@ -1,4 +1,4 @@
-"""The recipe for a source kind in docs/architecture.md: one class and one row, in a copy of trtbuild, build a model."""
+"""Follows the recipe for a new source kind in docs/architecture.md: adds a class and a row to a copy of trtbuild."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LAYERS = [["Linear", 8, 16], ["ReLU"], ["Linear", 16, 4]]
 
 
 @pytest.fixture(scope="module")
-def added(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+def with_new_kind(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     """A project with a source of the new kind, and the command line of the changed trtbuild."""
     root = tmp_path_factory.mktemp("kinds")
     copy, project = root / "copy", root / "project"
@@ -75,38 +75,38 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     return CommandLine(project, root / "cache", {"PYTHONPATH": str(copy)}, cold=True)
 
 
-def test_it_builds(added: CommandLine) -> None:
-    document = added("build")
+def test_a_model_of_the_new_kind_is_built(with_new_kind: CommandLine) -> None:
+    document = with_new_kind("build")
     assert ran(document) == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
-    assert ran(added("build")) == {}
+    assert ran(with_new_kind("build")) == {}
     seed_everything()
     net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
     x = torch.randn(5, 8)
-    with trtbuild.load(added.project / "dist/net", device="cpu") as loaded, torch.no_grad():
+    with trtbuild.load(with_new_kind.project / "dist/net", device="cpu") as loaded, torch.no_grad():
         assert torch.allclose(loaded.module()(x), net(x), rtol=1e-5, atol=1e-5)
 
 
-def test_its_file_is_a_dependency(added: CommandLine) -> None:
-    added("build")
-    (added.project / "net.json").write_text(json.dumps([LAYERS[0], ["Tanh"], LAYERS[2]]))
-    assert ran(added("build"))["trace"] == 1
+def test_the_source_file_is_a_dependency(with_new_kind: CommandLine) -> None:
+    with_new_kind("build")
+    (with_new_kind.project / "net.json").write_text(json.dumps([LAYERS[0], ["Tanh"], LAYERS[2]]))
+    assert ran(with_new_kind("build"))["trace"] == 1
 
 
-def test_its_errors_name_the_manifests_line(added: CommandLine) -> None:
-    (added.project / "net.json").write_text(json.dumps([["Linea", 16, 8]]))
-    error = added("build", expect=1)["errors"][0]
+def test_errors_of_the_new_class_name_the_manifests_line(with_new_kind: CommandLine) -> None:
+    (with_new_kind.project / "net.json").write_text(json.dumps([["Linea", 16, 8]]))
+    error = with_new_kind("build", expect=1)["errors"][0]
     assert (error["file"], error["line"]) == ("trtbuild.yaml", 9)
     assert "torch.nn has no 'Linea'" in error["text"]
 
 
-def test_the_manifest_knows_it(added: CommandLine) -> None:
-    assert "layers" in added("schema")["$defs"]["Source"]["properties"]
-    (added.project / "net.json").unlink()
-    assert "the list of layers 'net.json' cannot be read" in added.run("build").stderr
+def test_the_schema_and_the_messages_contain_the_new_kind(with_new_kind: CommandLine) -> None:
+    assert "layers" in with_new_kind("schema")["$defs"]["Source"]["properties"]
+    (with_new_kind.project / "net.json").unlink()
+    assert "the list of layers 'net.json' cannot be read" in with_new_kind.run("build").stderr
 
 
-def test_without_the_row_there_is_no_such_kind(added: CommandLine) -> None:
-    without = CommandLine(added.project, added.cache, cold=True)
+def test_without_the_row_the_field_is_unknown(with_new_kind: CommandLine) -> None:
+    without = CommandLine(with_new_kind.project, with_new_kind.cache, cold=True)
     assert "unknown field 'layers'" in without.run("build").stderr
 
 

@@ -1,4 +1,4 @@
-"""Builds that accept only signed records, by the real command line on one small model."""
+"""Builds that accept only signed records: the real command line builds one small model."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def verdicts(document: Any) -> set[tuple[str, str]]:
     return {(entry["verdict"], entry["reason"]["code"]) for entry in document["steps"]}
 
 
-def test_every_record_is_signed_also_the_conversions_of_a_partition_step(built: CommandLine) -> None:
+def test_every_record_is_signed_including_the_conversions_of_a_partition_step(built: CommandLine) -> None:
     store, records = LocalStore(built.cache), 0
     for key, _ in store.entries.layout.entries("ac"):
         action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")
         if action.document is not None:
             records += 1
             assert [(each.signer, each.domain) for each in action.signatures] == [("ci", "ci")], key
-            assert store.get_record(key) is not None, "under its own key: nothing was in the way"
+            assert store.get_record(key) is not None, "the record is not under the key of its step"
     assert records > 6
 
 
@@ -72,38 +72,38 @@ def test_users_who_trust_the_key_have_hits(built: CommandLine, tmp_path: Path) -
     assert {entry["source"] for entry in colleague["steps"]} == {"team"}
 
 
-def test_users_who_trust_another_key_see_the_reason_for_a_miss(built: CommandLine, tmp_path: Path) -> None:
-    theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
+def test_users_who_trust_another_key_see_why_a_lookup_misses(built: CommandLine, tmp_path: Path) -> None:
+    trust_release = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     for cache in (built.cache, tmp_path):
-        document = built("plan", environment={**theirs, "TRTBUILD_CACHE_DIR": str(cache)})
+        document = built("plan", environment={**trust_release, "TRTBUILD_CACHE_DIR": str(cache)})
         trace = step(document, "net/trace")
         assert (trace["verdict"], trace["reason"]["code"]) == ("run", "untrusted")
         assert "signed by a key that is not trusted (name 'ci', fingerprint" in trace["reason"]["text"]
 
 
-def test_a_machine_without_a_signing_key_has_hits_of_its_own_records(built: CommandLine) -> None:
+def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLine) -> None:
     """Unsigned records, and records of another domain, do not hide the signed ones."""
-    theirs = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
-    sent = remote_entries(built)
-    document = built("build", environment=theirs)
+    trust_release = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
+    remote_before = remote_entries(built)
+    document = built("build", environment=trust_release)
     assert ran(document)["engine"] == 1
-    assert remote_entries(built) == sent, "what counts on one machine alone is not sent"
+    assert remote_entries(built) == remote_before, "records that only this machine trusts are not uploaded"
     assert any("but no signing key" in warning for warning in document["warnings"])
-    assert verdicts(built("plan", environment=theirs)) == {("hit", "recorded")}
+    assert verdicts(built("plan", environment=trust_release)) == {("hit", "recorded")}
     assert verdicts(built("plan")) == {("hit", "recorded")}
     assert len(list((Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir())) == 1
     assert built("cache", "verify")["ok"]
-    for _ in range(2):  # the second one by what the first one wrote down
-        built("build", "--frozen", environment=theirs)
+    for _ in range(2):  # the second build uses the snapshot that the first one wrote
+        built("build", "--frozen", environment=trust_release)
     (key,) = (Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir()
-    kept = key.rename(key.parent.parent / "kept.key")
-    built("build", "--frozen", environment=theirs, expect=3)
-    kept.rename(key)
-    elsewhere = {**theirs, "XDG_STATE_HOME": f"{built.environment['XDG_STATE_HOME']}-of-another"}
-    assert "untrusted" in {code for _, code in verdicts(built("plan", environment=elsewhere))}
+    moved = key.rename(key.parent.parent / "kept.key")
+    built("build", "--frozen", environment=trust_release, expect=3)
+    moved.rename(key)
+    another_user = {**trust_release, "XDG_STATE_HOME": f"{built.environment['XDG_STATE_HOME']}-of-another"}
+    assert "untrusted" in {code for _, code in verdicts(built("plan", environment=another_user))}
 
 
-def test_no_worker_inherits_what_only_the_driver_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_do_not_inherit_the_variables_for_keys_and_remotes(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_SIGNING_KEY_FILE", "TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN")
     for name in secrets:
         monkeypatch.setenv(name, "secret")

@@ -1,4 +1,4 @@
-"""Models that come as ONNX, as TorchScript and as TensorRT networks: built, used, and what a change of them costs."""
+"""Models that come as ONNX, TorchScript and TensorRT networks: their packages, and the steps that run after a change."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def define(network, trt, slope):
 
 
 def weight(factor: float = 1) -> np.ndarray:
-    found: np.ndarray = (np.arange(64 * 8, dtype=np.float32).reshape(64, 8) - 256) / 100 * np.float32(factor)
-    return found
+    values: np.ndarray = (np.arange(64 * 8, dtype=np.float32).reshape(64, 8) - 256) / 100 * np.float32(factor)
+    return values
 
 
 def write_onnx(
@@ -99,13 +99,13 @@ def test_nothing_is_built_twice(built: CommandLine) -> None:
     assert ran(built("build")) == {}
 
 
-def test_packages_say_what_the_models_are(built: CommandLine) -> None:
+def test_packages_describe_the_models(built: CommandLine) -> None:
     for model in ("given", "script", "network"):
-        found = index(built, model)
-        assert [(entry["name"], entry["dtype"], entry["shape"]) for entry in found["inputs"]] == [
+        content = index(built, model)
+        assert [(entry["name"], entry["dtype"], entry["shape"]) for entry in content["inputs"]] == [
             ("x", "float32", [["sym", 0], 64])
         ]
-        assert found["reference"] is (model != "network")
+        assert content["reference"] is (model != "network")
     assert [path for path in index(built, "given")["files"] if path.startswith(("onnx/", "torch/"))] == [
         path for path in index(built, "given")["files"] if path.endswith(".onnx")
     ]
@@ -117,11 +117,11 @@ def test_packages_say_what_the_models_are(built: CommandLine) -> None:
     assert names["ada"]["model"]["n0"] == ["weight", "constant"]
 
 
-def test_references_compute_what_the_files_do(built: CommandLine) -> None:
+def test_references_give_the_same_results_as_the_source_files(built: CommandLine) -> None:
     x = torch.randn(5, 64)
     with trtbuild.load(built.project / "dist/given", device="cpu") as loaded:
-        (want,) = onnxruntime.InferenceSession(built.project / "net.onnx").run(None, {"x": x.numpy()})
-        assert torch.allclose(loaded.module()(x), torch.from_numpy(want), rtol=1e-5, atol=1e-5)
+        (expected,) = onnxruntime.InferenceSession(built.project / "net.onnx").run(None, {"x": x.numpy()})
+        assert torch.allclose(loaded.module()(x), torch.from_numpy(expected), rtol=1e-5, atol=1e-5)
     with trtbuild.load(built.project / "dist/script", device="cpu") as loaded, torch.no_grad():
         assert torch.allclose(loaded.module()(x), torch.jit.load(built.project / "net.ts")(x), rtol=1e-5, atol=1e-5)
 
@@ -138,7 +138,7 @@ def test_a_renamed_node_of_an_onnx_file_builds_no_engine(built: CommandLine) -> 
     assert names["ada"]["model"]["n1"] == ["renamed", "MatMul"]
 
 
-def test_another_weight_builds_the_engine_alone(built: CommandLine) -> None:
+def test_another_weight_builds_only_the_engine(built: CommandLine) -> None:
     write_onnx(built.project, factor=2, name="renamed")
     document = built("build", "given")
     assert ran(document) == {"trace": 1, "engine": 1, "package": 1}
@@ -146,7 +146,7 @@ def test_another_weight_builds_the_engine_alone(built: CommandLine) -> None:
     assert change["name"] == "w"
 
 
-def test_external_data_is_a_dependency_and_no_change_by_itself(built: CommandLine) -> None:
+def test_external_data_is_a_dependency_but_moving_weights_there_builds_no_engine(built: CommandLine) -> None:
     write_onnx(built.project, factor=2, name="renamed", data=True)
     assert rebuilt(built, "given") == {"trace": 1}
     with open(built.project / "net.data", "r+b") as file:
@@ -159,12 +159,12 @@ def test_another_operator_builds_everything(built: CommandLine) -> None:
     assert rebuilt(built, "given") == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
 
 
-def test_what_a_network_reads_is_a_dependency(built: CommandLine) -> None:
+def test_a_file_that_a_network_reads_is_a_dependency(built: CommandLine) -> None:
     np.save(built.project / "weight.npy", weight(3))
     assert rebuilt(built, "network") == {"trace": 1, "engine": 1, "package": 1}
 
 
-def test_a_comment_in_a_networks_module_runs_the_trace_alone(built: CommandLine) -> None:
+def test_a_comment_in_a_networks_module_runs_only_the_trace(built: CommandLine) -> None:
     path = built.project / "nets/dense.py"
     path.write_text("# a comment\n" + path.read_text())
     assert rebuilt(built, "network") == {"trace": 1}
@@ -184,7 +184,7 @@ def test_an_argument_of_a_network_is_in_its_key(built: CommandLine) -> None:
     assert step(document, "network/trace")["reason"]["changed"][0]["part"] == "source.kwargs.slope"
 
 
-def test_a_script_that_is_saved_again_with_other_weights_builds_the_engine_alone(built: CommandLine) -> None:
+def test_a_script_that_is_saved_again_with_other_weights_builds_only_the_engine(built: CommandLine) -> None:
     script = torch.jit.load(built.project / "net.ts")
     with torch.no_grad():
         next(script.parameters()).mul_(2)
@@ -192,9 +192,9 @@ def test_a_script_that_is_saved_again_with_other_weights_builds_the_engine_alone
     assert rebuilt(built, "script") == {"trace": 1, "engine": 1, "package": 1}
 
 
-def test_verify_says_what_there_is_nothing_to_compare_with(built: CommandLine) -> None:
+def test_verify_gives_the_reason_why_a_model_is_not_compared(built: CommandLine) -> None:
     document = built("verify", "given", "network")
     assert [(model["status"], model["ok"]) for model in document["models"]] == [("unchecked", True)] * 2
     given, network = (model["not_run"][0]["reason"] for model in document["models"])
-    assert given == "no GPU was found"  # its engines are compared with onnxruntime; it is its own conversion
+    assert given == "no GPU was found"  # verify compares the engines with onnxruntime; there is no conversion to check
     assert "there is no PyTorch model to compare with" in network

@@ -1,4 +1,4 @@
-"""Two builds of one project at once: one of them runs a step, and the other uses its result."""
+"""Two builds of one project at the same time: each step runs in one of them, and the other uses the result."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.projects import ADA_AND_AMPERE, copy_project, edit
 
 def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_path: Path) -> None:
     copy_project("mlp", command_line.project, *ADA_AND_AMPERE)
-    other = tmp_path / "other checkout"
-    shutil.copytree(command_line.project, other)
+    copy = tmp_path / "other checkout"
+    shutil.copytree(command_line.project, copy)
     environment = {**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)}
     builds = [
         subprocess.Popen(
@@ -33,7 +33,7 @@ def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_pat
             stderr=subprocess.PIPE,
             text=True,
         )
-        for project in (command_line.project, other)
+        for project in (command_line.project, copy)
     ]
     documents = []
     for build in builds:
@@ -42,11 +42,11 @@ def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_pat
         documents.append(json.loads(out))
     ran = Counter(step["key"] for document in documents for step in document["steps"] if step["verdict"] == "run")
     assert set(ran.values()) == {1}
-    # both wanted everything
+    # both builds needed all steps
     assert (
         {step["key"] for step in documents[0]["steps"]} == {step["key"] for step in documents[1]["steps"]} == set(ran)
     )
-    plans = [project / "dist" / "net" / "engines" / "ada" / "model.plan" for project in (command_line.project, other)]
+    plans = [project / "dist" / "net" / "engines" / "ada" / "model.plan" for project in (command_line.project, copy)]
     assert plans[0].read_bytes() == plans[1].read_bytes()
 
 
@@ -72,7 +72,7 @@ def start(project: Path, cache: Path) -> subprocess.Popen[str]:
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """Whether a process waits for a lock. proc(5), ``/proc/locks``: lines with an arrow are of processes that wait."""
+    """Whether a process waits for a lock. proc(5), ``/proc/locks``: lines with an arrow belong to processes that wait."""
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return any(len(fields) > 5 and fields[1:3] == ["->", "FLOCK"] and fields[5] == str(pid) for fields in lines)
 
@@ -82,15 +82,15 @@ def first_and_second(command_line: CommandLine, tmp_path: Path) -> tuple[subproc
     """Two builds in two equal checkouts: the first one holds the lock of the trace, the second one waits for it."""
     copy_project("mlp", command_line.project, *ADA_AND_AMPERE)
     edit(command_line.project / "net.py", "import torch\n", f"import torch\n{BLOCKING}")
-    other = tmp_path / "other"
-    shutil.copytree(command_line.project, other)
+    copy = tmp_path / "other"
+    shutil.copytree(command_line.project, copy)
     (command_line.project / "block").write_text("")
     deadline = time.monotonic() + 120
     first = start(command_line.project, command_line.cache)
     while not (command_line.project / "started").exists():
         assert first.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    second = start(other, command_line.cache)
+    second = start(copy, command_line.cache)
     while not waits_for_a_lock(second.pid):
         assert second.poll() is None and time.monotonic() < deadline, "the second build does not wait for the first"
         time.sleep(0.02)
@@ -120,7 +120,7 @@ def test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed(
 
 
 @needs_locks
-def test_a_build_that_waits_for_another_one_can_be_interrupted(
+def test_a_waiting_build_can_be_interrupted(
     command_line: CommandLine, first_and_second: tuple[subprocess.Popen[str], subprocess.Popen[str]]
 ) -> None:
     first, second = first_and_second

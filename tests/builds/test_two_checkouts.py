@@ -1,6 +1,6 @@
 """One engine cache for a team: checkouts of several people, with different paths and virtual environments, share engines.
 
-The first checkout builds, and uploads to three kinds of remotes. The others run no step.
+The first checkout builds, and uploads to three kinds of remotes. The other checkouts run no step.
 """
 
 from __future__ import annotations
@@ -51,19 +51,21 @@ class Person:
                 os.chown(path, self.user, self.user)
 
     def __call__(self, *arguments: str, expect: int = 0) -> Any:
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        done = subprocess.run(
+        inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        result = subprocess.run(
             [self.python, "-m", "trtbuild.cli.main", *arguments, "--json"],
             cwd=self.folder,
-            env={**kept, "HOME": str(self.folder), **self.environment},
+            env={**inherited, "HOME": str(self.folder), **self.environment},
             capture_output=True,
             text=True,
             timeout=240,
             user=self.user,
             umask=self.umask,
         )
-        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-        return json.loads(done.stdout)
+        assert result.returncode == expect, (
+            f"exit {result.returncode}\n{result.stdout[-2000:]}\n{result.stderr[-6000:]}"
+        )
+        return json.loads(result.stdout)
 
 
 @dataclass
@@ -100,8 +102,8 @@ def team(place: Path, object_server: str) -> Iterator[Team]:
     }
     with running(place / "nginx") as nginx:
         remotes = {"nfs": f"file://{shared}", "web": nginx.url_of("writer"), "store": "s3://cache/team"}
-        said = " ".join(f"{name}=rw:{url}" for name, url in remotes.items())
-        first = Person(place / "first", sys.executable, {**environment, "TRTBUILD_REMOTES": said})
+        setting = " ".join(f"{name}=rw:{url}" for name, url in remotes.items())
+        first = Person(place / "first", sys.executable, {**environment, "TRTBUILD_REMOTES": setting})
         first.checkout()
         document = first("build")
         yield Team(place, {**remotes, "web": nginx.url_of("reader")}, environment, first, document)
@@ -109,11 +111,11 @@ def team(place: Path, object_server: str) -> Iterator[Team]:
 
 def base_python() -> str:
     """An interpreter of this version that other users can run, too, if there is one."""
-    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for python in (os.path.realpath(sys.executable), f"/usr/bin/python{mine}"):
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/python{version}"):
         probe = [python, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
         with suppress(OSError):
-            if subprocess.run(probe, user=another_user(), capture_output=True, text=True).stdout.strip() == mine:
+            if subprocess.run(probe, user=another_user(), capture_output=True, text=True).stdout.strip() == version:
                 return python
     return sys.executable
 
@@ -153,31 +155,31 @@ def test_the_first_build_is_in_every_remote(team: Team) -> None:
 def test_another_checkout_runs_no_step(team: Team, another_python: str, remote: str) -> None:
     user = another_user() if can_be_run(another_python, another_user()) else None
     environment = {**team.environment, "TRTBUILD_REMOTES": f"{remote}=r:{team.remotes[remote]}"}
-    other = Person(team.folder / f"of-{remote}" / "deeper", another_python, environment, user, 0o077)
-    other.checkout()
+    colleague = Person(team.folder / f"of-{remote}" / "deeper", another_python, environment, user, 0o077)
+    colleague.checkout()
     (team.folder / f"of-{remote}").chmod(0o755)
-    planned = other("plan")
-    assert {step["verdict"] for step in planned["steps"]} == {"hit"}
-    assert not (other.folder / "cache").exists(), "a plan moves nothing"
-    built = other("build", "--frozen")
+    plan = colleague("plan")
+    assert {step["verdict"] for step in plan["steps"]} == {"hit"}
+    assert not (colleague.folder / "cache").exists(), "a plan fetches nothing"
+    built = colleague("build", "--frozen")
     assert ran(built) == {}
     assert {step["source"] for step in built["steps"]} == {remote}
-    mine, theirs = other.folder / "dist" / "net", team.first.folder / "dist" / "net"
-    files = [path.relative_to(theirs) for path in sorted(theirs.rglob("*")) if path.is_file()]
+    outputs, first_outputs = colleague.folder / "dist" / "net", team.first.folder / "dist" / "net"
+    files = [path.relative_to(first_outputs) for path in sorted(first_outputs.rglob("*")) if path.is_file()]
     assert len(files) > 2
     for file in files:
-        assert (mine / file).read_bytes() == (theirs / file).read_bytes()
-    again = other("build")
-    assert again["duration_s"] < 60 and ran(again) == {}
+        assert (outputs / file).read_bytes() == (first_outputs / file).read_bytes()
+    second_build = colleague("build")
+    assert second_build["duration_s"] < 60 and ran(second_build) == {}
 
 
-def test_an_edit_builds_only_the_changed_steps_and_others_have_hits(team: Team, another_python: str) -> None:
+def test_an_edit_builds_only_the_changed_steps_and_a_third_checkout_has_hits(team: Team, another_python: str) -> None:
     environment = {**team.environment, "TRTBUILD_REMOTES": f"nfs=rw:{team.remotes['nfs']}"}
-    other = Person(team.folder / "edits", sys.executable, environment)
-    other.checkout()
-    manifest = other.folder / "trtbuild.yaml"
+    colleague = Person(team.folder / "edits", sys.executable, environment)
+    colleague.checkout()
+    manifest = colleague.folder / "trtbuild.yaml"
     edit(manifest, "opt: [4, 600]", "opt: [3, 600]")
-    document = other("build")
+    document = colleague("build")
     assert "lower" not in ran(document) and "convert" not in ran(document)
     third = Person(team.folder / "third", another_python, environment)
     third.checkout()
@@ -192,18 +194,18 @@ def test_blobs_that_a_remote_has_lost_are_built_again_or_are_an_error_with_froze
     lossy = team.folder / "lossy"
     shutil.copytree(team.remotes["nfs"].removeprefix("file://"), lossy)
     plans = [step["outputs"]["plan"] for step in team.document["steps"] if step["stage"] == "engine"]
-    gone = [path for path in lossy.glob("cas/*/*") if path.name in {plan["sha256"] for plan in plans}]
-    for path in gone:
+    lost_blobs = [path for path in lossy.glob("cas/*/*") if path.name in {plan["sha256"] for plan in plans}]
+    for path in lost_blobs:
         path.unlink()
-    assert gone, "the plan of the last partition is one file"
+    assert lost_blobs, "no plan is stored in one file"
     environment = {"TRTBUILD_REMOTES": f"lossy=r:file://{lossy}"}
-    deploys = Person(team.folder / "deploys", another_python, environment)
-    deploys.checkout()
-    refused = deploys("build", "--frozen", expect=3)
-    assert refused["errors"][0]["type"] == "FrozenError"
-    assert any("could not be had" in text for text in refused["warnings"])
-    builds = Person(team.folder / "builds", sys.executable, environment)
-    builds.checkout()
-    built = builds("build")
+    deployer = Person(team.folder / "deploys", another_python, environment)
+    deployer.checkout()
+    frozen = deployer("build", "--frozen", expect=3)
+    assert frozen["errors"][0]["type"] == "FrozenError"
+    assert any("could not be had" in text for text in frozen["warnings"])
+    builder = Person(team.folder / "builds", sys.executable, environment)
+    builder.checkout()
+    built = builder("build")
     assert set(ran(built)) >= {"engine"} and "trace" not in ran(built)
     assert built["remotes"][0]["blobs_gone"] >= 1

@@ -1,4 +1,4 @@
-"""User code that ends or damages its process is one failed step with its log, and the other models are built."""
+"""If user code ends or damages its process, one step fails and the error names its log. The other models are built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, wait_until_gone
 
-pytestmark = pytest.mark.cold_workers  # how a model's code ends is seen with workers as users have them
+pytestmark = pytest.mark.cold_workers  # user code ends a worker that was started as it is for users
 
 MANIFEST = """\
 version: 1
@@ -84,7 +84,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """All of these models in one build with ``--keep-going``."""
+    """One build of all models of MODELS with ``--keep-going``."""
     folder = tmp_path_factory.mktemp("user code")
     project = folder / "project"
     project.mkdir()
@@ -93,10 +93,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     (project / "models.py").write_text(MODELS)
     began = time.monotonic()
     command_line = CommandLine(project, folder / "cache")
-    done = command_line.run("build", "--keep-going", "--json", timeout_s=400)
-    assert done.returncode == 1, done.stderr
+    completed = command_line.run("build", "--keep-going", "--json", timeout_s=400)
+    assert completed.returncode == 1, completed.stderr
     assert command_line("cache", "verify")["damage"] == []
-    return Built(project, json.loads(done.stdout), time.monotonic() - began, done.stderr)
+    return Built(project, json.loads(completed.stdout), time.monotonic() - began, completed.stderr)
 
 
 @pytest.mark.parametrize("model", GOOD)
@@ -107,14 +107,14 @@ def test_the_other_models_are_built(built: Built, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", BAD)
-def test_one_step_fails_and_skips_what_is_below_it(built: Built, model: str) -> None:
+def test_one_step_fails_and_all_later_steps_are_skipped(built: Built, model: str) -> None:
     verdicts = [entry["verdict"] for entry in built.document["steps"] if entry["model"] == model]
     assert verdicts == ["failed"] + ["skipped"] * (len(verdicts) - 1)
     assert not (built.project / "dist" / model).exists()
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "printed"),
+    ("model", "ending", "printed"),
     [
         ("exits", "exited with status 7", "going away"),
         ("crashes", "was ended by SIGSEGV", "about to crash"),
@@ -123,11 +123,11 @@ def test_one_step_fails_and_skips_what_is_below_it(built: Built, model: str) -> 
     ],
 )
 def test_the_error_says_how_the_process_ended_and_names_the_log(
-    built: Built, model: str, said: str, printed: str | None
+    built: Built, model: str, ending: str, printed: str | None
 ) -> None:
     error = step(built.document, f"{model}/trace")["error"]
     assert error["type"] == "WorkerDied"
-    assert said in error["text"]
+    assert ending in error["text"]
     if printed is None:
         assert "log" not in error
         return
@@ -137,7 +137,7 @@ def test_the_error_says_how_the_process_ended_and_names_the_log(
     assert printed in (built.project / log).read_text()
 
 
-def test_what_a_good_model_prints_is_kept_within_bounds(built: Built) -> None:
+def test_the_log_of_a_model_that_prints_much_is_limited(built: Built) -> None:
     log = (built.project / ".trtbuild/logs/noisy/trace.log").read_text()
     assert log.startswith("line 0\n")
     assert "bytes are left out" in log
@@ -147,7 +147,7 @@ def test_what_a_good_model_prints_is_kept_within_bounds(built: Built) -> None:
 
 
 @pytest.mark.parametrize("name", ["child", "forked"])
-def test_what_user_code_starts_ends_with_its_step(built: Built, name: str) -> None:
+def test_processes_that_user_code_starts_end_with_its_step(built: Built, name: str) -> None:
     pid = int((built.project / name).read_text())
     assert pid > 1
     wait_until_gone([pid])

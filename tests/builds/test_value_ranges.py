@@ -1,4 +1,4 @@
-"""``range:`` of an input, from the manifest to everything that draws values; and what is built again when it changes."""
+"""``range:`` of an input: each command that draws values uses it, and a change of it runs the trace again."""
 
 from __future__ import annotations
 
@@ -46,42 +46,42 @@ class Net(torch.nn.Module):
 """
 
 
-def write(line: CommandLine, values: str | None) -> None:
-    said = "" if values is None else f", range: {values}"
-    (line.project / "trtbuild.yaml").write_text(MANIFEST.replace("RANGE", said))
-    (line.project / "net.py").write_text(NET)
+def write_project(command: CommandLine, values: str | None) -> None:
+    text = "" if values is None else f", range: {values}"
+    (command.project / "trtbuild.yaml").write_text(MANIFEST.replace("RANGE", text))
+    (command.project / "net.py").write_text(NET)
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+def command(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("ranges")
     (base / "project").mkdir()
-    made = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
-    write(made, "[100, 119]")
-    made("build")
-    return made
+    command_line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    write_project(command_line, "[100, 119]")
+    command_line("build")
+    return command_line
 
 
-def test_a_model_that_does_not_take_0_and_1_is_told_the_way_out(line: CommandLine) -> None:
-    write(line, None)
-    (error,) = line("build", "--keep-going", expect=1)["errors"]
-    write(line, "[100, 119]")
+def test_the_hint_shows_range_when_a_model_does_not_accept_0_and_1(command: CommandLine) -> None:
+    write_project(command, None)
+    (error,) = command("build", "--keep-going", expect=1)["errors"]
+    write_project(command, "[100, 119]")
     assert "index out of range" in error["text"] and error["file"] == "net.py"
     assert "`ids: {dtype: int64, range: [LOWEST, HIGHEST]}`" in error["hint"]
 
 
-def test_a_range_that_is_too_wide_is_named(line: CommandLine) -> None:
-    write(line, "[100, 200]")
-    (error,) = line("build", expect=1)["errors"]
-    write(line, "[100, 119]")
+def test_the_hint_names_a_range_that_is_too_wide(command: CommandLine) -> None:
+    write_project(command, "[100, 200]")
+    (error,) = command("build", expect=1)["errors"]
+    write_project(command, "[100, 119]")
     assert "`ids: {range: [100, 200]}`" in error["hint"]
 
 
-def test_another_range_is_another_trace_and_no_other_engine(line: CommandLine) -> None:
-    keys = {step["id"]: step["key"] for step in line("build")["steps"]}
-    write(line, "[101, 110]")
-    document = line("build")
-    write(line, "[100, 119]")
+def test_a_changed_range_runs_the_trace_and_no_engine(command: CommandLine) -> None:
+    keys = {step["id"]: step["key"] for step in command("build")["steps"]}
+    write_project(command, "[101, 110]")
+    document = command("build")
+    write_project(command, "[100, 119]")
     ran = {step["stage"] for step in document["steps"] if step["verdict"] == "run"}
     assert ran == {"trace", "package"}
     assert {step["id"] for step in document["steps"] if step["key"] != keys[step["id"]]} == {"net/trace", "net/package"}
@@ -89,33 +89,33 @@ def test_another_range_is_another_trace_and_no_other_engine(line: CommandLine) -
     assert {change["part"] for change in trace["reason"]["changed"]} == {"inputs[0].range[0]", "inputs[0].range[1]"}
 
 
-def test_verify_run_and_inspect_know_it(line: CommandLine) -> None:
-    line("build")
-    index = line("inspect", "dist/net")["index"]
+def test_verify_run_bench_and_inspect_use_the_range(command: CommandLine) -> None:
+    command("build")
+    index = command("inspect", "dist/net")["index"]
     assert [entry["range"] for entry in index["inputs"]] == [[100, 119], [2.0, 3.0]]
-    assert "100 to 119" in line.run("inspect", "dist/net").stdout
-    document = line("verify", "--points", "4")
+    assert "100 to 119" in command.run("inspect", "dist/net").stdout
+    document = command("verify", "--points", "4")
     assert document["ok"]
-    (cut,) = document["models"][0]["cuts"]
-    worst = load_file(line.project / cut["worst_input"])
+    (result,) = document["models"][0]["cuts"]
+    worst = load_file(command.project / result["worst_input"])
     assert int(worst["ids"].min()) >= 100 and int(worst["ids"].max()) <= 119
     assert float(worst["scale"].min()) >= 2 and float(worst["scale"].max()) <= 3
-    ran = {entry["name"]: entry for entry in line("run", "dist/net", "--device", "cpu")["inputs"]}
-    assert 100 <= ran["ids"]["min"] < ran["ids"]["max"] <= 119 and ran["scale"]["min"] >= 2
-    line("bench", "dist/net", "--device", "cpu", "--duration", "0.01")
-    write(line, "[100, 118]")
-    again = line("verify", "--points", "4", expect=1)["models"][0]
-    write(line, "[100, 119]")
-    assert again["status"] == "missing"  # its trace, which draws values too
+    drawn = {entry["name"]: entry for entry in command("run", "dist/net", "--device", "cpu")["inputs"]}
+    assert 100 <= drawn["ids"]["min"] < drawn["ids"]["max"] <= 119 and drawn["scale"]["min"] >= 2
+    command("bench", "dist/net", "--device", "cpu", "--duration", "0.01")
+    write_project(command, "[100, 118]")
+    verified = command("verify", "--points", "4", expect=1)["models"][0]
+    write_project(command, "[100, 119]")
+    assert verified["status"] == "missing"  # the trace is not in the cache: its key contains the range
 
 
-def test_packages_from_before_ranges_have_none(line: CommandLine) -> None:
-    path = line.project / "dist/net/index.json"
+def test_a_package_without_ranges_gets_values_0_and_1(command: CommandLine) -> None:
+    path = command.project / "dist/net/index.json"
     index = json.loads(path.read_text())
     for entry in index["inputs"]:
         del entry["range"]
     path.write_text(json.dumps(index))
-    done = line.run("run", "dist/net", "--device", "cpu")
-    assert done.returncode != 0  # 0 and 1 are drawn again
+    completed = command.run("run", "dist/net", "--device", "cpu")
+    assert completed.returncode != 0  # the model does not accept 0 and 1
     path.unlink()
-    line("build")
+    command("build")

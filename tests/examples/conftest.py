@@ -1,4 +1,4 @@
-"""The examples as they were built, taken apart again: partitions run by onnxruntime, by PyTorch, and the eager model."""
+"""The built examples, partition by partition: run by onnxruntime, by PyTorch, and as the eager model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Runner = Callable[[Partition, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Point:
-    """A profile's min, opt or max."""
+    """The min, opt or max of a profile."""
 
     profile: str
     which: str
@@ -49,7 +49,7 @@ class Point:
 
 
 class Example:
-    """One example model, as the store has it."""
+    """One example model, with the results of its steps from the store."""
 
     def __init__(self, name: str, built: BuiltExamples) -> None:
         self.name = name
@@ -83,14 +83,14 @@ class Example:
 
     def inputs(self, sizes: Sequence[int]) -> dict[str, torch.Tensor]:
         """Inputs by name, for these sizes of the symbols."""
-        made = {}
+        tensors = {}
         generator = torch.Generator().manual_seed(hash(tuple(sizes)) % 2**31)
         for entry, shape in zip(self.model.inputs, self.shapes.sizes(sizes), strict=True):
             if entry.dtype.startswith("int"):
-                made[entry.name] = torch.randint(INTEGERS[entry.name], shape, generator=generator)
+                tensors[entry.name] = torch.randint(INTEGERS[entry.name], shape, generator=generator)
             else:
-                made[entry.name] = torch.randn(shape, generator=generator)
-        return made
+                tensors[entry.name] = torch.randn(shape, generator=generator)
+        return tensors
 
     # -- the eager model
 
@@ -113,7 +113,7 @@ class Example:
         return builder(**source.kwargs)
 
     def _by_onnxruntime(self, file: Path) -> Callable[..., list[torch.Tensor]]:
-        """The file as it was given, which is what an ONNX model is compared with."""
+        """The source file in onnxruntime: partitions of an ONNX model are compared with this."""
         session = onnxruntime.InferenceSession(file)
         names = [entry.name for entry in self.model.inputs]
 
@@ -135,21 +135,21 @@ class Example:
     @functools.cached_property
     def weights(self) -> list[torch.Tensor]:
         table = json.loads(self.output("trace", "weights"))
-        found = []
+        weights = []
         for slot in range(len(table)):
             entry = table[str(slot)]
             data = bytearray(self._store.get_bytes(entry["sha256"]))
-            found.append(torch.frombuffer(data, dtype=getattr(torch, entry["dtype"])).reshape(entry["shape"]))
-        return found
+            weights.append(torch.frombuffer(data, dtype=getattr(torch, entry["dtype"])).reshape(entry["shape"]))
+        return weights
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
     def _program(self, graph: str) -> Program:
         return Program.from_bytes(self.output("partition", f"program:{graph}"))
 
     def in_torch(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """A partition's results by PyTorch."""
+        """The results of a partition, computed by PyTorch."""
         if self.model.source.graph.reference != "torch":
-            return self.in_onnx(part, inputs)  # all that there is of it
+            return self.in_onnx(part, inputs)  # this model has no PyTorch program
         program = self._program(part.graph)
         constants = program.constants
         rest = iter([*(self.weights[slot] for slot in part.weights), *inputs])
@@ -159,7 +159,7 @@ class Example:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
     def _session(self, name: str) -> onnxruntime.InferenceSession:
-        """The inputs in the engine's recipe: the ONNX model, and the weights in their order."""
+        """A session of onnxruntime with the ONNX model and the weights that are in the engine's recipe."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
         weights = {name: self._store.get_bytes(entry["sha256"]) for name, entry in parts["weights"].items()}
         options = onnxruntime.SessionOptions()
@@ -168,7 +168,7 @@ class Example:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def in_onnx(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """A TensorRT partition's results by onnxruntime, a Torch partition's by PyTorch."""
+        """The results of a partition: onnxruntime computes TensorRT partitions, PyTorch computes Torch partitions."""
         if part.kind == "torch":
             return self.in_torch(part, inputs)
         session = self._session(part.name)
@@ -191,7 +191,7 @@ class Example:
 
 
 def example_names(*, computed: bool = False) -> list[str]:
-    """All models of manifests/; with `computed` those that something else than TensorRT computes."""
+    """All models of manifests/; with `computed`, those that PyTorch or onnxruntime can compute."""
     models = load(Path(__file__).parents[2], sorted_manifests()).models
     return [model.name for model in models if not (computed and model.source.graph.reference is None)]
 
@@ -202,8 +202,8 @@ def sorted_manifests() -> list[str]:
     return [f"manifests/{path.name}" for path in sorted((root / "manifests").glob("*.yaml"))]
 
 
-def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference, relative to the largest value. Bools and integers are equal or infinitely far."""
+def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference, relative to the largest value. For bools and integers: 0 or infinite."""
     assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (
         f"{ours.dtype}{ours.shape} {theirs.dtype}{theirs.shape}"
     )
@@ -218,12 +218,12 @@ def far(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 @pytest.fixture(scope="session")
 def example(built_examples: BuiltExamples) -> Callable[[str], Example]:
-    """The examples by name, each made once."""
-    made: dict[str, Example] = {}
+    """A function that returns an example by its name, the same object each time."""
+    examples: dict[str, Example] = {}
 
     def find(name: str) -> Example:
-        if name not in made:
-            made[name] = Example(name, built_examples)
-        return made[name]
+        if name not in examples:
+            examples[name] = Example(name, built_examples)
+        return examples[name]
 
     return find

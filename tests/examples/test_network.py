@@ -1,4 +1,4 @@
-"""The detector that is defined by TensorRT's own API is the detector of PyTorch: what was recorded, computed by PyTorch."""
+"""The detector that is defined with TensorRT's API equals the PyTorch detector: PyTorch computes the recorded network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.examples.conftest import far
+from tests.examples.conftest import relative_difference
 from trtbuild.core.partition import network_document
 from trtbuild.toolchain.networks.recording import NetworkInput, Recorded, record
 
@@ -41,12 +41,12 @@ class Computed:
             self._known[number] = self._compute(self._calls[number], self._set[number])
         return self._known[number]
 
-    def _compute(self, call: dict[str, Any], said: dict[str, Any]) -> torch.Tensor:
+    def _compute(self, call: dict[str, Any], attributes: dict[str, Any]) -> torch.Tensor:
         name, args = call["call"], call["args"]
         x = self._value(args[0])
         if name == "add_convolution_nd":
             kernel, bias = (self._weights[written["weights"]] for written in args[3:])
-            return F.conv2d(x, kernel, bias, said.get("stride_nd", 1), said.get("padding_nd", 0))
+            return F.conv2d(x, kernel, bias, attributes.get("stride_nd", 1), attributes.get("padding_nd", 0))
         if name == "add_activation":
             assert args[1] == {"enum": ["ActivationType", "SIGMOID"]}
             return x.sigmoid()
@@ -55,12 +55,12 @@ class Computed:
             assert operation in ("SUM", "PROD")
             return x + self._value(args[1]) if operation == "SUM" else x * self._value(args[1])
         assert name == "add_resize"
-        assert said == {"resize_mode": {"enum": ["InterpolationMode", "NEAREST"]}, "scales": [1, 1, 2, 2]}
+        assert attributes == {"resize_mode": {"enum": ["InterpolationMode", "NEAREST"]}, "scales": [1, 1, 2, 2]}
         return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (96, 320)])
-def test_it_is_the_detector_of_pytorch(height: int, width: int) -> None:
+def test_the_recorded_network_equals_the_detector_of_pytorch(height: int, width: int) -> None:
     sys.path.insert(0, MANIFESTS)
     try:
         module = importlib.import_module("models.network_detector")
@@ -68,10 +68,10 @@ def test_it_is_the_detector_of_pytorch(height: int, width: int) -> None:
         sys.path.remove(MANIFESTS)
     declared = [NetworkInput("image", "float32", (1, 3, "d0", "d1"))]
     with torch.no_grad():
-        found = record(lambda network, trt: module.define(network, trt, classes=8), declared, lambda *_: None)
+        recorded = record(lambda network, trt: module.define(network, trt, classes=8), declared, lambda *_: None)
         image = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
         eager = module.build(8)(image)
-        computed = Computed(found, image)
-    assert [name for name, _, _ in found.outputs] == list(eager)
+        computed = Computed(recorded, image)
+    assert [name for name, _, _ in recorded.outputs] == list(eager)
     for ours, theirs in zip(computed.outputs, eager.values(), strict=True):
-        assert far(ours, theirs) <= 1e-5
+        assert relative_difference(ours, theirs) <= 1e-5

@@ -1,4 +1,4 @@
-"""The result of a build of the examples: engines for each target, packages with true indexes, and shared steps."""
+"""The results of a build of the examples: engines for each target, correct indexes of packages, and shared steps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from trtbuild.core.values.expressions import evaluate
 Find = Callable[[str], Example]
 
 
-def test_the_build_is_whole(built_examples: BuiltExamples) -> None:
+def test_the_build_writes_all_models(built_examples: BuiltExamples) -> None:
     document = built_examples.document
     assert document["ok"] and not document["errors"]
     assert {output["model"] for output in document["outputs"]} == set(example_names())
 
 
 @pytest.mark.parametrize("name", example_names())
-def test_engines_for_each_architecture_and_files_as_the_index_says(name: str, built_examples: BuiltExamples) -> None:
+def test_a_package_has_engines_for_each_architecture_and_the_files_of_its_index(
+    name: str, built_examples: BuiltExamples
+) -> None:
     index = built_examples.index(name)
     assert sorted(target["sm"] for target in index["targets"].values()) == [86, 89, 120]
     for target in index["targets"].values():
@@ -39,8 +41,8 @@ def test_engines_for_each_architecture_and_files_as_the_index_says(name: str, bu
         assert set(target["engines"]) == wanted and wanted
         assert set(target["engines"].values()) <= set(index["files"])
     root = built_examples.project / "dist" / name
-    there = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    assert there == {*index["files"], "index.json", "names.json"}
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert files == {*index["files"], "index.json", "names.json"}
     for path, entry in index["files"].items():
         data = (root / path).read_bytes()
         assert (hashlib.sha256(data).hexdigest(), len(data)) == (entry["sha256"], entry["size"])
@@ -54,7 +56,7 @@ def test_engines_of_different_architectures_differ(built_examples: BuiltExamples
 
 
 @pytest.mark.parametrize("name", ["three_parts", "chosen"])
-def test_three_parts(name: str, example: Find) -> None:
+def test_models_with_an_unsupported_operator_have_three_partitions(name: str, example: Find) -> None:
     parts = example(name).partitions.partitions
     assert [part.kind for part in parts] == ["tensorrt", "torch", "tensorrt"]
     (operator,) = {"three_parts": ["aten.sort.stable"], "chosen": ["aten.cumsum.default"]}[name]
@@ -62,7 +64,7 @@ def test_three_parts(name: str, example: Find) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in example_names() if name not in ("vit", "three_parts", "chosen")])
-def test_the_others_are_one_engine(name: str, example: Find) -> None:
+def test_all_other_models_are_one_engine(name: str, example: Find) -> None:
     assert [(part.name, part.kind) for part in example(name).partitions.partitions] == [("model", "tensorrt")]
 
 
@@ -78,8 +80,8 @@ def test_equal_layers_share_one_conversion(example: Find, built_examples: BuiltE
 
 
 @pytest.mark.parametrize("name", example_names())
-def test_the_range_of_an_inner_input_holds_every_size_that_it_can_have(name: str, example: Find) -> None:
-    """Ranges are bounds of expressions: for all symbols within a profile, the sizes are inside (rule 6)."""
+def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, example: Find) -> None:
+    """For all symbols within a profile, each size expression is inside its range."""
     found = example(name)
     choose = random.Random(name)
     for profile in found.model.profiles:
@@ -91,14 +93,14 @@ def test_the_range_of_an_inner_input_holds_every_size_that_it_can_have(name: str
                 assert bounds.opt == tuple(evaluate(size, opt) for size in kind.shape)
                 for _ in range(50):
                     symbols = [
-                        choose.randint(one // s.multiple_of, other // s.multiple_of)
-                        for one, other, s in zip(low, high, found.shapes.symbols, strict=True)
+                        choose.randint(smallest // symbol.multiple_of, largest // symbol.multiple_of)
+                        for smallest, largest, symbol in zip(low, high, found.shapes.symbols, strict=True)
                     ]
                     for size, least, most in zip(kind.shape, bounds.min, bounds.max, strict=True):
                         assert least <= evaluate(size, symbols) <= most
 
 
-def test_real_sizes_are_what_the_expressions_say(example: Find) -> None:
+def test_computed_tensors_have_the_sizes_of_the_expressions(example: Find) -> None:
     for name in ("vit", "three_parts", "detector"):
         found = example(name)
         for _, sizes in found.points:
@@ -138,7 +140,7 @@ def test_another_process_builds_the_same_bytes(example: Find, built_examples: Bu
     job = engine_job(
         found.model, found.shapes, part, str(parts["onnx"]), weights, settings, target, parts["toolchain"][1]
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", _COMPILE, str(built_examples.cache)],
         input=json.dumps(encode(job)),
         capture_output=True,
@@ -146,5 +148,5 @@ def test_another_process_builds_the_same_bytes(example: Find, built_examples: Bu
         cwd=Path(__file__).parents[2],
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == found.record(step).outputs["plan"].sha256
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.strip() == found.record(step).outputs["plan"].sha256

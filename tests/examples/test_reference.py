@@ -1,4 +1,4 @@
-"""Every example, loaded from its package without its source: what eager gives, at min, opt, max and random sizes."""
+"""Every example, loaded from its package without its source, equals the eager model at min, opt, max and random sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 
 import trtbuild
 from tests.conftest import BuiltExamples
-from tests.examples.conftest import Example, example_names, far
+from tests.examples.conftest import Example, example_names, relative_difference
 from tests.examples.test_numbers import TOLERANCE
 from trtbuild.core.model.shapes import symbol_values
 from trtbuild.errors import CallRefused, NoFittingTarget
@@ -33,14 +33,14 @@ def points(found: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
         for number in range(2):
             units = [symbol.multiple_of for symbol in found.shapes.symbols]
             sizes = (
-                choose.randint(one // unit, other // unit) * unit
-                for one, other, unit in zip(low, high, units, strict=True)
+                choose.randint(smallest // unit, largest // unit) * unit
+                for smallest, largest, unit in zip(low, high, units, strict=True)
             )
             yield f"{profile.name}-random-{number}", tuple(sizes)
 
 
 @pytest.mark.parametrize("name", WITH_REFERENCE)
-def test_a_loaded_package_is_the_eager_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
+def test_a_loaded_package_equals_the_eager_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
     found = example(name)
     loaded = trtbuild.load(built_examples.project / "dist" / name, device="cpu")
     module = loaded.module()
@@ -51,16 +51,16 @@ def test_a_loaded_package_is_the_eager_model(name: str, example: Find, built_exa
         named = {entry.name: inputs[entry.name] for entry in found.model.inputs if entry.keyword}
         ours, theirs = module(*positional, **named), found.run_eager(inputs)
         flat = list(ours) if isinstance(ours, Fields) else pytree.tree_leaves(ours)
-        for one, other in zip(flat, theirs, strict=True):
-            assert far(one, other) <= TOLERANCE[found.model.precision], point
+        for our, their in zip(flat, theirs, strict=True):
+            assert relative_difference(our, their) <= TOLERANCE[found.model.precision], point
 
 
 @pytest.mark.parametrize("name", WITH_REFERENCE)
-def test_beyond_every_profile_it_is_refused(name: str, example: Find, built_examples: BuiltExamples) -> None:
+def test_rejects_sizes_beyond_every_profile(name: str, example: Find, built_examples: BuiltExamples) -> None:
     found = example(name)
     module = trtbuild.load(built_examples.project / "dist" / name, device="cpu").module()
     for number, symbol in enumerate(found.shapes.symbols):
-        sizes = [one.max for one in found.shapes.symbols]
+        sizes = [each.max for each in found.shapes.symbols]
         sizes[number] += symbol.multiple_of
         shapes = found.shapes.sizes(sizes)
         inputs = {
@@ -73,6 +73,6 @@ def test_beyond_every_profile_it_is_refused(name: str, example: Find, built_exam
         assert f"dim {symbol.name!r}" in text and f"is {sizes[number]}, and allowed is" in text
 
 
-def test_a_package_without_a_reference_program_is_refused(built_examples: BuiltExamples) -> None:
+def test_rejects_a_package_without_a_reference_program(built_examples: BuiltExamples) -> None:
     with pytest.raises(NoFittingTarget, match="has no reference program"):
         trtbuild.load(built_examples.project / "dist" / NO_REFERENCE, device="cpu")

@@ -1,4 +1,4 @@
-"""Triton's repositories of all examples: configurations that its schema takes, and ensembles that compute the model."""
+"""Triton repositories of all examples: Triton's schema accepts the configurations, and the ensembles compute the models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from tests.conftest import BuiltExamples
 from tests.driver.outputs.triton.repositories import configurations, typed
-from tests.examples.conftest import Example, example_names, far
+from tests.examples.conftest import Example, example_names, relative_difference
 from tests.examples.test_numbers import TOLERANCE
 from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 
@@ -36,12 +36,12 @@ NOT_NATIVE = {
 }
 
 
-def as_if_by_tensorrt(index: Any) -> Any:
-    """The package as TensorRT 10 would leave it, for the first of its targets."""
-    found = copy.deepcopy(index)
-    name, target = next(iter(found["targets"].items()))
-    found["targets"] = {name: {**target, "toolchain": "tensorrt", "version": "10.8.0", "engines": {}}}
-    return found
+def as_tensorrt_package(index: Any) -> Any:
+    """The index of the package if TensorRT 10 had built it, for the first target only."""
+    changed = copy.deepcopy(index)
+    name, target = next(iter(changed["targets"].items()))
+    changed["targets"] = {name: {**target, "toolchain": "tensorrt", "version": "10.8.0", "engines": {}}}
+    return changed
 
 
 @pytest.mark.parametrize("name", example_names(computed=True))
@@ -55,9 +55,9 @@ def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -
 
 @pytest.mark.parametrize("name", example_names(computed=True))
 def test_an_ensemble_computes_the_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
-    """Its configuration is followed as Triton follows it, with PyTorch in the place of the engines; what a request says and
-    what a step gives has the types and shapes that configurations promise."""
-    index = as_if_by_tensorrt(built_examples.index(name))
+    """Runs the steps of the ensemble as Triton does, with PyTorch in the place of the engines. The tensors of
+    requests and of steps have the types and shapes that the configurations declare."""
+    index = as_tensorrt_package(built_examples.index(name))
     assert unsupported_reason(typed(index)) == NOT_NATIVE.get(name)
     if name in NOT_NATIVE:
         return
@@ -68,21 +68,21 @@ def test_an_ensemble_computes_the_model(name: str, example: Find, built_examples
         inputs = found.inputs(sizes)
         values = dict(inputs)
         for entry in ensemble.input:
-            _check(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
+            _check_tensor(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
         for step in ensemble.ensemble_scheduling.step:
             config, part = configs[step.model_name], parts[step.model_name.removeprefix(f"{name}.")]
-            given = [values[step.input_map[f"i{k}"]] for k in range(len(part.inputs))]
-            results = found.in_torch(part, given)
-            for entry, value in zip((*config.input, *config.output), (*given, *results), strict=True):
-                _check(entry, value, batched=False)
+            arguments = [values[step.input_map[f"i{k}"]] for k in range(len(part.inputs))]
+            results = found.in_torch(part, arguments)
+            for entry, value in zip((*config.input, *config.output), (*arguments, *results), strict=True):
+                _check_tensor(entry, value, batched=False)
             values.update({step.output_map[f"o{k}"]: value for k, value in enumerate(results)})
         for entry, theirs in zip(ensemble.output, found.run_eager(inputs), strict=True):
-            _check(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
-            assert far(values[entry.name], theirs) <= TOLERANCE[found.model.precision]
+            _check_tensor(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
+            assert relative_difference(values[entry.name], theirs) <= TOLERANCE[found.model.precision]
 
 
-def _check(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
-    """Triton compares every tensor with the configuration."""
+def _check_tensor(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
+    """Check type and shape of a tensor against the configuration, as Triton does."""
     assert (
         entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[entry.data_type].name
         == (_TYPES[value.dtype])
@@ -90,4 +90,4 @@ def _check(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
     shape = list(value.shape)[1:] if batched else list(value.shape)
     dims = list(entry.dims) if shape else [1]
     assert len(dims) == len(shape or [1])
-    assert all(said in (-1, size) for said, size in zip(dims, shape or [1], strict=True)), (entry.name, dims, shape)
+    assert all(dim in (-1, size) for dim, size in zip(dims, shape or [1], strict=True)), (entry.name, dims, shape)

@@ -1,4 +1,4 @@
-"""`trtbuild verify` finds the examples right: float32 within 1e-5, float16 within 5e-3, at random shapes too."""
+"""`trtbuild verify` accepts the examples: float32 within 1e-5, float16 within 5e-3, also at random shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import BuiltExamples, CommandLine
 
-#: The quick ones; `test_numbers` has all of them at min, opt and max.
+#: The examples that are verified quickly. `test_numbers` compares all examples at min, opt and max.
 NAMES = ("keyword", "three_parts", "bert")
 
 
@@ -15,25 +15,27 @@ def test_the_examples_are_right(built_examples: BuiltExamples) -> None:
     document = trtbuild("verify", *NAMES, "--points", "1", "--force")
     assert document["ok"] and [model["model"] for model in document["models"]] == list(NAMES)
     for model in document["models"]:
-        (cut,) = model["cuts"]
-        assert cut["verdict"] == "run" and cut["status"] == "right"
-        assert cut["tolerance"] == {"float32": 1e-5, "float16": 5e-3}[model["precision"]]
-        assert {part["partition"] for part in cut["partitions"]} == {
+        (result,) = model["cuts"]
+        assert result["verdict"] == "run" and result["status"] == "right"
+        assert result["tolerance"] == {"float32": 1e-5, "float16": 5e-3}[model["precision"]]
+        assert {part["partition"] for part in result["partitions"]} == {
             part["name"]
             for target in built_examples.index(model["model"])["targets"].values()
             for part in target["partitions"]["partitions"]
             if part["kind"] == "tensorrt"
         }
-        assert all(part["points"] == len(cut["points"]) for part in cut["partitions"])
-        assert cut["whole"]["error"] == pytest.approx(cut["lowered"]["error"], rel=0.1, abs=1e-5)
+        assert all(part["points"] == len(result["points"]) for part in result["partitions"])
+        assert result["whole"]["error"] == pytest.approx(result["lowered"]["error"], rel=0.1, abs=1e-5)
     for name in NAMES:
-        (built_examples.project / "dist" / name / "provenance.json").unlink()  # others look at what is in these folders
+        (
+            built_examples.project / "dist" / name / "provenance.json"
+        ).unlink()  # other tests compare the files of these folders
 
 
-def test_provenance_does_not_stand_in_the_way_of_what_a_build_writes(built_examples: BuiltExamples) -> None:
+def test_a_package_with_provenance_is_up_to_date(built_examples: BuiltExamples) -> None:
     trtbuild = CommandLine(built_examples.project, built_examples.cache)
     trtbuild("verify", "mlp")
-    place = built_examples.project / "dist" / "mlp" / "provenance.json"
-    assert place.is_file()
+    provenance = built_examples.project / "dist" / "mlp" / "provenance.json"
+    assert provenance.is_file()
     assert {model["model"]: model["up_to_date"] for model in trtbuild("status")["models"]}["mlp"]
-    place.unlink()
+    provenance.unlink()

@@ -1,4 +1,4 @@
-"""Forks real builds from a process that has imported the driver, which takes one second for a build instead of three.
+"""Forks real builds from a process that has imported the driver, so that a build takes one second instead of three.
 
 Each line of standard input is a JSON object with the arguments of a build and the files of its output. For each build there
 are two lines of output: the pid of the child, which runs in a new session, and after its end the pid with the wait status.

@@ -1,4 +1,4 @@
-"""Possible damages of the bytes of an entry."""
+"""Kinds of damage to the bytes of an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real file systems of a given size, for users who may mount them."""
+"""File systems of a fixed size, for tests that run as a user who may mount them."""
 
 from __future__ import annotations
 

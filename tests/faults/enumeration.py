@@ -1,4 +1,4 @@
-"""A kill or an error at each writing system call of an operation, and a check of the state after it.
+"""Injects a kill or an error at each writing system call of an operation, and checks the state afterwards.
 
 ``python -m tests.faults.enumeration kill`` and ``… error`` try all calls and print the number of delivered faults. `make
 test` tries all kills of local operations and some of the others (tests/faults/test_syscalls.py), and some of the errors
@@ -93,13 +93,13 @@ class Enumeration:
         self.tally.calls = len(self.calls)
 
     def kill(self, call: Call) -> None:
-        """Kill a child just before that call, and check the state after it."""
+        """Kill a child just before `call`, and check the state that it left."""
         with self._place() as place:
             outcome = traced(self._operation.run, place.path, f"{call.name}:signal=KILL:when={call.number}")
             self._record_findings(call, lambda: self._after_kill(call, outcome, place.path))
 
     def fail(self, call: Call, error: str) -> None:
-        """Let that call fail with `error`, and check the result of the operation and the state after it."""
+        """Let `call` fail with `error`, and check the result of the operation and the state that it left."""
         with self._place() as place:
             injection = f"{call.name}:error={error}:when={call.number}"
             outcome = traced(self._with_and_without_fault, place.path, injection)
@@ -107,7 +107,7 @@ class Enumeration:
 
     def _after_kill(self, call: Call, outcome: Outcome, place: Path) -> None:
         assert outcome.killed, f"it was not killed: {outcome.status} {outcome.log[-100:]}"
-        assert outcome.report is None, "it was done before"
+        assert outcome.report is None, "it ended before the kill"
         self.tally.delivered[call.name] += 1
         self._whole(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
@@ -116,7 +116,7 @@ class Enumeration:
         assert outcome.tampered, f"nothing was injected: {outcome.log[-100:]}"
         self.tally.delivered[call.name] += 1
         assert outcome.report is not None, f"it died: {outcome.status}"
-        report, again, held = outcome.report["result"]
+        report, second, locks_held = outcome.report["result"]
         self.tally.outcomes[report.get("error", "result")] += 1
         if "error" in report:
             foreign = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
@@ -125,20 +125,20 @@ class Enumeration:
                 assert report["hint"], f"no hint: {report['text']}"
         else:
             assert self._operation.admits(report["result"], self._result), f"gives {report['result']}"
-        assert held == 0, f"{held} descriptors of locks are left open"
-        assert again == {"result": self._result}, f"the second run in the same process gives {again}"
+        assert locks_held == 0, f"{locks_held} descriptors of locks are left open"
+        assert second == {"result": self._result}, f"the second run in the same process gives {second}"
         self._whole(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
 
     def _with_and_without_fault(self, place: Path) -> object:
         """The outcomes of a run with the fault and of a second run without it, and the number of locks held in between."""
         first = outcome_of(self._operation.run, place)
-        held = len(leases._held)
-        return first, outcome_of(self._operation.run, place), held
+        locks_held = len(leases._held)
+        return first, outcome_of(self._operation.run, place), locks_held
 
     def _repeat(self, place: Path) -> None:
-        again = outcome_of(self._operation.run, place)
-        assert again == {"result": self._result}, f"the second run without a fault gives {again}"
+        second = outcome_of(self._operation.run, place)
+        assert second == {"result": self._result}, f"the second run without a fault gives {second}"
         self._whole(place, may_be_damaged=False)
         assert_clean(place)
         assert_shared_is_clean(place)
@@ -147,11 +147,11 @@ class Enumeration:
         assert_whole(place, self._before, self._after, may_be_damaged=may_be_damaged)
         assert_shared_is_whole(place, may_be_damaged=may_be_damaged)
 
-    def _record_findings(self, what: object, examine: Callable[[], None]) -> None:
+    def _record_findings(self, fault: object, examine: Callable[[], None]) -> None:
         try:
             examine()
         except AssertionError as finding:
-            self.tally.findings.append(f"{what} → {finding}")
+            self.tally.findings.append(f"{fault} → {finding}")
 
     def _place(self) -> _Place:
         return _Place(self._template, self._folder / "place")
@@ -172,7 +172,7 @@ class _Place:
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:
-    """At most `at_most` of `items`, evenly spread, including the first and the last."""
+    """Returns at most `at_most` of `items`, evenly spread, including the first and the last item."""
     if len(items) <= at_most or at_most < 2:
         return list(items)
     return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]
@@ -187,7 +187,7 @@ def _memory() -> str | None:
         return None
 
 
-def enumerated(how: str, name: str, at_most: int = 1 << 30) -> Tally:
+def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
     """Inject faults at the calls of the operation `name`, or at `at_most` of them. `how` is `kill` or `error`."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_memory()) as scratch, one_thread(*_THREADED):
@@ -218,7 +218,7 @@ def main() -> int:
     logging.disable()
     tallies = []
     for name in options.operations:
-        tallies.append(enumerated(options.how, name, options.at_most))
+        tallies.append(enumerate_faults(options.how, name, options.at_most))
         print(tallies[-1], file=sys.stderr, flush=True)
     kinds: Counter[str] = Counter()
     for tally in tallies:

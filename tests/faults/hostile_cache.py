@@ -12,13 +12,14 @@ from tests.store.transports.scripted_server import Request, Server
 
 HTML = b"<!doctype html><html><body><h1>Please log in</h1></body></html>" * 3
 
-#: Called with the request and the stored bytes or None. Returns whether to keep the connection; None: answer correctly.
+#: A function of the request and of the stored bytes, or None. It returns whether to keep the connection, or None: then the
+#: server answers correctly.
 Fault = Callable[[Request, "bytes | None"], object]
 
 
 @dataclass
 class HostileCache:
-    """``GET``, ``HEAD`` and ``PUT`` below ``/cache/``, with `fault` for requests with this method and kind ("" is any)."""
+    """A server of ``/cache/`` for GET, HEAD and PUT. `fault` answers requests of `method` and `kind` ("" is any)."""
 
     fault: Fault | None = None
     method: str = ""
@@ -47,9 +48,9 @@ class HostileCache:
         stored = self.entries.get((kind, name))
         if self.fault is not None and self.method in ("", request.method) and self.kind in ("", kind):
             self.delivered += 1
-            kept = self.fault(request, stored)
-            if kept is not None:
-                return kept
+            reply = self.fault(request, stored)
+            if reply is not None:
+                return reply
         if request.method == "PUT":
             body = request.body()
             if stored is not None:
@@ -75,7 +76,7 @@ def redirect(url: str) -> Fault:
     return lambda request, stored: (request.body(), request.reply(302, Location=url + request.path))[1]
 
 
-def instead(change: Callable[[bytes], bytes]) -> Fault:
+def replaced(change: Callable[[bytes], bytes]) -> Fault:
     """A fault that replaces the bytes of an existing entry."""
     return lambda request, stored: request.reply(200, change(stored)) if stored is not None else None
 
@@ -157,10 +158,10 @@ FAULTS: Mapping[str, Fault] = {
 READ_FAULTS: Mapping[str, Fault] = {
     "cut off": _cut_off,
     "without end": _endless,
-    "one bit": instead(lambda data: data[:-1] + bytes([data[-1] ^ 1])),
-    "a byte short": instead(lambda data: data[:-1]),
-    "a byte long": instead(lambda data: data + b"\0"),
-    "nothing": instead(lambda data: b""),
-    "zeros": instead(lambda data: bytes(len(data))),
-    "100 MB": instead(lambda data: bytes(100_000_000)),
+    "one bit": replaced(lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    "a byte short": replaced(lambda data: data[:-1]),
+    "a byte long": replaced(lambda data: data + b"\0"),
+    "nothing": replaced(lambda data: b""),
+    "zeros": replaced(lambda data: bytes(len(data))),
+    "100 MB": replaced(lambda data: bytes(100_000_000)),
 }

@@ -1,10 +1,10 @@
-"""kill -9 at random moments of real builds, and a check of the state after each.
+"""Sends kill -9 to real builds at random moments, and checks the state after each kill.
 
 After every kill, the cache must be valid, and the outputs must contain only complete files of known builds. After a few
 kills, a build runs to its end, and its outputs must equal those of a reference build without kills.
 
 A kill counts as *unfinished* if it left a file with bytes but without its final name: in the store's ``tmp/``, or
-``.<name>.<random>.tmp`` beside an output. Such a kill came between a first write and its rename.
+``.<name>.<random>.tmp`` beside an output. Such a kill came after the first write of a file and before its rename.
 
 Half of the kills come at a uniformly random moment of a build. The others are aimed: they also wait for a random moment,
 and then for a file that is being written, in the cache or among the outputs. So there are always enough unfinished kills.
@@ -106,13 +106,13 @@ class KillTest:
         self._current = self.random.choice([variant for variant in self._variants if variant != self._current])
         self._write_variant(self._current)
         self._reset_cache()
-        done = 0
-        while done < kills:
-            aim = self.random.choice([None, None, self.cache, self.project])
-            if not self._kill_once(aim):
+        delivered = 0
+        while delivered < kills:
+            watched = self.random.choice([None, None, self.cache, self.project])
+            if not self._kill_once(watched):
                 break
-            done += 1
-            aimed = aim is not None
+            delivered += 1
+            aimed = watched is not None
             self.tally.aimed += aimed
             unfinished = self._check_state()
             self.tally.unfinished += bool(unfinished)
@@ -120,12 +120,12 @@ class KillTest:
             self.tally.unfinished_outputs += any(self.project in path.parents for path in unfinished)
         self._run_to_end()
         self._check_state()
-        found = digests(self.project / "dist")
-        assert found == self.references[self._current], (
+        outputs = digests(self.project / "dist")
+        assert outputs == self.references[self._current], (
             "the build after the kills left other outputs than the reference"
         )
         self.tally.completed += 1
-        return done
+        return delivered
 
     # -- a build
 
@@ -158,13 +158,17 @@ class KillTest:
         assert document["ok"] and not document["errors"]
         self.duration_s = 0.9 * self.duration_s + 0.1 * (time.monotonic() - began)
 
-    def _kill_once(self, aim: Path | None) -> bool:
+    def _kill_once(self, watched: Path | None) -> bool:
         """Start a build and kill some of its processes at a random moment. Returns False if it ended before."""
         victim = self.random.choice(VICTIMS)
         moment = self.random.uniform(0.02, 1.0) * self.duration_s
         pid = self._start()
         ended = self._answer(moment)
-        while aim is not None and ended is None and not any(aim in path.parents for path in self._new_unfinished()):
+        while (
+            watched is not None
+            and ended is None
+            and not any(watched in path.parents for path in self._new_unfinished())
+        ):
             ended = self._answer(0.0005)
         workers: list[int] = []
         while ended is None:
@@ -195,7 +199,7 @@ class KillTest:
         self.tally.kills[victim] += 1
         return True
 
-    # -- what is left
+    # -- the state after a kill
 
     def _check_state(self) -> list[Path]:
         """Fail unless cache and outputs are valid. Returns the new unfinished files."""
@@ -210,13 +214,13 @@ class KillTest:
         return unfinished
 
     def _new_unfinished(self) -> list[Path]:
-        """Files with bytes and without their final name, of this build or of the build that was killed last."""
-        found = []
+        """Files with bytes but without their final name, that this build or the last killed build has written."""
+        unfinished = []
         for path in [*(self.cache / "tmp").glob("*"), *(self.project / "dist").rglob(".*.tmp")]:
             with contextlib.suppress(FileNotFoundError):
                 if path not in self._seen and path.stat().st_size > 0:
-                    found.append(path)
-        return found
+                    unfinished.append(path)
+        return unfinished
 
     # -- variants
 
@@ -242,16 +246,16 @@ class KillTest:
     def _make_base(self) -> None:
         """Copy the cache without records that depend on weights or builder settings, such as engines and packages."""
         shutil.copytree(self.cache, self.base)
-        store, named = LocalStore(self.cache), set()
+        store, used = LocalStore(self.cache), set()
         for entry in self.base.glob("ac/*/*"):
             action = store.get_action(entry.name)
             record = store.get_record(entry.name) if action is not None and action.document is not None else None
             if action is None or record is None or record.recipe.stage in ("engine", "package", "weights"):
                 entry.unlink()
             else:
-                named |= {part.sha256 for part in (action.document, *(part for _, part in action.files)) if part}
+                used |= {part.sha256 for part in (action.document, *(part for _, part in action.files)) if part}
         for blob in self.base.glob("cas/*/*"):
-            if blob.name not in named:
+            if blob.name not in used:
                 blob.unlink()
 
     def _reset_cache(self) -> None:
@@ -270,7 +274,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
-    """Kill at least `kills` times, and up to five times as often until each kind of victim was hit and a write interrupted.
+    """Kill at least `kills` times, at most `5 * kills` times, until each kind of victim was killed and a write interrupted.
 
     Progress is written to standard error.
     """
@@ -278,8 +282,8 @@ def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 
     try:
         reported = 0
         for _ in range(10 * kills):
-            delivered = test.tally.unfinished > 0 and set(test.tally.kills) == set(VICTIMS)
-            if test.tally.total >= (kills if delivered else 5 * kills):
+            all_kinds = test.tally.unfinished > 0 and set(test.tally.kills) == set(VICTIMS)
+            if test.tally.total >= (kills if all_kinds else 5 * kills):
                 break
             test.round(test.random.randint(2, 6))
             if test.tally.total // every > reported:

@@ -25,19 +25,19 @@ from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.patience import Patient
 from trtbuild.store.transports.settings import RemoteSettings
 
-#: A plan in five chunks, a file that is too large for the entry itself, and a file that fits in the entry.
+#: A plan in five chunks, a file that is too large to be part of the entry, and a file that fits in the entry.
 CONTENTS = {
     "plan": random.Random(1).randbytes(1_300_000),
     "info": random.Random(2).randbytes(20_000),
     "log": b"nothing to tell",
 }
-#: The contents that a local build produces. They differ, so that a test sees which of the two is used.
+#: The contents that a local build produces. The plan differs, so that a test sees which of the two was used.
 OURS = {**CONTENTS, "plan": random.Random(3).randbytes(1_200_000)}
 RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 89)))
 OTHER = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
 
 PATIENCE_S = 0.4
-#: The largest duration of a case, for every fault of the remote. Most cases take 0.1 s.
+#: The limit for the duration of a case. Most cases take 0.1 s.
 BOUND_S = 15.0
 SECRET = "correct-horse-battery"
 USER = f"builder:{SECRET}"
@@ -57,7 +57,7 @@ class Machine:
         self.built = 0
 
     def build(self, recipe: Recipe = RECIPE, contents: Mapping[str, bytes] = CONTENTS) -> dict[str, bytes]:
-        """The outputs of an available record, or otherwise newly built outputs."""
+        """The outputs of the record if it can be read, or of a new build."""
         with self.store.session(), self.store.building(recipe.key):
             for _ in range(3):
                 try:
@@ -92,14 +92,14 @@ def published(folder: Path, trust: Trust | None = None, **options: Any) -> dict[
 
 
 def assert_no_secret(*texts: object) -> None:
-    """Fail if a text has the password, or its form in a header."""
+    """Fail if a text contains the password, or its base64 form from a header."""
     for text in map(str, texts):
         for secret in (SECRET, base64.b64encode(USER.encode()).decode()):
             assert secret not in text
 
 
 def check(machine: Machine, report: dict[str, Any], began: float) -> None:
-    """Check, after any fault: the case ended in time, the local store is valid, and no text has a secret."""
+    """Check, after any fault: the case ended in time, the local store is valid, and no text contains a secret."""
     assert time.monotonic() - began < BOUND_S
     assert verify(machine.local).damage == ()
     assert_no_secret(json.dumps(report, default=str), repr(machine.store.readers[0].transport.place))

@@ -37,8 +37,8 @@ AGE_S = 100_000.0
 class Operation:
     """An operation. `run` returns a value that JSON can represent.
 
-    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a kill. `admits` compares the
-    results of a run with a fault and of one without, and returns whether the first is valid, too.
+    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a kill. `admits` receives the
+    results of a run with a fault and of a run without. It returns whether the first result is valid, too.
     """
 
     prepare: Callable[[Path], None]
@@ -98,10 +98,10 @@ def _build(place: Path) -> object:
     """A step of a build: a session, the lock of the key, the blobs, and the record."""
     store = _store(place)
     with store.session(), store.building(record(1).recipe.key):
-        found = store.get_record(record(1).recipe.key)
-        if found is None:
-            found = store.put_record(record(1, info=store.put_bytes(b"information"), plan=store.put_bytes(LARGE)))
-    return found.to_bytes().decode()
+        stored = store.get_record(record(1).recipe.key)
+        if stored is None:
+            stored = store.put_record(record(1, info=store.put_bytes(b"information"), plan=store.put_bytes(LARGE)))
+    return stored.to_bytes().decode()
 
 
 def _with_a_record(place: Path) -> None:
@@ -119,10 +119,10 @@ def _replace(place: Path) -> object:
 def _get(place: Path) -> object:
     """Find a record, and read all its blobs."""
     store = _store(place)
-    found = store.get_record(record(1).recipe.key)
-    assert found is not None
-    assert store.has(found.outputs["plan"].sha256)
-    return {name: len(store.get_bytes(output.sha256)) for name, output in found.outputs.items()}
+    stored = store.get_record(record(1).recipe.key)
+    assert stored is not None
+    assert store.has(stored.outputs["plan"].sha256)
+    return {name: len(store.get_bytes(output.sha256)) for name, output in stored.outputs.items()}
 
 
 def _get_in_a_session(place: Path) -> object:
@@ -132,9 +132,9 @@ def _get_in_a_session(place: Path) -> object:
 
 
 def _copy(place: Path) -> object:
-    found = _store(place).get_record(record(1).recipe.key)
-    assert found is not None
-    _store(place).copy_to(found.outputs["plan"].sha256, str(place / "out" / "plan"))
+    stored = _store(place).get_record(record(1).recipe.key)
+    assert stored is not None
+    _store(place).copy_to(stored.outputs["plan"].sha256, str(place / "out" / "plan"))
     return len((place / "out" / "plan").read_bytes())
 
 
@@ -156,9 +156,9 @@ def _with_a_wrong_document(place: Path) -> None:
 
 def _with_a_wrong_chunk(place: Path) -> None:
     _with_a_record(place)
-    found = _store(place).get_record(record(1).recipe.key)
-    assert found is not None
-    chunk = _store(place).parts(found.outputs["plan"].sha256)[2].sha256
+    stored = _store(place).get_record(record(1).recipe.key)
+    assert stored is not None
+    chunk = _store(place).parts(stored.outputs["plan"].sha256)[2].sha256
     flip(place / "store" / "cas" / chunk[:2] / chunk)
     _age(place / "store")
 
@@ -166,29 +166,30 @@ def _with_a_wrong_chunk(place: Path) -> None:
 def _get_or_build(place: Path) -> object:
     """A record that cannot be used is a miss: its outputs are built again."""
     store = _store(place)
-    made = {"info": SMALL, "plan": LARGE}
+    contents = {"info": SMALL, "plan": LARGE}
     with store.session():
         for _ in range(3):
             try:
-                found = store.get_record(record(1).recipe.key)
-                if found is not None:
+                stored = store.get_record(record(1).recipe.key)
+                if stored is not None:
                     return {
-                        name: store.get_bytes(output.sha256) == made[name] for name, output in found.outputs.items()
+                        name: store.get_bytes(output.sha256) == contents[name]
+                        for name, output in stored.outputs.items()
                     }
             except (EntryCorrupt, BlobMissing):
                 pass
-            store.put_record(record(1, **{name: store.put_bytes(data) for name, data in made.items()}))
+            store.put_record(record(1, **{name: store.put_bytes(data) for name, data in contents.items()}))
     return None
 
 
 def flip(path: Path) -> None:
     """Change one bit in the middle. Times and size stay the same."""
-    found = path.stat()
+    status = path.stat()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
     path.write_bytes(data)
-    os.utime(path, ns=(found.st_mtime_ns, found.st_mtime_ns))
+    os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
 
 # -- collection
@@ -227,10 +228,10 @@ OPERATIONS = {
     "get a record and its blobs": Operation(_with_a_record, _get),
     "get within a session": Operation(_with_a_record, _get_in_a_session),
     "copy a blob over an output": Operation(_with_out, _copy),
-    "meet a wrong document and build": Operation(_with_a_wrong_document, _get_or_build, starts_damaged=True),
-    "meet a wrong chunk and build": Operation(_with_a_wrong_chunk, _get_or_build, starts_damaged=True),
-    # a collection that cannot check whether a session is alive has to keep more
-    "collect": Operation(_with_old_records, _collect, admits=lambda found, usual: set(found) >= set(usual)),
+    "find a wrong document and build": Operation(_with_a_wrong_document, _get_or_build, starts_damaged=True),
+    "find a wrong chunk and build": Operation(_with_a_wrong_chunk, _get_or_build, starts_damaged=True),
+    # a collection that cannot check whether a session is alive keeps more records
+    "collect": Operation(_with_old_records, _collect, admits=lambda result, usual: set(result) >= set(usual)),
 }
 
 
@@ -283,15 +284,15 @@ def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bo
 
 def assert_clean(place: Path) -> None:
     """Fail if a collection does not remove all files that killed processes left."""
-    far = time.time_ns() + int(1e15)
-    remove_leftovers(_store(place).entries.layout, far, 0.0)
-    left = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]
-    left += [path for path in (place / "store" / "locks").glob("*") if path.name not in ("store", "records")]
-    assert left == [], f"never removed: {left}"
+    future_ns = time.time_ns() + int(1e15)
+    remove_leftovers(_store(place).entries.layout, future_ns, 0.0)
+    leftovers = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]
+    leftovers += [path for path in (place / "store" / "locks").glob("*") if path.name not in ("store", "records")]
+    assert leftovers == [], f"never removed: {leftovers}"
 
 
 def _age(store: Path) -> None:
     for path in [*store.rglob("*")]:
         if path.is_file():
-            then = path.stat().st_mtime_ns - int(AGE_S * 1e9)
-            os.utime(path, ns=(then, then))
+            old_ns = path.stat().st_mtime_ns - int(AGE_S * 1e9)
+            os.utime(path, ns=(old_ns, old_ns))

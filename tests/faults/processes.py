@@ -21,22 +21,22 @@ def state(pid: int) -> tuple[str, int] | None:
 
 def alive(pid: int) -> bool:
     """Whether a process runs. A zombie does not run."""
-    found = state(pid)
-    return found is not None and found[0] not in "ZX"
+    status = state(pid)
+    return status is not None and status[0] not in "ZX"
 
 
 def descendants(root: int) -> list[int]:
     """All running descendants of `root`, parents before their children."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
-        found = state(int(entry.name)) if entry.name.isdigit() else None
-        if found is not None and found[0] not in "ZX":
-            children.setdefault(found[1], []).append(int(entry.name))
+        status = state(int(entry.name)) if entry.name.isdigit() else None
+        if status is not None and status[0] not in "ZX":
+            children.setdefault(status[1], []).append(int(entry.name))
     below: list[int] = []
-    layer = [root]
-    while layer:
-        layer = [child for parent in layer for child in children.get(parent, [])]
-        below += layer
+    generation = [root]
+    while generation:
+        generation = [child for parent in generation for child in children.get(parent, [])]
+        below += generation
     return below
 
 
@@ -50,8 +50,8 @@ def kill(pids: Iterable[int], sent: signal.Signals = signal.SIGKILL) -> None:
 def wait_until_gone(pids: Iterable[int], within_s: float = 20.0) -> None:
     """Fail unless all of `pids` end within that time."""
     deadline = time.monotonic() + within_s
-    left = list(pids)
-    while left := [pid for pid in left if alive(pid)]:
+    running = list(pids)
+    while running := [pid for pid in running if alive(pid)]:
         if time.monotonic() > deadline:
-            raise AssertionError(f"still there after {within_s} s: {left}")
+            raise AssertionError(f"still there after {within_s} s: {running}")
         time.sleep(0.005)

@@ -38,11 +38,11 @@ def _local_record(place: Path) -> LocalStore:
 
 
 def _publish_to(place: Path, store: LocalStore) -> object:
-    found = found_locally(store, KEY)
-    assert found is not None
+    sendable = found_locally(store, KEY)
+    assert sendable is not None
     remote = _team(place)
     try:
-        return remote.publish(found, reading(store)).document.decode()
+        return remote.publish(sendable, reading(store)).document.decode()
     finally:
         remote.close()
 
@@ -59,8 +59,8 @@ def _publish(place: Path) -> object:
     return _publish_to(place, LocalStore(place / "store"))
 
 
-def _with_half_of_it(place: Path) -> None:
-    """Another writer was interrupted, so that there is an entry that cannot be used."""
+def _with_half_of_the_blobs(place: Path) -> None:
+    """The remote has an entry that cannot be used, as after an interrupted writer."""
     _with_a_record(place)
     _publish(place)
     for path in sorted((place / "team").glob("cas/*/*"))[::2]:
@@ -72,28 +72,28 @@ def _with_half_of_it(place: Path) -> None:
 
 def _with_a_team(place: Path) -> None:
     (place / "team").mkdir()
-    other = place / "other"
-    store = LocalStore(other / "store")
+    machine = place / "other"
+    store = LocalStore(machine / "store")
     store.put_record(record(1, info=store.put_bytes(SMALL), plan=store.put_bytes(LARGE)))
     _publish_to(place, store)
-    found = found_locally(store, KEY)
-    assert found is not None
-    write_bundle(str(place / "bundle"), {KEY: found.entry({})}, reading(store))
+    sendable = found_locally(store, KEY)
+    assert sendable is not None
+    write_bundle(str(place / "bundle"), {KEY: sendable.entry({})}, reading(store))
 
 
 def _bring(place: Path) -> object:
-    return _brought(place, _team(place))
+    return _bring_from(place, _team(place))
 
 
 def _import(place: Path) -> object:
     bundle = open_bundle(str(place / "bundle"))
     try:
-        return _brought(place, RemoteStore(bundle, "the bundle", connections=1))
+        return _bring_from(place, RemoteStore(bundle, "the bundle", connections=1))
     finally:
         bundle.close()
 
 
-def _brought(place: Path, remote: RemoteStore) -> object:
+def _bring_from(place: Path, remote: RemoteStore) -> object:
     store = LocalStore(place / "store")
     try:
         brought = bring(remote, [KEY], store)
@@ -101,30 +101,30 @@ def _brought(place: Path, remote: RemoteStore) -> object:
         remote.close()
     if brought.failed:
         raise RemoteFault(brought.failed[KEY])
-    found = store.get_record(KEY)
-    assert found is not None, brought
-    return {name: len(store.get_bytes(output.sha256)) for name, output in found.outputs.items()}
+    stored = store.get_record(KEY)
+    assert stored is not None, brought
+    return {name: len(store.get_bytes(output.sha256)) for name, output in stored.outputs.items()}
 
 
 # -- collect
 
 
 def _with_old_records(place: Path) -> None:
-    """One old record, one that was used, a file without a record, and a file of a killed writer."""
+    """An old record, a record that was used lately, a file without a record, and a file of a killed writer."""
     store = LocalStore(place / "other" / "store")
     (place / "team").mkdir()
     team = _team(place)
     for number, plan in ((1, LARGE), (2, EDITED)):
         store.put_record(record(number, plan=store.put_bytes(plan)))
-        found = found_locally(store, record(number).recipe.key)
-        assert found is not None
-        team.publish(found, reading(store))
+        sendable = found_locally(store, record(number).recipe.key)
+        assert sendable is not None
+        team.publish(sendable, reading(store))
     team.put_bytes(b"of no record")
     team.close()
     (place / "team" / "tmp" / "unfinished").write_bytes(b"half")
     _age(place)
-    kept = place / "team" / "ac" / record(2).recipe.key[:2] / record(2).recipe.key
-    os.utime(kept)
+    used = place / "team" / "ac" / record(2).recipe.key[:2] / record(2).recipe.key
+    os.utime(used)
 
 
 def _with_condemned(place: Path) -> None:
@@ -145,7 +145,7 @@ def _collect(place: Path) -> object:
 
 
 def _age(place: Path, but: str = "") -> None:
-    """Make all files look old, also in the state that a collection left."""
+    """Make all files look old, also those in the lists of a collection."""
     before_ns = time.time_ns() - int(AGE_S * 1e9)
     condemned = place / "team" / "gc" / "condemned"
     if condemned.exists():
@@ -162,12 +162,12 @@ def _age(place: Path, but: str = "") -> None:
 
 REMOTE_OPERATIONS = {
     "publish to a shared directory": Operation(_with_a_record, _publish),
-    "publish what is there in part": Operation(_with_half_of_it, _publish, starts_damaged=True),
+    "publish a record whose blobs are there in part": Operation(_with_half_of_the_blobs, _publish, starts_damaged=True),
     "bring from a shared directory": Operation(_with_a_team, _bring),
     "import a bundle": Operation(_with_a_team, _import),
     "collect a shared directory": Operation(_with_old_records, _collect),
-    "collect what is condemned": Operation(_with_condemned, _collect),
-    "collect what is hidden": Operation(_with_hidden, _collect),
+    "collect condemned files": Operation(_with_condemned, _collect),
+    "collect hidden files": Operation(_with_hidden, _collect),
 }
 
 
@@ -178,8 +178,8 @@ def assert_shared_is_whole(place: Path, *, may_be_damaged: bool) -> None:
     for path in (place / "team").glob("ac/*/*"):
         entry = ActionResult.from_bytes(path.read_bytes())
         for _, file in entry.files:
-            there = place / "team" / "cas" / file.sha256[:2] / file.sha256
-            assert may_be_damaged or there.exists(), f"the entry {path.name} lacks {file.sha256}"
+            blob = place / "team" / "cas" / file.sha256[:2] / file.sha256
+            assert may_be_damaged or blob.exists(), f"the entry {path.name} lacks {file.sha256}"
         if entry.document is not None and not may_be_damaged:
             document = place / "team" / "cas" / entry.document.sha256[:2] / entry.document.sha256
             assert Record.from_bytes(document.read_bytes()).recipe.key == path.name

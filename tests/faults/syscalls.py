@@ -153,23 +153,23 @@ def _await_attachment(tracer: subprocess.Popen[bytes]) -> None:
 
 
 def _read_all(descriptor: int) -> bytes:
-    read, deadline = b"", time.monotonic() + 120
+    received, deadline = b"", time.monotonic() + 120
     while True:
         ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, "the child hangs"
         more = os.read(descriptor, 65536)
         if not more:
-            return read
-        read += more
+            return received
+        received += more
 
 
 def _calls(log: str) -> Iterator[Call]:
     counts: Counter[str] = Counter()
     for line in log.splitlines():
-        found = _CALL.match(line)
-        if found is None:
+        match = _CALL.match(line)
+        if match is None:
             continue
-        name, rest = found.groups()
+        name, rest = match.groups()
         counts[name] += 1
         reads = name in _OPENS and not re.search("O_WRONLY|O_RDWR|O_CREAT", rest)
         if not reads and not (name == "write" and rest.startswith(f"{_REPORT}<")):

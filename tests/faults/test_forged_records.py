@@ -21,14 +21,14 @@ from trtbuild.store.trust.signing import Signer
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
+def published_entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
     return published(tmp_path_factory.mktemp("colleague"))
 
 
 @pytest.fixture
-def filled(once: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+def filled(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
     """The entries that another machine has published."""
-    return dict(once)
+    return dict(published_entries)
 
 
 BIG = 10**15
@@ -54,7 +54,7 @@ def _all_sizes(document: dict[str, Any], path: str, size: int) -> None:
         file["digest"]["sizeBytes"] = str(size)
 
 
-def _change_over(document: dict[str, Any]) -> None:
+def _swap_two_chunks(document: dict[str, Any]) -> None:
     first, second = (file for file in _files(document, "blob/") if file["path"].endswith(("/0", "/1")))
     first["digest"], second["digest"] = second["digest"], first["digest"]
 
@@ -102,7 +102,7 @@ FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
     "more chunks than an entry may have": lambda entries: _raw(b" " * (65 << 20))(entries),
     "petabytes, in right sums": lambda entries: _bomb(entries, 2, BIG, 2 * BIG),
     "chunks in another order": forged(lambda entry: entry["outputFiles"].reverse()),
-    "two chunks changed over": forged(_change_over),
+    "two chunks swapped": forged(_swap_two_chunks),
     "paths that lead out": forged(
         lambda entry: [file.update(path="blob/../../../etc/passwd") for file in _files(entry, "blob/")]
     ),
@@ -122,7 +122,7 @@ HARMLESS = {"other contents in the entry", "contents that are not text", "invali
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_entry(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
+def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
     began = time.monotonic()
     before = filled["ac", RECIPE.key]
     FORGERIES[forgery](filled)
@@ -146,10 +146,10 @@ def keyring(signer: Signer | None = None, domain: str | None = None) -> Keyring:
     return Keyring([CI.trusted], read_domains=["ci"], signer=signer, domain=domain)
 
 
-def signed_by(signer: Signer | None, domain: str | None, folder: Path, **what: Any) -> dict[tuple[str, str], bytes]:
+def signed_by(signer: Signer | None, domain: str | None, folder: Path, **options: Any) -> dict[tuple[str, str], bytes]:
     """The entries that a machine with this signer and domain publishes."""
     return published(
-        folder, None if signer is None else Keyring([signer.trusted], signer=signer, domain=domain), **what
+        folder, None if signer is None else Keyring([signer.trusted], signer=signer, domain=domain), **options
     )
 
 
@@ -182,7 +182,7 @@ UNTRUSTED: dict[str, Callable[[Path], dict[tuple[str, str], bytes]]] = {
 
 
 @pytest.mark.parametrize("case", UNTRUSTED)
-def test_a_record_without_a_trusted_signature_is_built(tmp_path: Path, case: str) -> None:
+def test_a_record_without_a_trusted_signature_is_built_again(tmp_path: Path, case: str) -> None:
     entries = UNTRUSTED[case](tmp_path / "others")
     with HostileCache(entries=entries) as cache:
         machine = Machine(tmp_path / "here", cache.url(USER), keyring(CI, "ci"))

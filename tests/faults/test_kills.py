@@ -24,7 +24,7 @@ def test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right(tmp_pa
 
 
 def test_a_wrong_entry_and_a_half_output_would_be_noticed(tmp_path: Path) -> None:
-    """The checks fail after damage to the files of a build."""
+    """`KillTest` itself is tested: its checks fail if a file is damaged."""
     test = KillTest.__new__(KillTest)
     test.project, test.cache = tmp_path / "project", tmp_path / "cache"
     test._seen, test._known = set(), set()
@@ -42,7 +42,7 @@ def test_a_wrong_entry_and_a_half_output_would_be_noticed(tmp_path: Path) -> Non
     half.unlink()
     (test.project / "dist" / ".half.plan.0123.tmp").write_bytes(b"ha")
     assert len(test._check_state()) == 1
-    assert test._check_state() == [], "each is counted once"
+    assert test._check_state() == [], "an unfinished file is counted twice"
     blob = test.cache / "cas" / output.sha256[:2] / output.sha256
     blob.chmod(0o644)
     blob.write_bytes(b"wrong")

@@ -20,17 +20,17 @@ from trtbuild.store.trust.action_result import ActionResult
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
+def published_entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
     return published(tmp_path_factory.mktemp("colleague"))
 
 
 @pytest.fixture
-def filled(once: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+def filled(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
     """The entries that another machine has published."""
-    return dict(once)
+    return dict(published_entries)
 
 
-def test_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict[tuple[str, str], bytes]) -> None:
+def test_a_lookup_in_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict[tuple[str, str], bytes]) -> None:
     with HostileCache(entries=filled) as cache:
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build() == CONTENTS
@@ -81,13 +81,15 @@ def test_writes_to_a_broken_remote(tmp_path: Path, fault: str, method: str, kind
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
-def test_no_credential_goes_elsewhere(tmp_path: Path, filled: dict[tuple[str, str], bytes], method: str) -> None:
-    with HostileCache() as elsewhere, HostileCache(entries=filled if method == "GET" else {}) as cache:
-        cache.fault, cache.method = redirect(f"http://127.0.0.1:{elsewhere.server.port}"), method
+def test_a_redirect_to_another_server_gets_no_credential(
+    tmp_path: Path, filled: dict[tuple[str, str], bytes], method: str
+) -> None:
+    with HostileCache() as other_server, HostileCache(entries=filled if method == "GET" else {}) as cache:
+        cache.fault, cache.method = redirect(f"http://127.0.0.1:{other_server.server.port}"), method
         machine = Machine(tmp_path, cache.url(USER))
         assert machine.build() == CONTENTS
         report = machine.end()
-    assert cache.delivered > 0 and elsewhere.server.connections == 0
+    assert cache.delivered > 0 and other_server.server.connections == 0
     assert report["warnings"] and report["given_up"]
     assert_no_secret(report)
 
@@ -118,15 +120,15 @@ def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) 
     entry = share / "ac" / RECIPE.key[:2] / RECIPE.key
     action = ActionResult.from_bytes(entry.read_bytes())
     assert action.document is not None
-    wanted = {
+    digests = {
         "document": action.document.sha256,
         "chunk": next(file.sha256 for path, file in action.files if path.endswith("/2")),
         "blob": hashlib.sha256(CONTENTS["info"]).hexdigest(),
     }
-    path = entry if target == "entry" else share / "cas" / wanted[target][:2] / wanted[target]
-    right = path.read_bytes()
+    path = entry if target == "entry" else share / "cas" / digests[target][:2] / digests[target]
+    original = path.read_bytes()
     path.chmod(0o644)
-    path.write_bytes(DAMAGES[damage](right))
+    path.write_bytes(DAMAGES[damage](original))
     machine = Machine(tmp_path / "here", f"file://{share}")
     built = machine.build(contents=OURS)
     report = machine.end()
@@ -134,7 +136,7 @@ def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) 
     assert built == (OURS if machine.built else CONTENTS)
     if target in ("chunk", "blob"):
         assert machine.built == 1 and report["blobs_gone"] == 1
-        assert damage == "empty" or report["warnings"], "an empty file counts as missing"
+        assert damage == "empty" or report["warnings"], "there is no warning, which is right only for an empty file"
     check(machine, report, began)
 
 

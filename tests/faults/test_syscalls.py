@@ -27,15 +27,15 @@ KINDS = {"openat", "write", "fsync", "rename", "flock"}
 
 def enumerate_calls(*arguments: str) -> Any:
     """The JSON document of the enumeration, which runs in a process without threads."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "tests.faults.enumeration", *arguments],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.stdout, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    assert completed.stdout, completed.stderr[-4000:]
+    return json.loads(completed.stdout)
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
@@ -45,13 +45,13 @@ def test_a_kill_at_any_writing_call_leaves_only_complete_files(operation: str) -
     (tally,) = document["tallies"]
     assert tally["findings"] == []
     assert tally["calls"] >= 15
-    assert document["total"] == min(tally["calls"], at_most), "a kill at each call was delivered"
+    assert document["total"] == min(tally["calls"], at_most), "not every kill was delivered"
     if operation.startswith(("put", "build", "replace")):
         assert tally["delivered"].keys() >= KINDS
 
 
 def test_killed_while_several_threads_write(tmp_path: Path) -> None:
-    """strace counts the calls of each thread, so that the call of the operation that is hit is random."""
+    """strace counts the calls of each thread, so the kill hits a random call of the operation."""
 
     def put(place: Path) -> object:
         return LocalStore(place / "store").put_bytes(LARGE * 3).size
@@ -71,8 +71,8 @@ def test_killed_while_several_threads_write(tmp_path: Path) -> None:
     assert delivered >= 6
 
 
-def test_a_kill_that_leaves_something_wrong_would_be_noticed(tmp_path: Path) -> None:
-    """A check of this test: a store that creates the name before the bytes is detected."""
+def test_the_check_notices_a_damaged_blob_after_a_kill(tmp_path: Path) -> None:
+    """A store that creates a file under its final name before it writes the bytes is detected."""
 
     def put_badly(place: Path) -> object:
         path = place / "store" / "cas" / "ab" / ("ab" * 32)

@@ -29,7 +29,7 @@ _EVERY = 50
 
 
 def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
-    """The outcome of each case, in the order in which they are known."""
+    """The outcome of each case, in the order in which the cases end."""
     waiting = iter(seeds)
     children: list[Child] = []
     try:
@@ -68,8 +68,8 @@ def shown(outcome: Outcome) -> str:
 
 def counts(outcomes: Sequence[Outcome]) -> str:
     """The number of outcomes with each verdict."""
-    found = collections.Counter(outcome.verdict for outcome in outcomes)
-    return ", ".join(f"{found[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
+    verdicts = collections.Counter(outcome.verdict for outcome in outcomes)
+    return ", ".join(f"{verdicts[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     first = options.seed * PER_SEED
     seeds = range(first, first + options.n) if options.only is None else [options.only]
-    prepare()  # loaded once here, and not in each child
+    prepare()  # these three calls load libraries once, before the children are forked
     decomposition_table()
     operators()
     outcomes = []

@@ -95,7 +95,7 @@ class Child:
 
 
 def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
-    parents.close()  # the child's copy; with it, the child would not notice the end of the parent
+    parents.close()  # while the child has a copy of the parent's end open, it does not notice that the parent ends
     descriptor = os.open(printed, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
@@ -108,4 +108,4 @@ def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int]
         except EOFError:
             return
         connection.send(try_seed(seed))
-        gc.freeze()  # a trace collects garbage, and does not have to examine the objects that exist now
+        gc.freeze()  # a trace collects garbage; now the collector does not examine the objects that exist already

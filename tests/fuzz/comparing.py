@@ -7,7 +7,7 @@ Rules
    dtypes and sizes. onnxruntime runs the conversion of an engine on the same values.
 3. The outputs, in the structure that the module returns, equal the results of the module.
 4. Numbers differ if their distance is larger than the tolerance of `verify`, and larger than the change of PyTorch's
-   results when the last bits of the inputs change (`_moved`). Dtypes and shapes must always be equal.
+   results when the last bits of the inputs change (`_perturbed_results`). Dtypes and shapes must always be equal.
 5. Uninitialized memory is filled with NaN (`filled_memory`), so that a read of it is visible in the results.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from tests.fuzz.declared import of_network, of_profile, of_results
+from tests.fuzz.declared import network_differences, profile_differences, result_differences
 from tests.fuzz.pipeline import Built, Case
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest, points, tolerances
@@ -45,33 +45,33 @@ _CHOOSING = frozenset((
     "sort", "topk", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
 ))  # fmt: skip
 
-#: A difference may be this many times the change of PyTorch's own results.
+#: A difference may be this many times as large as the change of PyTorch's own results.
 _TIMES = 16
 
-#: The number of measurements of that change. Rounded results change seldom, but by much.
+#: The number of measurements of this change. Rounded results change seldom, but by much.
 _MOVES = 12
 
-#: The number of tolerances that the whole model may differ, because it has several partitions.
+#: The difference of the whole model may be this many times the tolerance, because the model has several partitions.
 _WHOLE = 4
 
 
 @dataclass
-class Seen:
-    """The result of a comparison. `unchecked` are partitions without a kernel in onnxruntime, with its error messages."""
+class Comparison:
+    """The result of a comparison. `unchecked` are error messages about partitions without a kernel in onnxruntime."""
 
     differences: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     compared: int = 0
 
 
-def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> Seen:
+def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> Comparison:
     """The differences between a built model and its module, as text. `count` is the number of random points."""
-    seen = Seen()
+    seen = Comparison()
     for part in built.partitions.partitions:
         if part.kind == "tensorrt":
-            seen.differences += of_network(part, built)
+            seen.differences += network_differences(part, built)
     with filled_memory(), torch.no_grad():
-        comparison = _Comparison(case, built, seen)
+        comparison = _Comparer(case, built, seen)
         for point in points(built.model, built.shapes, count=count, seed=seed):
             comparison.at(point)
     seen.differences = list(dict.fromkeys(seen.differences))
@@ -80,9 +80,9 @@ def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> S
 
 @contextlib.contextmanager
 def filled_memory() -> Iterator[None]:
-    """Fill new memory, as of ``torch.empty``, with NaN, the largest integer or True (`torch.utils.deterministic`)."""
+    """Fill uninitialized memory (``torch.empty``) with NaN, the largest integer or True (`torch.utils.deterministic`)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one for each operator without a deterministic algorithm
+        warnings.simplefilter("ignore")  # torch warns for each operator without a deterministic algorithm
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             yield
@@ -94,18 +94,18 @@ def filled_memory() -> Iterator[None]:
 class _Run:
     """A run of PyTorch for a comparison.
 
-    `times` is the allowed number of tolerances. `results` repeats the run with other inputs than `given`.
+    A difference may be `times` the tolerance. `results` repeats the run with other inputs than `inputs`.
     """
 
-    what: str
+    place: str
     precision: Precision
     times: int
     results: Callable[[Sequence[torch.Tensor]], Sequence[Any]]
-    given: Sequence[torch.Tensor]
+    inputs: Sequence[torch.Tensor]
 
 
-class _Comparison:
-    def __init__(self, case: Case, built: Built, seen: Seen) -> None:
+class _Comparer:
+    def __init__(self, case: Case, built: Built, seen: Comparison) -> None:
         self._case = case
         self._built = built
         self._seen = seen
@@ -118,7 +118,7 @@ class _Comparison:
         self._chooses = any(_operator(node) in _CHOOSING for node in built.traced.graph.nodes)
 
     def at(self, point: Point) -> None:
-        built, found = self._built, self._seen.differences
+        built, differences = self._built, self._seen.differences
         where = f"{point.which} {list(point.sizes)}"
         sizes = units(built.shapes, point.sizes)
         inputs = random_inputs(
@@ -130,24 +130,29 @@ class _Comparison:
         )
         values = Values(built.partitions, self._weights, inputs)
         for number, part in enumerate(built.partitions.partitions):
-            given = values.of(part)
+            arguments = values.of(part)
             try:
-                right = self._eager.part(part, given)
+                expected = self._eager.part(part, arguments)
             except Exception as error:  # an operator may raise any exception
-                found.append(f"{part.name} at {where}: PyTorch fails: {type(error).__name__}: {error}")
+                differences.append(f"{part.name} at {where}: PyTorch fails: {type(error).__name__}: {error}")
                 return
-            found += of_results(part, right, sizes, where)
+            differences += result_differences(part, expected, sizes, where)
             if part.kind == "tensorrt":
-                found += of_profile(part, built.jobs[part.name], given, point, where)
-                self._part(part, given, right, point, where)
-            values.put(number, part, right)
+                differences += profile_differences(part, built.jobs[part.name], arguments, point, where)
+                self._part(part, arguments, expected, point, where)
+            values.put(number, part, expected)
         self._whole(inputs, [values[source] for source in built.partitions.outputs], where)
 
     def _part(
-        self, part: Partition, given: Sequence[torch.Tensor], right: Sequence[torch.Tensor], point: Point, where: str
+        self,
+        part: Partition,
+        arguments: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
+        point: Point,
+        where: str,
     ) -> None:
         try:
-            ours = self._onnx(part, given, point)
+            ours = self._onnx(part, arguments, point)
         except Unchecked as error:
             self._seen.unchecked.append(f"{part.name}: {error}")
             return
@@ -155,41 +160,47 @@ class _Comparison:
             self._seen.differences.append(f"{part.name} at {where}: {error}")
             return
         precision = coarsest(of_outputs(self._eager.program(part)))
-        run = _Run(f"{part.name} at {where}", precision, 1, lambda moved: self._eager.part(part, moved), given)
-        self._compare(ours, right, run)
+        run = _Run(
+            f"{part.name} at {where}", precision, 1, lambda perturbed: self._eager.part(part, perturbed), arguments
+        )
+        self._compare(ours, expected, run)
 
     def _whole(self, inputs: Sequence[torch.Tensor], flat: Sequence[torch.Tensor], where: str) -> None:
-        right, structure = pytree.tree_flatten(_plain(self._case.module(*inputs)))
-        ours, got = pytree.tree_flatten(_plain(self._restore(flat)))
-        if got != structure:
-            self._seen.differences.append(f"the outputs at {where} are {got}, and of the module {structure}")
+        expected, structure = pytree.tree_flatten(_plain(self._case.module(*inputs)))
+        ours, our_structure = pytree.tree_flatten(_plain(self._restore(flat)))
+        if our_structure != structure:
+            self._seen.differences.append(f"the outputs at {where} are {our_structure}, and of the module {structure}")
             return
         precision = coarsest([self._built.model.precision, *of_outputs(self._built.traced)])
         module = self._case.module
-        run = _Run(f"output at {where}", precision, _WHOLE, lambda moved: pytree.tree_leaves(module(*moved)), inputs)
-        self._compare(ours, right, run)
+        run = _Run(
+            f"output at {where}", precision, _WHOLE, lambda perturbed: pytree.tree_leaves(module(*perturbed)), inputs
+        )
+        self._compare(ours, expected, run)
 
-    def _compare(self, ours: Sequence[Any], right: Sequence[Any], run: _Run) -> None:
+    def _compare(self, ours: Sequence[Any], expected: Sequence[Any], run: _Run) -> None:
         allowed = run.times * tolerances("onnxruntime")[run.precision]
-        moved: list[Sequence[Any]] | None = None
-        for k, (a, b) in enumerate(zip(ours, right, strict=True)):
+        perturbed: list[Sequence[Any]] | None = None
+        for k, (our, their) in enumerate(zip(ours, expected, strict=True)):
             self._seen.compared += 1
-            if not isinstance(b, torch.Tensor):
-                if a != b:
-                    self._seen.differences.append(f"{run.what}, {k}: {a} instead of {b}")
+            if not isinstance(their, torch.Tensor):
+                if our != their:
+                    self._seen.differences.append(f"{run.place}, {k}: {our} instead of {their}")
                 continue
-            distance = gap(a, b)
+            distance = gap(our, their)
             if distance.error <= allowed:
                 continue
-            if a.dtype == b.dtype and a.shape == b.shape:
-                if moved is None and _gap(run.results(run.given)[k], b).error:
-                    self._seen.differences.append(f"{run.what}, {k}: PyTorch gives different results each time")
+            if our.dtype == their.dtype and our.shape == their.shape:
+                if perturbed is None and _gap(run.results(run.inputs)[k], their).error:
+                    self._seen.differences.append(f"{run.place}, {k}: PyTorch gives different results each time")
                     continue
-                if moved is None:
-                    moved = _moved(run, self._chooses)
-                if distance.error <= _TIMES * max((_gap(one[k], b).error for one in moved), default=0.0):
+                if perturbed is None:
+                    perturbed = _perturbed_results(run, self._chooses)
+                if distance.error <= _TIMES * max(
+                    (_gap(results[k], their).error for results in perturbed), default=0.0
+                ):
                     continue
-            self._seen.differences.append(f"{run.what}, {k}: {distance.text or f'{distance.error:.1e} away'}")
+            self._seen.differences.append(f"{run.place}, {k}: {distance.text or f'{distance.error:.1e} away'}")
 
 
 def _plain(value: Any) -> Any:
@@ -203,29 +214,29 @@ def _operator(node: torch.fx.Node) -> str:
     return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
 
 
-def _moved(run: _Run, equal: bool) -> list[Sequence[Any]]:
+def _perturbed_results(run: _Run, break_ties: bool) -> list[Sequence[Any]]:
     """PyTorch's results when each number of the inputs changes by a few last bits.
 
-    With `equal` there are also changes by the last bit of the largest number, after which no two numbers are equal.
+    With `break_ties`, the inputs are also changed by the last bit of the largest number. Then no two numbers are equal.
     """
-    found: list[Sequence[Any]] = []
-    for seed in range(2 * _MOVES if equal else _MOVES):
+    results: list[Sequence[Any]] = []
+    for seed in range(2 * _MOVES if break_ties else _MOVES):
         generator = torch.Generator().manual_seed(seed)
-        off = [_off(value, _LAST_BIT[run.precision], seed >= _MOVES, generator) for value in run.given]
-        found.append(run.results(off))
-    return found
+        perturbed = [_perturbed(value, _LAST_BIT[run.precision], seed >= _MOVES, generator) for value in run.inputs]
+        results.append(run.results(perturbed))
+    return results
 
 
-def _off(value: torch.Tensor, bit: float, alike: bool, generator: torch.Generator) -> torch.Tensor:
+def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: torch.Generator) -> torch.Tensor:
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()
     finite = wide[torch.isfinite(wide)]
-    scale = float(finite.abs().max()) if alike and finite.numel() else wide
+    scale = float(finite.abs().max()) if by_largest and finite.numel() else wide
     noise = torch.randn(value.shape, generator=generator, dtype=torch.float64) * bit
     return (wide + noise * scale).to(value.dtype)
 
 
-def _gap(moved: Any, right: torch.Tensor) -> Gap:
+def _gap(perturbed: Any, expected: torch.Tensor) -> Gap:
     """The distance of changed results. Shapes that depend on data may differ."""
-    return gap(moved, right) if isinstance(moved, torch.Tensor) else Gap(math.inf)
+    return gap(perturbed, expected) if isinstance(perturbed, torch.Tensor) else Gap(math.inf)

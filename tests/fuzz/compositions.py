@@ -109,8 +109,8 @@ class _Writer:
         entries = [(entry.name, entry.dtype) for entry in model.inputs]
         self._spaces: list[dict[str, Any]] = []
         for point in points(model, shapes):
-            given = random_inputs(entries, shapes.sizes(point.sizes), point, [2] * len(entries), {})
-            self._spaces.append({**NAMES, "self": self._self, **{f"x{k}": value for k, value in enumerate(given)}})
+            arguments = random_inputs(entries, shapes.sizes(point.sizes), point, [2] * len(entries), {})
+            self._spaces.append({**NAMES, "self": self._self, **{f"x{k}": value for k, value in enumerate(arguments)}})
         self._opt = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
         self.values = [Value(f"x{k}", self._spaces[self._opt][f"x{k}"]) for k in range(len(entries))]
 
@@ -122,22 +122,22 @@ class _Writer:
                 text = self._rng.choice(STATEMENTS)(Pen(self._rng, self.values, self.parts))
                 for name, part in self.parts.items():
                     setattr(self._self, name, part.eval())
-                found = self._run(text)
+                results = self._run(text)
             except (Unwritable, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, NotImplementedError):
                 self.parts.clear()
                 self.parts.update(before)
                 continue
             name = f"y{len(self.statements)}"
-            for space, value in zip(self._spaces, found, strict=True):
+            for space, value in zip(self._spaces, results, strict=True):
                 space[name] = value
             self.statements.append(f"{name} = {text}")
-            self.values.append(Value(name, found[self._opt]))
+            self.values.append(Value(name, results[self._opt]))
             return
         raise Unfit("statements: no working one was found")
 
     def _run(self, text: str) -> list[torch.Tensor]:
         """The statement's value at each point. Raises the statement's errors, and Unwritable for an unsuitable value."""
-        found = []
+        results = []
         for space in self._spaces:
             with torch.no_grad():
                 value = eval(text, space)
@@ -150,14 +150,14 @@ class _Writer:
                 raise Unwritable
             if value.is_floating_point() and value.numel() and float(value.float().abs().max()) > 1e4:
                 raise Unwritable  # the largest float16 is 65504
-            found.append(value)
-        if len({value.dim() for value in found}) > 1 or not any(value.numel() for value in found):
+            results.append(value)
+        if len({value.dim() for value in results}) > 1 or not any(value.numel() for value in results):
             raise Unwritable
-        return found
+        return results
 
 
 def _result(writer: _Writer, rng: random.Random) -> str:
-    """The returned expression: the last value, all unused values, some values, a value twice, or also an input."""
+    """The returned expression: the last value, all unused values, some values, a value twice, or a value and an input."""
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]
     kind = rng.choices(["last", "ends", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
@@ -173,10 +173,10 @@ def _result(writer: _Writer, rng: random.Random) -> str:
 
 def _needed(statements: Sequence[str], result: str) -> list[str]:
     """The statements that the result depends on."""
-    read, found = set(_WORD.findall(result)), []
+    names_read, needed = set(_WORD.findall(result)), []
     for text in reversed(statements):
         name, _, expression = text.partition(" = ")
-        if name in read:
-            read |= set(_WORD.findall(expression))
-            found.append(text)
-    return found[::-1]
+        if name in names_read:
+            names_read |= set(_WORD.findall(expression))
+            needed.append(text)
+    return needed[::-1]

@@ -29,7 +29,7 @@ ENGINE_DTYPES = {
 }
 
 
-def of_network(part: Partition, built: Built) -> Iterator[str]:
+def network_differences(part: Partition, built: Built) -> Iterator[str]:
     """The differences between the network of an engine and its partition."""
     (profile,) = built.model.profiles
     low, high = (units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
@@ -46,27 +46,30 @@ def of_network(part: Partition, built: Built) -> Iterator[str]:
             dtype = ENGINE_DTYPES.get(entry["dtype"], entry["dtype"])
             sizes = entry["shape"]
             if dtype != type_.dtype or sizes is None or len(sizes) != len(type_.shape):
-                yield f"{part.name}: the network's {name} is {dtype}{sizes}, declared {_spelled(type_)}"
+                yield f"{part.name}: the network's {name} is {dtype}{sizes}, declared {_type_text(type_)}"
                 continue
             for size, axis in zip(sizes, type_.shape, strict=True):
                 if size != -1 and interval(axis, bounds) != (size, size):
-                    yield f"{part.name}: the network's {name} is {dtype}{sizes}, declared {_spelled(type_)}"
+                    yield f"{part.name}: the network's {name} is {dtype}{sizes}, declared {_type_text(type_)}"
                     break
 
 
-def of_results(part: Partition, values: Sequence[torch.Tensor], sizes: Sequence[int], where: str) -> Iterator[str]:
+def result_differences(
+    part: Partition, values: Sequence[torch.Tensor], sizes: Sequence[int], where: str
+) -> Iterator[str]:
     """The differences between a partition's outputs and their declaration in the document."""
     if len(values) != len(part.outputs):
         yield f"{part.name} gives {len(values)} values at {where}, declared {len(part.outputs)}"
     for k, (type_, value) in enumerate(zip(part.outputs, values, strict=False)):
-        if not _is(type_, value, sizes):
-            yield f"{part.name}:{k} is {_name(value.dtype)}{list(value.shape)} at {where}, declared {_spelled(type_)}"
+        if not _has_type(type_, value, sizes):
+            computed = f"{_dtype_name(value.dtype)}{list(value.shape)}"
+            yield f"{part.name}:{k} is {computed} at {where}, declared {_type_text(type_)}"
 
 
-def of_profile(
+def profile_differences(
     part: Partition, job: EngineJob, values: Sequence[torch.Tensor], point: Point, where: str
 ) -> Iterator[str]:
-    """The inputs of an engine whose sizes are outside its profile."""
+    """The inputs of an engine whose sizes are outside the profile of the engine."""
     for k, (value, shape) in enumerate(zip(values, job.profiles[point.profile], strict=True)):
         low, high = shape.min, shape.max
         fits = len(low) == value.dim()
@@ -74,9 +77,9 @@ def of_profile(
             yield f"{part.name} takes {list(value.shape)} at {where} as i{k}, its profile is {list(low)} to {list(high)}"
 
 
-def _is(type_: TensorType, value: torch.Tensor, sizes: Sequence[int]) -> bool:
+def _has_type(type_: TensorType, value: torch.Tensor, sizes: Sequence[int]) -> bool:
     return (
-        type_.dtype == _name(value.dtype)
+        type_.dtype == _dtype_name(value.dtype)
         and len(type_.shape) == value.dim()
         and all(_fits(axis, size, sizes) for axis, size in zip(type_.shape, value.shape, strict=True))
     )
@@ -86,9 +89,9 @@ def _fits(axis: Expression, size: int, sizes: Sequence[int]) -> bool:
     return depends_on_data(axis) or evaluate(axis, sizes) == size
 
 
-def _spelled(type_: TensorType) -> str:
+def _type_text(type_: TensorType) -> str:
     return f"{type_.dtype}{list(type_.shape)}"
 
 
-def _name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Modules made from text, so that a generated module can be printed, read and tried by hand."""
+"""Creates modules from text, so that a generated module can be printed, read and tried by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def written(
 ) -> torch.nn.Module:
     """The module of ``forward(self, x0, x1, …)`` with these statements.
 
-    `parts` are its submodules and buffers. `names` are more names that the text can use.
+    `parts` are submodules and buffers of the module. `names` are further names that the text can use.
     """
     arguments = ", ".join(["self", *(f"x{k}" for k in range(arity))])
     source = "\n".join([f"def forward({arguments}):", *(f"    {line}" for line in [*statements, f"return {result}"])])
@@ -43,7 +43,7 @@ def written(
     return module.eval()
 
 
-def described(case: Case) -> str:
+def case_text(case: Case) -> str:
     """A readable text of a case: its inputs, its settings and its module."""
     named = {place: dim for dim in case.dims for place in dim.at}
     lines = []

@@ -20,7 +20,7 @@ from tests.fuzz.pipeline import Axis, Case
 from tests.fuzz.ranges import Unfit, around, examine
 from trtbuild.core.model.spec import NamedDim
 
-#: Operators that are not tried, with the reason.
+#: Operators that are not tested, with the reason.
 EXCLUDED: Mapping[str, str] = {
     "empty": "uninitialized memory",
     "empty_like": "uninitialized memory",
@@ -47,7 +47,7 @@ _DTYPES = {
 
 _MOST_SAMPLES, _MOST_NUMBERS, _ATTEMPTS = 60, 20_000, 12
 
-#: Operators before and after the tried one: text, name for `torch_executed_ops`, and supported dtypes.
+#: Operators that are put before and after the tested operator: text, name for `torch_executed_ops`, and supported dtypes.
 _AROUND = (
     ("{}.flip(0)", "aten.flip", "any"),
     ("torch.roll({}, 1, 0)", "aten.roll", "any"),
@@ -72,7 +72,7 @@ _KEEPING = 6
 
 @functools.cache
 def operators() -> tuple[Any, ...]:
-    """The tried operators of `op_db`, in its order. The import takes seconds."""
+    """The tested operators of `op_db`, in its order. The import takes seconds."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     return tuple(op for op in op_db if op.name not in EXCLUDED)
@@ -82,9 +82,9 @@ def operator_case(seed: int) -> Case:
     """The case of a seed. Successive seeds use successive operators. Raises Unfit if the seed has no usable case."""
     rng = random.Random(seed)
     op = operators()[seed % len(operators())]
-    called = _sample(op, rng, seed)
+    call = _sample(op, rng, seed)
     for attempt in range(_ATTEMPTS):
-        case = _attempt(called, rng, attempt)
+        case = _attempt(call, rng, attempt)
         try:
             examine(case)
         except Unfit:
@@ -96,7 +96,7 @@ def operator_case(seed: int) -> Case:
 
 
 @dataclass(frozen=True)
-class _Called:
+class _OperatorCall:
     """A call of an operator: its text, in which tensors are ``{0}``, ``{1}`` and so on, and these tensors."""
 
     text: str
@@ -104,14 +104,14 @@ class _Called:
     names: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _sample(op: Any, rng: random.Random, seed: int) -> _Called:
-    known = {str(dtype).removeprefix("torch."): dtype for dtype in op.supported_dtypes("cpu")}
-    weights = {name: weight for name, weight in _DTYPES.items() if name in known}
+def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
+    dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in op.supported_dtypes("cpu")}
+    weights = {name: weight for name, weight in _DTYPES.items() if name in dtypes}
     if op.name in _KILLS:
         raise Unfit(f"process: {op.name} {_KILLS[op.name]}")
     if not weights:
         raise Unfit(f"dtypes: {op.name} supports none of the tried dtypes")
-    dtype = known[rng.choices(list(weights), list(weights.values()))[0]]
+    dtype = dtypes[rng.choices(list(weights), list(weights.values()))[0]]
     torch.manual_seed(seed)
     random.seed(seed)
     try:
@@ -120,16 +120,16 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _Called:
     except Exception as error:
         raise Unfit(f"samples: {op.name} has no samples of {dtype}: {type(error).__name__}") from error
     rng.shuffle(samples)
-    found = [called for called in (_spelled(op, sample) for sample in samples) if called is not None]
-    found = [called for called in found if sum(tensor.numel() for tensor in called.tensors) <= _MOST_NUMBERS]
+    calls = [call for call in (_call_text(op, sample) for sample in samples) if call is not None]
+    calls = [call for call in calls if sum(tensor.numel() for tensor in call.tensors) <= _MOST_NUMBERS]
     if rng.random() < 0.85:  # a third of the samples have empty tensors
-        found.sort(key=lambda called: not all(tensor.numel() for tensor in called.tensors))
-    for called in found:
-        return called
+        calls.sort(key=lambda call: not all(tensor.numel() for tensor in call.tensors))
+    for call in calls:
+        return call
     raise Unfit(f"samples: {op.name} has no small sample with dense tensors")
 
 
-def _spelled(op: Any, sample: Any) -> _Called | None:
+def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
     """The call as text, or None if an argument cannot be written as text."""
     tensors: list[torch.Tensor] = []
     try:
@@ -138,13 +138,13 @@ def _spelled(op: Any, sample: Any) -> _Called | None:
     except Unfit:
         return None
     name = f"torch.{op.name}"
-    found: Any = torch
+    function: Any = torch
     for part in op.name.split("."):
-        found = getattr(found, part, None)
-    if found is not op.op:
+        function = getattr(function, part, None)
+    if function is not op.op:
         name = f"op_{op.name.replace('.', '_')}"
-        return _Called(f"{name}({', '.join(arguments)})", tuple(tensors), {name: op.op}) if tensors else None
-    return _Called(f"{name}({', '.join(arguments)})", tuple(tensors)) if tensors else None
+        return _OperatorCall(f"{name}({', '.join(arguments)})", tuple(tensors), {name: op.op}) if tensors else None
+    return _OperatorCall(f"{name}({', '.join(arguments)})", tuple(tensors)) if tensors else None
 
 
 def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
@@ -171,32 +171,32 @@ def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
 # -- the module, and ranges
 
 
-def _attempt(called: _Called, rng: random.Random, attempt: int) -> Case:
+def _attempt(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
     """A case of a call. Later attempts are simpler: constants instead of inputs, then one dynamic axis, then none."""
-    inputs = [k for k in range(len(called.tensors)) if k == 0 or (attempt < 6 and rng.random() < 0.7)]
+    inputs = [k for k in range(len(call.tensors)) if k == 0 or (attempt < 6 and rng.random() < 0.7)]
     if attempt >= 9:
-        inputs = [rng.randrange(len(called.tensors))]
-    axes, dims = _axes([called.tensors[k] for k in inputs], rng, attempt)
+        inputs = [rng.randrange(len(call.tensors))]
+    axes, dims = _axes([call.tensors[k] for k in inputs], rng, attempt)
     statements, places, listed = [], {}, []
     for number, k in enumerate(inputs):
         name = f"x{number}"
-        if rng.random() < 0.6 and called.tensors[k].dim():
-            text, operator = _before(called.tensors[k].dtype, rng)
+        if rng.random() < 0.6 and call.tensors[k].dim():
+            text, operator = _before(call.tensors[k].dtype, rng)
             statements.append(f"y{number} = {text.format(name, name)}")
             listed.append(operator)
             name = f"y{number}"
         places[k] = name
-    parts = {f"c{k}": tensor for k, tensor in enumerate(called.tensors) if k not in places}
-    names = [places.get(k, f"self.c{k}") for k in range(len(called.tensors))]
-    statements.append(f"y = {called.text.format(*names)}")
+    parts = {f"c{k}": tensor for k, tensor in enumerate(call.tensors) if k not in places}
+    names = [places.get(k, f"self.c{k}") for k in range(len(call.tensors))]
+    statements.append(f"y = {call.text.format(*names)}")
     result = "y"
     if rng.random() < 0.7:
-        result, operator = _behind(statements, called, [called.tensors[k] for k in inputs], rng, parts)
+        result, operator = _behind(statements, call, [call.tensors[k] for k in inputs], rng, parts)
         listed += [operator] if operator else []
     chosen = [name for name in dict.fromkeys(listed) if rng.random() < 0.35]
     return Case(
-        written(statements, result, len(inputs), parts, called.names),
-        [(str(called.tensors[k].dtype).removeprefix("torch."), axes[n]) for n, k in enumerate(inputs)],
+        written(statements, result, len(inputs), parts, call.names),
+        [(str(call.tensors[k].dtype).removeprefix("torch."), axes[n]) for n, k in enumerate(inputs)],
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [8, 1, 1])[0],
         torch_executed_ops=tuple(chosen),
@@ -204,8 +204,8 @@ def _attempt(called: _Called, rng: random.Random, attempt: int) -> Case:
 
 
 def _before(dtype: torch.dtype, rng: random.Random) -> tuple[str, str]:
-    fit = [(text, name) for text, name, kind in _AROUND[:_KEEPING] if _takes(kind, dtype)]
-    return rng.choice(fit)
+    suitable = [(text, name) for text, name, kind in _AROUND[:_KEEPING] if _takes(kind, dtype)]
+    return rng.choice(suitable)
 
 
 def _takes(kind: str, dtype: torch.dtype) -> bool:
@@ -213,10 +213,14 @@ def _takes(kind: str, dtype: torch.dtype) -> bool:
 
 
 def _behind(
-    statements: list[str], called: _Called, inputs: Sequence[torch.Tensor], rng: random.Random, parts: Mapping[str, Any]
+    statements: list[str],
+    call: _OperatorCall,
+    inputs: Sequence[torch.Tensor],
+    rng: random.Random,
+    parts: Mapping[str, Any],
 ) -> tuple[str, str]:
     """Apply an operator to one of the results. Returns the returned expression and the operator's name."""
-    module = written(statements, "y", len(inputs), parts, called.names)
+    module = written(statements, "y", len(inputs), parts, call.names)
     try:
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*[value.clone() for value in inputs]))
@@ -237,7 +241,7 @@ def _behind(
 def _axes(
     tensors: Sequence[torch.Tensor], rng: random.Random, attempt: int
 ) -> tuple[list[list[Axis]], tuple[NamedDim, ...]]:
-    """Axes of the inputs, of which one, all with the same size, all, or no axes are dynamic; and the dims of these."""
+    """The axes of the inputs, and the dims of the dynamic axes: one axis, all axes with one size, all axes, or no axis."""
     axes: list[list[Axis]] = [list(tensor.shape) for tensor in tensors]
     places = [(k, axis) for k, shape in enumerate(axes) for axis, size in enumerate(shape) if size]
     if not places or attempt >= 11:

@@ -1,4 +1,4 @@
-"""The parts of statements: named values, a pen that chooses among them, and blocks of layers."""
+"""Helpers to write statements: named values, a pen that chooses among values, and blocks of layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor with its value at opt. In text it becomes its name."""
+    """A named tensor, with its value at opt. Formatted in a text, it gives its name."""
 
     name: str
     tensor: torch.Tensor
@@ -52,18 +52,20 @@ class Pen:
         self.parts = parts
 
     def value(self, kind: str = "any", least: int = 0, most: int = 9) -> Value:
-        """A random value with this kind and rank. Later values are more frequent."""
-        fit = [v for v in self.values if kind in ("any", v.kind) and least <= v.rank <= most]
-        if not fit:
+        """A random value of `kind` whose rank is between `least` and `most`. Later values are more frequent."""
+        suitable = [v for v in self.values if kind in ("any", v.kind) and least <= v.rank <= most]
+        if not suitable:
             raise Unwritable
-        return self.rng.choices(fit, range(1, len(fit) + 1))[0]
+        return self.rng.choices(suitable, range(1, len(suitable) + 1))[0]
 
     def f(self, least: int = 0, most: int = 9) -> Value:
         return self.value("float", least, most)
 
-    def like(self, one: Value) -> Value:
-        """A value with the same dtype and the same shape at opt."""
-        return self.rng.choice([v for v in self.values if v.shape == one.shape and v.tensor.dtype == one.tensor.dtype])
+    def like(self, example: Value) -> Value:
+        """A value with the dtype of `example`, and with its shape at opt."""
+        return self.rng.choice(
+            [v for v in self.values if v.shape == example.shape and v.tensor.dtype == example.tensor.dtype]
+        )
 
     def axis(self, value: Value) -> int:
         if not value.rank:
@@ -87,7 +89,7 @@ class Pen:
     def int(self, low: int, high: int) -> int:
         return self.rng.randint(low, high)
 
-    def one(self, *choices: Any) -> Any:
+    def pick(self, *choices: Any) -> Any:
         return self.rng.choice(choices)
 
     def part(self, module: nn.Module) -> str:

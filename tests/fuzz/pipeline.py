@@ -178,19 +178,19 @@ class _Steps:
             versions=self._versions,
             points=self._points,
         )
-        done = handlers.partition(job, self._context)
-        partitions = Partitions.from_bytes(self._store.get_bytes(done.outputs["partitions"].sha256))
-        programs = {part.graph: done.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions}
+        results = handlers.partition(job, self._context)
+        partitions = Partitions.from_bytes(self._store.get_bytes(results.outputs["partitions"].sha256))
+        programs = {part.graph: results.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions}
         onnx = {}
         for part in partitions.partitions:
             if part.kind == "tensorrt":
                 key = keys.convert(part.graph, self._facts.opset, self._versions).key
-                record = Record.from_bytes(done.conversions[key].record.encode())
+                record = Record.from_bytes(results.conversions[key].record.encode())
                 onnx[part.graph] = record.outputs["onnx"].sha256
         return partitions, programs, onnx
 
     def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
-        """The job of a build, but with a fast compilation: the choice of kernels does not change types and shapes."""
+        """The job of an engine, compiled as fast as possible: the choice of kernels does not change types and shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
             self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version

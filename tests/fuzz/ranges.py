@@ -1,4 +1,4 @@
-"""Ranges of dynamic axes, and a check whether a module works in them."""
+"""Ranges of dynamic axes, and a check whether a module works for all of their sizes."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ def examine(case: Case) -> None:
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
     for point in points(model, shapes):
-        given = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs), {})
-        kept = [value.clone() for value in given]
+        arguments = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs), {})
+        copies = [value.clone() for value in arguments]
         try:
             with torch.no_grad():
-                once = pytree.tree_leaves(case.module(*given))
+                first = pytree.tree_leaves(case.module(*arguments))
                 with filled_memory():
-                    again = pytree.tree_leaves(case.module(*given))
+                    second = pytree.tree_leaves(case.module(*arguments))
         except Exception as error:
             raise Unfit(f"eager fails: {type(error).__name__}: {error}") from error
-        if not _same(kept, given):
+        if not _same(copies, arguments):
             raise Unfit("inputs are written to: such a model is rejected")
-        if not any(isinstance(value, torch.Tensor) for value in once):
+        if not any(isinstance(value, torch.Tensor) for value in first):
             raise Unfit("no tensor is returned")
-        if not _same(once, again):
+        if not _same(first, second):
             raise Unfit("results differ: random numbers, or uninitialized memory")
 
 
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    return len(first) == len(second) and all(
         gap(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )

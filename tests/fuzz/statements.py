@@ -21,15 +21,15 @@ _UNARY = (
 
 
 def _elementwise(p: Pen) -> str:
-    return f"{p.f()}.{p.one(*_UNARY)}()"
+    return f"{p.f()}.{p.pick(*_UNARY)}()"
 
 
 def _binary(p: Pen) -> str:
     v = p.value()
     w = p.like(v) if p.rng.random() < 0.5 else p.value(v.kind)
     if v.kind == "bool":
-        return f"{v} {p.one('&', '|', '^')} {w}"
-    return p.one(f"{v} + {w}", f"{v} - {w}", f"{v} * {w}", f"torch.maximum({v}, {w})", f"{v} > {w}", f"{v} == {w}")
+        return f"{v} {p.pick('&', '|', '^')} {w}"
+    return p.pick(f"{v} + {w}", f"{v} - {w}", f"{v} * {w}", f"torch.maximum({v}, {w})", f"{v} > {w}", f"{v} == {w}")
 
 
 #: Numbers for which rewrites of graphs have special cases, and numbers close to them.
@@ -39,34 +39,34 @@ _NUMBERS = ["0", "1", "2", "-1", "0.5", "1e-9", "1e-6", "1.000001", "0.9999", "3
 def _scalar(p: Pen) -> str:
     v = p.value()
     if v.kind == "float" and p.rng.random() < 0.5:
-        number = p.one(*_NUMBERS)
-        return p.one(
+        number = p.pick(*_NUMBERS)
+        return p.pick(
             f"{v} + {number}", f"{v} * {number}", f"{v} / ({v}.abs() + 1e-9)", f"{v}.clamp(min={number})", f"{v} ** 2"
         )
-    return p.one(
+    return p.pick(
         f"{v} * 2", f"{v} + 1", f"1 - {v}.float()", f"{v}.float() / 3", f"{v} > 0", f"{v}.clamp(0, 1)", f"{v} // 2",
         f"{v} % 3",
     )  # fmt: skip
 
 
 def _cast(p: Pen) -> str:
-    return f"{p.value()}.{p.one('half', 'bfloat16', 'bool', 'long', 'int', 'double', 'float')}()"
+    return f"{p.value()}.{p.pick('half', 'bfloat16', 'bool', 'long', 'int', 'double', 'float')}()"
 
 
 def _reduce(p: Pen) -> str:
     v = p.f(1)
-    name = p.one("sum", "mean", "amax", "amin", "var", "std", "prod", "norm", "logsumexp")
-    keep = f", keepdim={p.one(True, False)}"
+    name = p.pick("sum", "mean", "amax", "amin", "var", "std", "prod", "norm", "logsumexp")
+    keep = f", keepdim={p.pick(True, False)}"
     if name in ("var", "std"):
-        return f"{v}.{name}({p.axis(v)}, unbiased={p.one(True, False)}{keep})"
+        return f"{v}.{name}({p.axis(v)}, unbiased={p.pick(True, False)}{keep})"
     if name in ("prod", "norm"):
         return f"{v}.{name}({'dim=' if name == 'norm' else ''}{p.axis(v)}{keep})"
-    return f"{v}.{name}({p.one(p.axis(v), p.axes(v))}{keep})"
+    return f"{v}.{name}({p.pick(p.axis(v), p.axes(v))}{keep})"
 
 
 def _count(p: Pen) -> str:
     v = p.value(least=1)
-    return p.one(
+    return p.pick(
         f"{v}.bool().any({p.axis(v)})",
         f"{v}.bool().all({p.axis(v)})",
         f"{v}.sum({p.axis(v)})",
@@ -78,16 +78,16 @@ def _count(p: Pen) -> str:
 def _choose(p: Pen) -> str:
     v = p.f(1)
     axis = p.axis(v)
-    return p.one(
-        f"{v}.argmax({axis})", f"{v}.topk(1, {axis})[{p.one(0, 1)}]", f"{v}.sort({axis})[0]",
-        f"{v}.max({axis})[{p.one(0, 1)}]", f"{v}.cumsum({axis})", f"{v}.argsort({axis})",
-        f"{v}.topk({p.one(1, 2, f'{v}.shape[{axis}]')}, {axis})[0]",
+    return p.pick(
+        f"{v}.argmax({axis})", f"{v}.topk(1, {axis})[{p.pick(0, 1)}]", f"{v}.sort({axis})[0]",
+        f"{v}.max({axis})[{p.pick(0, 1)}]", f"{v}.cumsum({axis})", f"{v}.argsort({axis})",
+        f"{v}.topk({p.pick(1, 2, f'{v}.shape[{axis}]')}, {axis})[0]",
     )  # fmt: skip
 
 
 def _softmax(p: Pen) -> str:
     v = p.f(1)
-    return f"{v}.{p.one('softmax', 'log_softmax')}({p.axis(v)})"
+    return f"{v}.{p.pick('softmax', 'log_softmax')}({p.axis(v)})"
 
 
 def _flatten(p: Pen) -> str:
@@ -96,28 +96,28 @@ def _flatten(p: Pen) -> str:
     how = [f"{v}.reshape(-1)", f"{v}.flatten({p.int(0, v.rank - 1)})", f"{v}.reshape({s[0]}, -1)"]
     if v.rank >= 2:
         how += [f"{v}.reshape({s[0]} * {s[1]}, *{v}.shape[2:])", f"{v}.flatten(0, 1)", f"{v}.reshape(-1, {s[-1]})"]
-    return p.one(*how)
+    return p.pick(*how)
 
 
 def _split_axis(p: Pen) -> str:
     v = p.value(least=1, most=4)
     axis = p.axis(v) % v.rank
-    n = p.one(1, 2, 4)
+    n = p.pick(1, 2, 4)
     s = p.sizes(v)
-    new = p.one(
+    new = p.pick(
         [str(n), f"{s[axis]} // {n}"], [f"{s[axis]} // {n}", str(n)], [str(n), "-1"], ["-1", str(n)], ["1", s[axis]]
     )
-    return f"{v}.{p.one('reshape', 'view')}({', '.join([*s[:axis], *new, *s[axis + 1 :]])})"
+    return f"{v}.{p.pick('reshape', 'view')}({', '.join([*s[:axis], *new, *s[axis + 1 :]])})"
 
 
 def _squeeze(p: Pen) -> str:
     v = p.value(least=1)
-    return p.one(f"{v}.squeeze({p.axis(v)})", f"{v}.squeeze()", f"{v}.unsqueeze({p.int(0, v.rank)})")
+    return p.pick(f"{v}.squeeze({p.axis(v)})", f"{v}.squeeze()", f"{v}.unsqueeze({p.int(0, v.rank)})")
 
 
 def _transpose(p: Pen) -> str:
     v = p.value(least=2)
-    return p.one(f"{v}.transpose({p.axis(v)}, {p.axis(v)})", f"{v}.permute({p.order(v)})", f"{v}.mT")
+    return p.pick(f"{v}.transpose({p.axis(v)}, {p.axis(v)})", f"{v}.permute({p.order(v)})", f"{v}.mT")
 
 
 def _slice(p: Pen) -> str:
@@ -125,16 +125,16 @@ def _slice(p: Pen) -> str:
     axis = p.axis(v) % v.rank
     last = f"{v}.shape[{axis}]"
     some = ["1:", ":-1", "::2", ":1", "0", "-1", "-1:", ":2", "-2:", ":0", "5:", "None"]
-    text = p.one(*some, f":{last} // 2", f"{last} // 2:", f"{last} - 1")
+    text = p.pick(*some, f":{last} // 2", f"{last} // 2:", f"{last} - 1")
     return f"{v}[{', '.join([':'] * axis + [text])}]"
 
 
 def _narrow(p: Pen) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
-    return p.one(
-        f"{v}.select({axis}, {p.one(0, -1)})",
-        f"{v}.narrow({axis}, 0, {p.one('1', f'{v}.shape[{axis}] - 1')})",
+    return p.pick(
+        f"{v}.select({axis}, {p.pick(0, -1)})",
+        f"{v}.narrow({axis}, 0, {p.pick('1', f'{v}.shape[{axis}] - 1')})",
         f"{v}.unbind({axis})[0]",
     )
 
@@ -142,8 +142,8 @@ def _narrow(p: Pen) -> str:
 def _pieces(p: Pen) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
-    last = p.one(0, -1)
-    return p.one(
+    last = p.pick(0, -1)
+    return p.pick(
         f"{v}.chunk(2, {axis})[{last}]",
         f"{v}.split(1, {axis})[{last}]",
         f"{v}.split(2, {axis})[{last}]",
@@ -157,7 +157,7 @@ def _cat(p: Pen) -> str:
     if not v.rank or p.rng.random() < 0.4:
         return f"torch.stack({_join(str(v), str(w))}, {p.int(0, v.rank)})"
     axis = p.axis(v)
-    return p.one(
+    return p.pick(
         f"torch.cat({_join(str(v), str(w))}, {axis})",
         f"torch.cat({_join(str(v), f'{v}[:1]')}, 0)",
         f"torch.cat([{v}] * 3, {axis})",
@@ -166,7 +166,7 @@ def _cat(p: Pen) -> str:
 
 def _expand(p: Pen) -> str:
     v = p.value(least=1, most=4)
-    return p.one(
+    return p.pick(
         f"{v}.unsqueeze(0).expand({p.int(1, 3)}, {', '.join(['-1'] * v.rank)})",
         f"{v}.repeat({', '.join(str(p.int(1, 2)) for _ in range(v.rank))})", f"{v}.expand_as({p.like(v)})",
         f"{v}.repeat_interleave(2, {p.axis(v)})", f"{v}[:1].expand({', '.join(p.sizes(v))})",
@@ -176,19 +176,19 @@ def _expand(p: Pen) -> str:
 def _move(p: Pen) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
-    return p.one(f"{v}.flip({axis})", f"{v}.roll({p.one(1, -1, f'{v}.shape[{axis}] // 2')}, {axis})")
+    return p.pick(f"{v}.flip({axis})", f"{v}.roll({p.pick(1, -1, f'{v}.shape[{axis}] // 2')}, {axis})")
 
 
 def _triangle(p: Pen) -> str:
     v = p.value(least=2)
-    return f"{v}.{p.one('tril', 'triu')}({p.one(0, 1, -1)})"
+    return f"{v}.{p.pick('tril', 'triu')}({p.pick(0, 1, -1)})"
 
 
 def _where(p: Pen) -> str:
     v = p.value()
     c = f"({p.like(v)} > 0)" if v.kind != "bool" else f"{p.like(v)}"
-    return p.one(
-        f"torch.where({c}, {v}, {p.like(v)})", f"{v}.masked_fill({c}, {p.one(0, 1)})", f"torch.where({c}, {v}, 0)"
+    return p.pick(
+        f"torch.where({c}, {v}, {p.like(v)})", f"{v}.masked_fill({c}, {p.pick(0, 1)})", f"torch.where({c}, {v}, 0)"
     )
 
 
@@ -197,7 +197,7 @@ def _gather(p: Pen) -> str:
     axis = p.axis(v)
     if p.rng.random() < 0.5:
         return f"{v}.gather({axis}, ({v} > 0).long() % {v}.shape[{axis}])"
-    return p.one(
+    return p.pick(
         f"{v}.index_select({axis}, torch.arange({v}.shape[{axis}]).flip(0))", f"{v}[torch.arange({v}.shape[0]) // 2]",
         f"{v}[{v}.long().flatten()[:3] % {v}.shape[0]]",
     )  # fmt: skip
@@ -213,7 +213,7 @@ def _sized(p: Pen) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
     n = f"{v}.shape[{axis}]"
-    return p.one(
+    return p.pick(
         f"{v} * {n}", f"torch.arange({n})", f"torch.arange({n}) + {v}.shape[0]", f"{v}.float() / {n}",
         f"torch.zeros({n}, 2) + 1", f"torch.full(({n},), {n})", f"torch.linspace(0, 1, {n})",
         f"torch.ones({', '.join(p.sizes(v))})", f"torch.eye({n})", f"{v}.new_zeros({v}.shape)",
@@ -223,37 +223,37 @@ def _sized(p: Pen) -> str:
 
 def _linear(p: Pen) -> str:
     v = p.f(1, 4)
-    return f"{p.part(nn.Linear(p.last(v), p.one(4, 8), bias=p.one(True, False)))}({v}.float())"
+    return f"{p.part(nn.Linear(p.last(v), p.pick(4, 8), bias=p.pick(True, False)))}({v}.float())"
 
 
 def _norm(p: Pen) -> str:
     v = p.f(2, 4)
     if v.rank == 4 and p.rng.random() < 0.7:
         c = int(v.shape[1])
-        return f"{p.part(p.one(nn.BatchNorm2d(c), nn.GroupNorm(1, c), nn.InstanceNorm2d(c)))}({v}.float())"
-    return f"{p.part(p.one(nn.LayerNorm(p.last(v)), nn.RMSNorm(p.last(v))))}({v}.float())"
+        return f"{p.part(p.pick(nn.BatchNorm2d(c), nn.GroupNorm(1, c), nn.InstanceNorm2d(c)))}({v}.float())"
+    return f"{p.part(p.pick(nn.LayerNorm(p.last(v)), nn.RMSNorm(p.last(v))))}({v}.float())"
 
 
 def _conv(p: Pen) -> str:
     v = p.f(3, 4)
-    c, k = int(v.shape[1]), p.one(1, 3)
+    c, k = int(v.shape[1]), p.pick(1, 3)
     make = (nn.Conv1d, nn.Conv2d) if p.rng.random() < 0.7 else (nn.ConvTranspose1d, nn.ConvTranspose2d)
-    return f"{p.part(make[v.rank - 3](c, p.one(4, 8), k, stride=p.one(1, 1, 2), padding=k // 2))}({v}.float())"
+    return f"{p.part(make[v.rank - 3](c, p.pick(4, 8), k, stride=p.pick(1, 1, 2), padding=k // 2))}({v}.float())"
 
 
 def _pool(p: Pen) -> str:
     v = p.f(4, 4)
-    return p.one(
-        f"F.max_pool2d({v}, {p.one(1, 2)})", f"F.avg_pool2d({v}, 2, ceil_mode={p.one(True, False)})",
-        f"F.adaptive_avg_pool2d({v}, {p.one(1, 2)})", f"F.max_pool2d({v}, 3, 1, 1)", f"F.adaptive_max_pool2d({v}, 1)",
+    return p.pick(
+        f"F.max_pool2d({v}, {p.pick(1, 2)})", f"F.avg_pool2d({v}, 2, ceil_mode={p.pick(True, False)})",
+        f"F.adaptive_avg_pool2d({v}, {p.pick(1, 2)})", f"F.max_pool2d({v}, 3, 1, 1)", f"F.adaptive_max_pool2d({v}, 1)",
         f"F.avg_pool2d({v}, 3, 1, 1)",
     )  # fmt: skip
 
 
 def _resize(p: Pen) -> str:
     v = p.f(4, 4)
-    return p.one(
-        f"F.interpolate({v}, scale_factor=2.0, mode={p.one('nearest', 'bilinear')!r})",
+    return p.pick(
+        f"F.interpolate({v}, scale_factor=2.0, mode={p.pick('nearest', 'bilinear')!r})",
         f"F.interpolate({v}, size=(5, 3), mode='bilinear')",
         f"F.interpolate({v}, size=({v}.shape[2] * 2, {v}.shape[3]), mode='nearest')", f"F.pixel_unshuffle({v}, 2)",
         f"F.pixel_shuffle({v}, 2)",
@@ -262,15 +262,15 @@ def _resize(p: Pen) -> str:
 
 def _pad(p: Pen) -> str:
     v = p.value(least=2)
-    amount = p.one((1, 1), (0, 2), (-1, 0), (1, 0))
+    amount = p.pick((1, 1), (0, 2), (-1, 0), (1, 0))
     if v.kind == "float" and v.rank == 3 and p.rng.random() < 0.5:
-        return f"F.pad({v}, (1, 0), mode={p.one('reflect', 'replicate', 'circular')!r})"
-    return f"F.pad({v}, {amount}, value={p.one(0, 1)})"
+        return f"F.pad({v}, (1, 0), mode={p.pick('reflect', 'replicate', 'circular')!r})"
+    return f"F.pad({v}, {amount}, value={p.pick(0, 1)})"
 
 
 def _product(p: Pen) -> str:
     v = p.f(2, 4)
-    return p.one(
+    return p.pick(
         f"{v} @ {v}.mT", f"torch.matmul({v}.mT, {p.like(v)})",
         f"torch.einsum('...ij,...kj->...ik', {v}, {p.like(v)})", f"torch.einsum('...ij->...ji', {v})",
         f"F.scaled_dot_product_attention({v}, {p.like(v)}, {p.like(v)})", f"torch.cdist({v}, {v}) ** 2",
@@ -280,15 +280,15 @@ def _product(p: Pen) -> str:
 def _blocks(p: Pen) -> str:
     if p.rng.random() < 0.5:
         v = p.f(3, 3)
-        return f"{p.part(Attention(p.last(v), p.one(1, 2), p.one(True, False)))}({v}.float())"
+        return f"{p.part(Attention(p.last(v), p.pick(1, 2), p.pick(True, False)))}({v}.float())"
     v = p.f(4, 4)
-    return f"{p.part(Block(int(v.shape[1]), p.one(1, 2)))}({v}.float())"
+    return f"{p.part(Block(int(v.shape[1]), p.pick(1, 2)))}({v}.float())"
 
 
 def _tokens(p: Pen) -> str:
     """A statement that converts an image to a sequence."""
     v = p.f(4, 4)
-    return p.one(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")
+    return p.pick(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")
 
 
 STATEMENTS: tuple[Statement, ...] = (

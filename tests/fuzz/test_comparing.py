@@ -41,16 +41,16 @@ def built(case: Case) -> Built:
 
 def differences_text(case: Case, built: Built) -> str:
     """The text of all differences. Fails without differences."""
-    found = differences(case, built).differences
-    assert found
-    return "\n".join(found)
+    texts = differences(case, built).differences
+    assert texts
+    return "\n".join(texts)
 
 
 def test_a_correct_build_has_no_differences(case: Case, built: Built) -> None:
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
     seen = differences(case, built)
     assert not seen.differences and not seen.unchecked
-    # at 5 points: one output of the first engine, two of the last, two of the model; min, opt, max and two at random
+    # 5 points (min, opt, max, two random); at each, one output of the first engine, two of the last, two of the model
     assert seen.compared == 5 * (1 + 2 + 2)
 
 
@@ -67,32 +67,32 @@ def with_output(part: Partition, **changes: Any) -> Partition:
     return replace(part, outputs=(replace(part.outputs[0], **changes), *part.outputs[1:]))
 
 
-def test_a_wrong_dtype_in_the_document(case: Case, built: Built) -> None:
+def test_finds_a_wrong_dtype_in_the_document(case: Case, built: Built) -> None:
     wrong = with_part(built, 0, lambda part: with_output(part, dtype="float16"))
     text = differences_text(case, wrong)
     assert "p0: the network's o0 is float32[-1, 4], declared float16" in text
     assert "p0:0 is float32[2, 4] at min [2], declared float16" in text
 
 
-def test_a_wrong_dtype_between_partitions_of_pytorch(case: Case, built: Built) -> None:
+def test_finds_a_wrong_dtype_between_partitions_of_pytorch(case: Case, built: Built) -> None:
     assert "p1:0 is float32[3, 4] at opt [3]" in differences_text(
         case, with_part(built, 1, lambda part: with_output(part, dtype="bool"))
     )
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (["sym", 0], 5), (["sym", 0], 4, 1), (["add", 1, ["sym", 0]], 4)])
-def test_a_wrong_shape_in_the_document(case: Case, built: Built, shape: tuple[Any, ...]) -> None:
+def test_finds_a_wrong_shape_in_the_document(case: Case, built: Built, shape: tuple[Any, ...]) -> None:
     assert "p0:0 is float32[5, 4] at max [5]" in differences_text(
         case, with_part(built, 0, lambda part: with_output(part, shape=shape))
     )
 
 
-def test_outputs_in_another_order(case: Case, built: Built) -> None:
+def test_finds_outputs_in_another_order(case: Case, built: Built) -> None:
     wrong = replace(built, partitions=replace(built.partitions, outputs=built.partitions.outputs[::-1]))
     assert "output at min [2], 0: dtype bool instead of float32" in differences_text(case, wrong)
 
 
-def test_another_structure_of_outputs(case: Case, built: Built) -> None:
+def test_finds_another_structure_of_outputs(case: Case, built: Built) -> None:
     wrong = replace(built, output_tree=built.output_tree["items"][0])
     assert "the outputs at min [2] are" in differences_text(case, wrong)
 
@@ -100,21 +100,21 @@ def test_another_structure_of_outputs(case: Case, built: Built) -> None:
 # -- engines
 
 
-def test_a_network_of_another_type(case: Case, built: Built) -> None:
-    layers = {name: {**differences_text, "inputs": []} for name, differences_text in built.layers.items()}
+def test_finds_a_network_without_inputs(case: Case, built: Built) -> None:
+    layers = {name: {**document, "inputs": []} for name, document in built.layers.items()}
     assert "p0: the network's inputs are [], the partition has 1" in differences_text(
         case, replace(built, layers=layers)
     )
 
 
 @pytest.mark.parametrize("shape", [[4, 4], [-1], None])
-def test_a_network_of_another_shape(case: Case, built: Built, shape: list[int] | None) -> None:
+def test_finds_a_network_with_another_shape(case: Case, built: Built, shape: list[int] | None) -> None:
     outputs = [{**built.layers["p0"]["outputs"][0], "shape": shape}]
     layers = {**built.layers, "p0": {**built.layers["p0"], "outputs": outputs}}
     assert f"p0: the network's o0 is float32{shape}" in differences_text(case, replace(built, layers=layers))
 
 
-def test_a_profile_that_is_too_narrow(case: Case, built: Built) -> None:
+def test_finds_a_profile_that_is_too_narrow(case: Case, built: Built) -> None:
     job = built.jobs["p0"]
     narrow = replace(job, profiles=((ShapeRange((2, 6), (2, 6), (4, 6)),),))
     text = differences_text(case, replace(built, jobs={**built.jobs, "p0": narrow}))
@@ -132,12 +132,12 @@ def with_onnx(built: Built, number: int, change: Callable[[onnx.ModelProto], Non
 def insert_before_output(model: onnx.ModelProto, operator: str, **attributes: Any) -> None:
     """Insert an operator before the first output."""
     output = model.graph.output[0]
-    maker = next(node for node in model.graph.node if output.name in node.output)
-    maker.output[list(maker.output).index(output.name)] = "before"
+    producer = next(node for node in model.graph.node if output.name in node.output)
+    producer.output[list(producer.output).index(output.name)] = "before"
     model.graph.node.append(helper.make_node(operator, ["before"], [output.name], **attributes))
 
 
-def test_a_conversion_whose_output_is_cast(case: Case, built: Built) -> None:
+def test_finds_a_conversion_whose_output_is_cast(case: Case, built: Built) -> None:
     def cast(model: onnx.ModelProto) -> None:
         insert_before_output(model, "Cast", to=TensorProto.DOUBLE)
         model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
@@ -145,12 +145,12 @@ def test_a_conversion_whose_output_is_cast(case: Case, built: Built) -> None:
     assert "p0 at min [2], 0: dtype float64 instead of float32" in differences_text(case, with_onnx(built, 0, cast))
 
 
-def test_a_conversion_that_computes_something_else(case: Case, built: Built) -> None:
+def test_finds_a_conversion_with_another_operator(case: Case, built: Built) -> None:
     text = differences_text(case, with_onnx(built, 0, lambda model: insert_before_output(model, "Sigmoid")))
     assert "p0 at random 2" in text and "away" in text
 
 
-def test_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
+def test_finds_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
     def reshape(model: onnx.ModelProto) -> None:
         model.graph.initializer.append(helper.make_tensor("seven", TensorProto.INT64, [1], [7]))
         insert_before_output(model, "Reshape")
@@ -164,7 +164,7 @@ def test_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None]], None]:
-    """Add a faulty pass to the lower step, and switch off the guards that would detect it."""
+    """Returns a function that adds a faulty pass to the lower step. The guards that would detect the fault are off."""
 
     def planted(function: Callable[[Program], None]) -> None:
         def changed(program: Program, request: Request) -> Program:
@@ -188,7 +188,7 @@ def calls(program: Program, name: str) -> list[torch.fx.Node]:
     return [node for node in program.graph.nodes if node.op == "call_function" and name in str(node.target)]
 
 
-def test_a_pass_that_sums_over_another_axis(case: Case, plant: Callable[..., None]) -> None:
+def test_finds_a_pass_that_sums_over_another_axis(case: Case, plant: Callable[..., None]) -> None:
     def fault(program: Program) -> None:
         (node,) = calls(program, "aten.sum")
         node.args = (node.args[0], [0])
@@ -199,7 +199,7 @@ def test_a_pass_that_sums_over_another_axis(case: Case, plant: Callable[..., Non
     assert "output at min [2], 0: shape [4] instead of [2]" in text
 
 
-def test_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., None]) -> None:
+def test_finds_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., None]) -> None:
     """All types and conversions agree with the lowered program. Only the results of the whole model differ."""
 
     def fault(program: Program) -> None:
@@ -208,11 +208,11 @@ def test_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., None]) -
         program.graph.erase_node(node)
 
     plant(fault)
-    found = differences(case, build(case)).differences
-    assert found and all(text.startswith("output at") for text in found)
+    texts = differences(case, build(case)).differences
+    assert texts and all(text.startswith("output at") for text in texts)
 
 
-def test_named_results_of_torch() -> None:
+def test_compares_named_results_of_torch() -> None:
     """Results in a class of torch become fields, and their values are compared."""
     case = Case(written(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
     seen = differences(case, build(case))
@@ -222,7 +222,7 @@ def test_named_results_of_torch() -> None:
 # -- numbers
 
 
-def test_uninitialized_memory_is_found(case: Case, plant: Callable[..., None]) -> None:
+def test_finds_a_read_of_uninitialized_memory(case: Case, plant: Callable[..., None]) -> None:
     """The conversion has zeros in this memory. The difference is visible because PyTorch's memory is filled with NaN."""
 
     def fault(program: Program) -> None:
@@ -233,7 +233,7 @@ def test_uninitialized_memory_is_found(case: Case, plant: Callable[..., None]) -
     assert "p0 at max [5], 0: 20 of 20 values are NaN" in differences_text(case, build(case))
 
 
-def test_unstable_results_are_not_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepts_differences_of_unstable_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The difference of two equal sums changes with the last bits of the inputs, in PyTorch, too."""
     statements = ["y = x0.sum(1, keepdim=True)", "z = x0.flip(1).sum(1, keepdim=True) - y"]
     case = Case(written(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])

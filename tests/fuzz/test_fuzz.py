@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 
-from tests.fuzz.modules import described, written
+from tests.fuzz.modules import case_text, written
 from tests.fuzz.operators import EXCLUDED, operators
 from tests.fuzz.pipeline import Case
 from tests.fuzz.ranges import Unfit, around, examine
@@ -18,18 +18,18 @@ from tests.fuzz.trying import FINDINGS, Outcome, attempt
 #: Six operators, six compositions.
 SEEDS = (0, 24, 28, 32, 50, 52, 19, 29, 41, 45, 47, 57)
 
-tried = functools.cache(attempt)
+cached_attempt = functools.cache(attempt)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_case(seed: int) -> None:
-    outcome: Outcome = tried(seed)
+def test_a_fixed_case_has_no_finding(seed: int) -> None:
+    outcome: Outcome = cached_attempt(seed)
     assert outcome.verdict not in FINDINGS, "\n".join([outcome.case, *outcome.details])
 
 
 def test_most_cases_are_built() -> None:
     """If most cases were rejected or skipped, the fuzzer would find nothing."""
-    counts = collections.Counter(tried(seed).verdict for seed in SEEDS)
+    counts = collections.Counter(cached_attempt(seed).verdict for seed in SEEDS)
     assert counts["built"] >= 9, counts
 
 
@@ -44,7 +44,7 @@ def test_excluded_operators_exist() -> None:
     assert len(operators()) > 500
 
 
-def test_ranges_are_ranges_in_multiples() -> None:
+def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
     rng = random.Random(0)
     seen = set()
     for size in (1, 2, 5, 12):
@@ -69,18 +69,18 @@ def test_ranges_are_ranges_in_multiples() -> None:
     ],
 )
 def test_unusable_cases_are_skipped(result: str, reason: str) -> None:
-    """The module fails at 1, 2 or 3 rows, or is not usable at all."""
+    """The modules fail at 1, 2 or 3 rows, or are never usable."""
     with pytest.raises(Unfit, match=reason):
         examine(Case(written([], result, 1), [("float32", [(1, 2, 3), 4])]))
 
 
-def test_a_case_that_works_is_examined_at_all_points() -> None:
+def test_a_usable_case_is_accepted() -> None:
     examine(Case(written([], "x0 / x0.shape[0]", 1), [("float32", [(1, 2, 3), 4])]))
 
 
-def test_a_case_is_written_down_whole() -> None:
+def test_the_text_of_a_case_has_inputs_settings_and_module() -> None:
     module = written(["y = self.m0(x0)"], "y + self.c0", 1, {"m0": torch.nn.Linear(4, 4), "c0": torch.ones(4)})
-    text = described(Case(module, [("float16", [(1, 2, 3), 4])], torch_executed_ops=("aten.add",)))
+    text = case_text(Case(module, [("float16", [(1, 2, 3), 4])], torch_executed_ops=("aten.add",)))
     assert text.splitlines() == [
         "x0: float16[1..2..3, 4]",
         "torch_executed_ops=['aten.add']",

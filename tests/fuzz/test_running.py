@@ -1,4 +1,4 @@
-"""Children that die or hang, and the printed text."""
+"""Child processes that die or hang, and the text that the fuzzer prints."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.fuzz import __main__ as fuzz
 from tests.fuzz import trying
 from tests.fuzz.children import Child
 from tests.fuzz.generator import case_of
-from tests.fuzz.modules import described, written
+from tests.fuzz.modules import case_text, written
 from tests.fuzz.pipeline import Case
-from tests.fuzz.trying import Outcome, tried
+from tests.fuzz.trying import Outcome, try_case
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import InternalError, SourceError
 
@@ -64,11 +64,11 @@ def test_children_end_with_the_run() -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    pids = [int(pid) for pid in done.stdout.split()]
+    assert completed.returncode == -signal.SIGKILL, completed.stderr
+    pids = [int(pid) for pid in completed.stdout.split()]
     assert len(pids) == 2
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
@@ -77,13 +77,13 @@ def test_children_end_with_the_run() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_goes_on_behind_what_dies(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+def test_a_run_continues_after_a_child_died(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
     monkeypatch.setattr(fuzz, "attempt", dies_or_hangs)
     outcomes = {outcome.seed: outcome.verdict for outcome in fuzz.run([0, 1, 3, 2, 4, 5], jobs, limit_s=1)}
     assert outcomes == {0: "built", 1: "crashed", 2: "crashed", 3: "built", 4: "built", 5: "built"}
 
 
-def test_the_summary_counts_and_groups() -> None:
+def test_the_summary_counts_outcomes_and_groups_reasons() -> None:
     refusals = [Outcome(k, "refused", "SourceError (export): no") for k in range(3)]
     text = fuzz.summary(
         [*refusals, Outcome(3, "built", unchecked=("p0: no kernel",)), Outcome(4, "different", "dtype")]
@@ -103,19 +103,21 @@ def test_the_summary_counts_and_groups() -> None:
         (KeyError("sym3"), "crashed", "KeyError"),
     ],
 )
-def test_errors(monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str, group: str) -> None:
+def test_an_error_gives_a_verdict_and_a_group(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, verdict: str, group: str
+) -> None:
     def fails(case: Case) -> None:
         raise error
 
     monkeypatch.setattr(trying, "build", fails)
-    outcome = tried(Case(written([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
+    outcome = try_case(Case(written([], "x0 * 2", 1), [("float32", [(1, 2, 3)])]), 7)
     assert (outcome.seed, outcome.verdict, outcome.group) == (7, verdict, group)
     assert "return x0 * 2" in outcome.case and "x0: float32[1..2..3]" in outcome.case
 
 
 def test_the_text_of_an_outcome() -> None:
     case = Case(written([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
-    outcome = tried(case, 7)
+    outcome = try_case(case, 7)
     assert outcome.verdict == "built"
     text = fuzz.shown(outcome)
     for line in ("seed 7: built", "x0: int64[2]", "precision=float16", "self.c0 = float32[2] [1.0, 1.0]"):
@@ -123,10 +125,10 @@ def test_the_text_of_an_outcome() -> None:
 
 
 @pytest.mark.parametrize("planted", [False, True])
-def test_a_finding_is_an_exit_status(
+def test_a_finding_sets_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], planted: bool
 ) -> None:
-    """The whole command. The planted fault is a partition document with dtype uint8, which the compiler's guard detects."""
+    """Runs the whole command. The planted fault is a wrong dtype in the partition document, which the compiler finds."""
     read = Partitions.from_bytes
     if planted:
         monkeypatch.setattr(
@@ -139,9 +141,9 @@ def test_a_finding_is_an_exit_status(
     assert ("uint8 in the partition" in printed) == planted
 
 
-def test_a_case_follows_from_its_seed_alone() -> None:
-    code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.described(g.case_of({SEED})))"
+def test_a_seed_gives_the_same_case_in_every_process() -> None:
+    code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.case_text(g.case_of({SEED})))"
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     case_of(SEED - 2)  # earlier cases have no effect
-    assert described(case_of(SEED)) == done.stdout.strip() != ""
+    assert case_text(case_of(SEED)) == completed.stdout.strip() != ""

@@ -1,4 +1,4 @@
-"""Trying one case. The outcome is text, so that it can be sent to another process."""
+"""Tries one case. The outcome is text, so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.generator import case_of
-from tests.fuzz.modules import described
+from tests.fuzz.modules import case_text
 from tests.fuzz.pipeline import Case, build
 from tests.fuzz.ranges import Unfit
 from trtbuild.errors import InternalError, TrtbuildError
@@ -48,15 +48,15 @@ def attempt(seed: int) -> Outcome:
             case = case_of(seed)
         except Unfit as error:
             return Outcome(seed, "skipped", str(error).partition(":")[0], (str(error),))
-        return tried(case, seed)
+        return try_case(case, seed)
 
 
-def tried(case: Case, seed: int = -1) -> Outcome:
+def try_case(case: Case, seed: int = -1) -> Outcome:
     """Build a case and compare it with PyTorch."""
-    text = described(case)
+    text = case_text(case)
     try:
         built = build(case)
-        seen = differences(case, built)
+        comparison = differences(case, built)
     except InternalError as error:
         return Outcome(seed, "crashed", "InternalError", (str(error),), text)
     except TrtbuildError as error:
@@ -64,14 +64,16 @@ def tried(case: Case, seed: int = -1) -> Outcome:
     except Exception as error:
         lines = traceback.format_exception(error)
         return Outcome(seed, "crashed", type(error).__name__, tuple("".join(lines).splitlines()[-12:]), text)
-    unchecked = tuple(dict.fromkeys(seen.unchecked))
-    if seen.differences:
-        return Outcome(seed, "different", _plain(seen.differences[0]), tuple(seen.differences), text, unchecked)
+    unchecked = tuple(dict.fromkeys(comparison.unchecked))
+    if comparison.differences:
+        return Outcome(
+            seed, "different", _plain(comparison.differences[0]), tuple(comparison.differences), text, unchecked
+        )
     return Outcome(seed, "built", "", (), text, unchecked)
 
 
 def group(error: TrtbuildError) -> str:
-    """The type, code and first line of a rejection, without the names, numbers and places of the single case."""
+    """The type, code and first line of a rejection. Names, numbers and places are replaced, so that equal reasons agree."""
     code = getattr(error, "code", "")
     first = (error.text.strip().splitlines() or [""])[0]
     return f"{type(error).__name__}{f' ({code})' if code else ''}: {_plain(first)}"

@@ -1,6 +1,6 @@
-"""Torch-TensorRT's guide to dynamic shapes, row by row: a model, how it is compiled, and how it is compared with eager.
+"""The rows of Torch-TensorRT's guide to dynamic shapes: the model, its compilation, and the comparison with eager PyTorch.
 
-Engines are built by the real TensorRT-RTX for Ada; results come from the reference path, because this machine has no GPU.
+TensorRT-RTX builds real engines for Ada. The results come from the reference program, because the tests have no GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @pytest.fixture(scope="session")
 def guide_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all rows."""
+    """One cache for all tests of the guide."""
     return tmp_path_factory.mktemp("guide-cache")
 
 
@@ -34,7 +34,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def options(guide_cache: Path) -> dict[str, Any]:
-    """The settings with which every row compiles."""
+    """The settings of every compilation."""
     return {"target": 89, "device": "cpu", "cache_dir": str(guide_cache)}
 
 
@@ -47,7 +47,7 @@ def compiled(options: dict[str, Any]) -> Callable[..., Any]:
 
 
 class ConvNet(torch.nn.Module):
-    """The guide's model: convolutions that take any batch, height and width."""
+    """The model of the guide: convolutions that accept any batch, height and width."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,16 +67,18 @@ def conv_net() -> torch.nn.Module:
     return ConvNet().eval()
 
 
-def check(model: Any, eager: torch.nn.Module, *args: torch.Tensor, tolerance: float = 1e-5, **kwargs: Any) -> None:
-    """The model gives what eager gives: max|a−b| / max|b| ≤ tolerance."""
-    found, wanted = model(*args, **kwargs), eager(*args, **kwargs)
-    for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(wanted), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        difference = (one.double() - other.double()).abs().max()
-        assert difference <= tolerance * other.double().abs().max()
+def assert_equals_eager(
+    model: Any, eager: torch.nn.Module, *args: torch.Tensor, tolerance: float = 1e-5, **kwargs: Any
+) -> None:
+    """Fail unless the results equal those of `eager`: max|a−b| / max|b| ≤ tolerance."""
+    results, expected = model(*args, **kwargs), eager(*args, **kwargs)
+    for ours, theirs in zip(pytree.tree_leaves(results), pytree.tree_leaves(expected), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        difference = (ours.double() - theirs.double()).abs().max()
+        assert difference <= tolerance * theirs.double().abs().max()
 
 
 def partitions(model: Any) -> list[str]:
-    """The kinds of a compiled module's partitions, in order."""
+    """The kinds of the partitions of a compiled module, in order."""
     (target,) = model.package.index.targets.values()
     return [partition.kind for partition in target.partitions.partitions]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from tests.guide.conftest import check, partitions
+from tests.guide.conftest import assert_equals_eager, partitions
 from trtbuild import Input
 
 
@@ -18,13 +18,13 @@ def image(batch: int = 2, height: int = 16, width: int = 16) -> torch.Tensor:
 
 def test_a_static_shape(compiled: Any, conv_net: Any) -> None:
     model = compiled(conv_net, [Input(shape=(2, 3, 16, 16), dtype=torch.float32)])
-    check(model, conv_net, image())
+    assert_equals_eager(model, conv_net, image())
     with pytest.raises(ValueError, match="is 3, and must be 2"):
         model(image(3))
 
 
 def test_an_example_tensor_is_a_static_shape(compiled: Any, conv_net: Any) -> None:
-    check(compiled(conv_net, [image()]), conv_net, image())
+    assert_equals_eager(compiled(conv_net, [image()]), conv_net, image())
 
 
 def test_min_opt_and_max(compiled: Any, conv_net: Any) -> None:
@@ -32,7 +32,7 @@ def test_min_opt_and_max(compiled: Any, conv_net: Any) -> None:
     model = compiled(conv_net, inputs=[ranged])
     assert partitions(model) == ["tensorrt"]
     for batch in (1, 3, 4, 8):
-        check(model, conv_net, image(batch))
+        assert_equals_eager(model, conv_net, image(batch))
     with pytest.raises(ValueError, match="is 9, and allowed is 1 to 8"):
         model(image(9))
 
@@ -42,7 +42,7 @@ def test_a_custom_dim_through_torch_export(compiled: Any, conv_net: Any) -> None
     exported = export(conv_net, (image(),), dynamic_shapes={"x": {0: batch}})
     model = compiled(exported, [image()])
     for rows in (1, 2, 8):
-        check(model, conv_net, image(rows))
+        assert_equals_eager(model, conv_net, image(rows))
 
 
 def test_a_custom_dim_with_a_multiple(compiled: Any, conv_net: Any) -> None:
@@ -50,7 +50,7 @@ def test_a_custom_dim_with_a_multiple(compiled: Any, conv_net: Any) -> None:
     exported = export(conv_net, (image(2, 32, 16),), dynamic_shapes={"x": {2: 2 * half}})
     model = compiled(exported)
     for height in (8, 20, 32):
-        check(model, conv_net, image(2, height))
+        assert_equals_eager(model, conv_net, image(2, height))
     with pytest.raises(ValueError, match="must be a multiple of 2"):
         model(image(2, 9))
 
@@ -59,11 +59,11 @@ def test_several_dynamic_dims(compiled: Any, conv_net: Any) -> None:
     ranged = Input(min_shape=(1, 3, 8, 8), opt_shape=(2, 3, 16, 16), max_shape=(4, 3, 32, 24))
     model = compiled(conv_net, [ranged])
     for shape in ((1, 8, 8), (2, 16, 16), (4, 32, 24), (3, 9, 23)):
-        check(model, conv_net, image(*shape))
+        assert_equals_eager(model, conv_net, image(*shape))
 
 
-class Attends(torch.nn.Module):
-    """Takes a mask by its name alone, of the same length as its input."""
+class MaskedAttention(torch.nn.Module):
+    """Takes a mask as a keyword argument. The mask has the length of the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Attends(torch.nn.Module):
 
 
 def test_keyword_arguments(compiled: Any) -> None:
-    eager = Attends().eval()
+    eager = MaskedAttention().eval()
     model = compiled(
         eager,
         [Input(min_shape=(1, 2, 8), opt_shape=(2, 6, 8), max_shape=(4, 12, 8))],
@@ -84,7 +84,7 @@ def test_keyword_arguments(compiled: Any) -> None:
         dims={"batch": ["x.0", "mask.0"], "length": ["x.1", "mask.1"]},
     )
     for batch, length in ((1, 2), (2, 6), (4, 12), (3, 5)):
-        check(model, eager, torch.randn(batch, length, 8), mask=torch.randn(batch, length))
+        assert_equals_eager(model, eager, torch.randn(batch, length, 8), mask=torch.randn(batch, length))
     with pytest.raises(ValueError, match="input 'mask' is missing"):
         model(torch.randn(2, 6, 8))
     with pytest.raises(ValueError, match=r"dim 'length' is 6 in x\.1 and 5 in mask\.1"):

@@ -1,4 +1,4 @@
-"""The row that compiles just in time: torch.compile with `mark_dynamic`; and the same model three ways."""
+"""The row that compiles just in time, by torch.compile with `mark_dynamic`, and one model compiled in three ways."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.export import Dim, export
 
-from tests.guide.conftest import check
+from tests.guide.conftest import assert_equals_eager
 from trtbuild import Input
 
 
@@ -15,13 +15,13 @@ def test_torch_compile_with_mark_dynamic(conv_net: Any, options: dict[str, Any])
     model = torch.compile(conv_net, backend="trtbuild", options={**options, "pass_through_build_failures": True})
     x = torch.randn(4, 3, 16, 16)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
-    check(model, conv_net, x)
+    assert_equals_eager(model, conv_net, x)
     for batch in (2, 8):
-        check(model, conv_net, torch.randn(batch, 3, 16, 16))
+        assert_equals_eager(model, conv_net, torch.randn(batch, 3, 16, 16))
 
 
 class ClassToken(torch.nn.Module):
-    """A learned token before each row of patches: the batch is expanded inside the model."""
+    """Puts a learned token before each row of patches. The model expands the token to the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ClassToken(torch.nn.Module):
         return torch.relu(self.linear(torch.cat([tokens, x], 1)))[:, 0]
 
 
-def test_three_ways_to_one_model(compiled: Any, options: dict[str, Any]) -> None:
+def test_three_ways_to_compile_one_model(compiled: Any, options: dict[str, Any]) -> None:
     eager, x = ClassToken().eval(), torch.randn(4, 3, 8)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
     ways = [
@@ -42,7 +42,7 @@ def test_three_ways_to_one_model(compiled: Any, options: dict[str, Any]) -> None
         compiled(eager, [Input(min_shape=(2, 3, 8), opt_shape=(4, 3, 8), max_shape=(8, 3, 8))]),
         compiled(export(eager, (torch.randn(4, 3, 8),), dynamic_shapes={"x": {0: Dim("batch", min=2, max=8)}})),
     ]
-    check(ways[0], eager, x)
+    assert_equals_eager(ways[0], eager, x)
     for model in ways:
         for batch in (2, 5, 8):
-            check(model, eager, torch.randn(batch, 3, 8))
+            assert_equals_eager(model, eager, torch.randn(batch, 3, 8))

@@ -10,14 +10,14 @@ import torch
 from torch.export import Dim, export
 
 import trtbuild
-from tests.guide.conftest import check
-from tests.guide.test_ahead_of_time import Attends
+from tests.guide.conftest import assert_equals_eager
+from tests.guide.test_ahead_of_time import MaskedAttention
 from trtbuild import Input
 
 
 @pytest.fixture(params=["dim", "input"])
 def model(request: pytest.FixtureRequest, compiled: Any, conv_net: Any) -> Any:
-    """The guide's model, by both of its methods."""
+    """The model of the guide, compiled by both methods of the guide."""
     if request.param == "input":
         return compiled(conv_net, [Input(min_shape=(1, 3, 16, 16), opt_shape=(4, 3, 16, 16), max_shape=(8, 3, 16, 16))])
     exported = export(conv_net, (torch.randn(4, 3, 16, 16),), dynamic_shapes={"x": {0: Dim("batch", min=1, max=8)}})
@@ -31,7 +31,7 @@ def test_a_pt2_file_keeps_the_dynamic_shapes(model: Any, conv_net: Any, tmp_path
     assert (bounds.lower, bounds.upper) == (1, 8)
     loaded = exported.module()
     for batch in (1, 4, 7, 8):
-        check(loaded, conv_net, torch.randn(batch, 3, 16, 16))
+        assert_equals_eager(loaded, conv_net, torch.randn(batch, 3, 16, 16))
     with pytest.raises(Exception, match="8"):
         loaded(torch.randn(9, 3, 16, 16))
 
@@ -41,13 +41,13 @@ def test_a_package_keeps_the_dynamic_shapes(model: Any, conv_net: Any, tmp_path:
     with trtbuild.load(tmp_path / "package", device="cpu") as package:
         loaded = package.module()
         for batch in (1, 4, 7, 8):
-            check(loaded, conv_net, torch.randn(batch, 3, 16, 16))
+            assert_equals_eager(loaded, conv_net, torch.randn(batch, 3, 16, 16))
         with pytest.raises(ValueError, match="is 9, and allowed is 1 to 8"):
             loaded(torch.randn(9, 3, 16, 16))
 
 
 def test_a_pt2_file_keeps_keyword_arguments(compiled: Any, tmp_path: Path) -> None:
-    eager = Attends().eval()
+    eager = MaskedAttention().eval()
     model = compiled(
         eager,
         [Input(min_shape=(1, 2, 8), opt_shape=(2, 6, 8), max_shape=(4, 12, 8))],
@@ -56,4 +56,4 @@ def test_a_pt2_file_keeps_keyword_arguments(compiled: Any, tmp_path: Path) -> No
     )
     loaded = torch.export.load(model.save(tmp_path / "model.pt2")).module()
     for batch, length in ((1, 2), (4, 12), (3, 5)):
-        check(loaded, eager, torch.randn(batch, length, 8), mask=torch.randn(batch, length))
+        assert_equals_eager(loaded, eager, torch.randn(batch, length, 8), mask=torch.randn(batch, length))

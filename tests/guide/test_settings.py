@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.guide.conftest import check, partitions
+from tests.guide.conftest import assert_equals_eager, partitions
 from trtbuild import Input
 from trtbuild.errors import ConversionRefused
 
@@ -34,10 +34,10 @@ def layers() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("precision", [{"enabled_precisions": {torch.half}}, {"precision": "bfloat16"}])
-def test_precision(compiled: Any, layers: Any, precision: dict[str, Any]) -> None:
+def test_half_precision(compiled: Any, layers: Any, precision: dict[str, Any]) -> None:
     model = compiled(layers, [ROWS], **precision)
     for rows in (1, 8):
-        check(model, layers, torch.randn(rows, 16), tolerance=5e-2)
+        assert_equals_eager(model, layers, torch.randn(rows, 16), tolerance=5e-2)
     assert model.package.index.precision in ("float16", "bfloat16")
 
 
@@ -45,13 +45,13 @@ def test_torch_executed_ops_partition_the_graph(compiled: Any, layers: Any) -> N
     model = compiled(layers, [ROWS], torch_executed_ops={torch.ops.aten.cumsum}, min_block_size=1)
     assert partitions(model) == ["tensorrt", "torch", "tensorrt"]
     for rows in (1, 5, 8):
-        check(model, layers, torch.randn(rows, 16))
+        assert_equals_eager(model, layers, torch.randn(rows, 16))
 
 
 def test_min_block_size_joins_small_pieces(compiled: Any, layers: Any) -> None:
     model = compiled(layers, [ROWS], torch_executed_ops=["aten.cumsum"], min_block_size=3)
     assert partitions(model) == ["torch", "tensorrt"]
-    check(model, layers, torch.randn(5, 16))
+    assert_equals_eager(model, layers, torch.randn(5, 16))
 
 
 def test_require_full_compilation(compiled: Any, layers: Any) -> None:
@@ -63,4 +63,4 @@ def test_require_full_compilation(compiled: Any, layers: Any) -> None:
 def test_an_engine_for_each_module(compiled: Any, layers: Any) -> None:
     model = compiled(layers, [ROWS], granularity=["layers.*"])
     assert len(partitions(model)) > 3
-    check(model, layers, torch.randn(5, 16))
+    assert_equals_eager(model, layers, torch.randn(5, 16))

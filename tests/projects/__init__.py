@@ -15,7 +15,7 @@
 ``image_model``
     Two engines with a sort in PyTorch between them, nested outputs, relations between dims. One model has no engine.
 ``comparisons``
-    Models for comparisons with PyTorch. The tests write the file of one, ``words.onnx``.
+    Models for comparisons with PyTorch. The tests write ``words.onnx``, the file of one model.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 def write_weights(file: Path, shapes: Mapping[str, tuple[int, ...]], *, seed: int = 0, changed: str = "") -> None:
-    """Write a safetensors file of random float32 tensors. The tensor with the name `changed` differs from the usual one."""
+    """Write a safetensors file of random float32 tensors. Add 1 to the tensor with the name `changed`."""
     random = np.random.default_rng(seed)
     tensors = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     if changed:

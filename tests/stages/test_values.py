@@ -11,42 +11,42 @@ from trtbuild.stages.values import in_range
 INTEGERS = [name for name, ends in LIMITS.items() if isinstance(ends[0], int)]
 
 
-def drawn(dtype: str, ends: tuple[int, int] | tuple[float, float], count: int = 2000, seed: int = 0) -> torch.Tensor:
-    found = in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
-    assert found.dtype is getattr(torch, dtype) and found.shape == (count,)
-    return found
+def draw(dtype: str, ends: tuple[int, int] | tuple[float, float], count: int = 2000, seed: int = 0) -> torch.Tensor:
+    values = in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
+    assert values.dtype is getattr(torch, dtype) and values.shape == (count,)
+    return values
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_every_integer_of_a_range_comes_with_both_ends(dtype: str) -> None:
-    assert sorted(set(drawn(dtype, (3, 9)).tolist())) == list(range(3, 10))
-    assert set(drawn(dtype, (7, 7)).tolist()) == {7}
+def test_every_integer_of_a_range_is_drawn_including_both_ends(dtype: str) -> None:
+    assert sorted(set(draw(dtype, (3, 9)).tolist())) == list(range(3, 10))
+    assert set(draw(dtype, (7, 7)).tolist()) == {7}
 
 
 @pytest.mark.parametrize("dtype", LIMITS)
-def test_a_whole_type_is_a_range(dtype: str) -> None:
-    found = drawn(dtype, LIMITS[dtype]).double()
-    assert torch.isfinite(found).all()
-    assert found.min() < 0.5 * LIMITS[dtype][0] or LIMITS[dtype][0] == 0
-    assert found.max() > 0.5 * LIMITS[dtype][1]
+def test_a_range_can_be_all_values_of_a_type(dtype: str) -> None:
+    values = draw(dtype, LIMITS[dtype]).double()
+    assert torch.isfinite(values).all()
+    assert values.min() < 0.5 * LIMITS[dtype][0] or LIMITS[dtype][0] == 0
+    assert values.max() > 0.5 * LIMITS[dtype][1]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_floats_are_all_over_the_range(dtype: str) -> None:
-    found = drawn(dtype, (-2.0, 6.0)).double()
-    assert -2 <= found.min() < -1.9 and 5.9 < found.max() <= 6
-    assert abs(float(found.mean()) - 2) < 0.2
+def test_floats_are_spread_over_the_range(dtype: str) -> None:
+    values = draw(dtype, (-2.0, 6.0)).double()
+    assert -2 <= values.min() < -1.9 and 5.9 < values.max() <= 6
+    assert abs(float(values.mean()) - 2) < 0.2
 
 
 def test_the_ends_of_int64_are_drawn_too() -> None:
     top = 2**63 - 1
-    assert set(drawn("int64", (top - 1, top)).tolist()) == {top - 1, top}
-    assert set(drawn("int64", (-(2**63), 1 - 2**63)).tolist()) == {-(2**63), 1 - 2**63}
+    assert set(draw("int64", (top - 1, top)).tolist()) == {top - 1, top}
+    assert set(draw("int64", (-(2**63), 1 - 2**63)).tolist()) == {-(2**63), 1 - 2**63}
 
 
-def test_values_follow_from_the_seed() -> None:
-    assert torch.equal(drawn("int64", (0, 1000), seed=1), drawn("int64", (0, 1000), seed=1))
-    assert not torch.equal(drawn("int64", (0, 1000), seed=1), drawn("int64", (0, 1000), seed=2))
+def test_equal_seeds_give_equal_values() -> None:
+    assert torch.equal(draw("int64", (0, 1000), seed=1), draw("int64", (0, 1000), seed=1))
+    assert not torch.equal(draw("int64", (0, 1000), seed=1), draw("int64", (0, 1000), seed=2))
 
 
 def test_scalars_and_empty_tensors() -> None:

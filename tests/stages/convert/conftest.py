@@ -1,4 +1,4 @@
-"""Small models of every kind that the convert step is held to, exported and lowered once per session."""
+"""Small models for the tests of the convert step. Each is exported and lowered once per session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = {"min": {"b": 1, "s": 2}, "opt": {"b": 3, "s": 5}, "max": {"b": 8, "s": 
 
 
 class Module(nn.Module):
-    """A function of the module and its inputs, with submodules, parameters and buffers."""
+    """A module that calls a function with itself and its inputs. It has submodules, parameters and buffers."""
 
     def __init__(self, function: Callable[..., Any], /, **members: Any) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. `inputs` are (shape, kind): ``b`` and ``s`` are dynamic; a kind is a dtype, or ``below10`` for ids."""
+    """A model. `inputs` are (shape, kind). ``b`` and ``s`` are dynamic sizes. A kind is a dtype or ``below10`` (ids)."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[tuple[tuple[int | str, ...], str], ...]
@@ -59,7 +59,7 @@ def _tensor(shape: Sequence[int | str], kind: str, sizes: dict[str, int]) -> tor
 
 
 @dataclass
-class Made:
+class LoweredCase:
     """A case, exported and lowered."""
 
     case: Case
@@ -87,7 +87,7 @@ def run(model: bytes, weights: dict[str, np.ndarray], tensors: Sequence[torch.Te
     return session.run(None, {f"i{index}": tensor.numpy() for index, tensor in enumerate(tensors)})
 
 
-def make(case: Case) -> Made:
+def lower_case(case: Case) -> LoweredCase:
     torch.manual_seed(0)
     module = case.build().eval()
     dims = {"b": Dim("b", min=1, max=8), "s": Dim("s", min=2, max=16)}
@@ -97,15 +97,15 @@ def make(case: Case) -> Made:
     with torch.no_grad():
         exported = export(module, example, dynamic_shapes=wrapped).run_decompositions(decomposition_table())
     program, slots = functional(exported)
-    return Made(case, module, program, slots)
+    return LoweredCase(case, module, program, slots)
 
 
-def _of(function: Callable[..., Any], *inputs: tuple[tuple[int | str, ...], str], **members: Any) -> Case:
+def _function_case(function: Callable[..., Any], *inputs: tuple[tuple[int | str, ...], str], **members: Any) -> Case:
     tolerance = members.pop("tolerance", 2e-5)
 
     def build() -> nn.Module:
-        made = {name: member() if callable(member) else member for name, member in members.items()}
-        return Module(function, **made)
+        created = {name: member() if callable(member) else member for name, member in members.items()}
+        return Module(function, **created)
 
     return Case(build, inputs, tolerance)
 
@@ -136,74 +136,78 @@ HALF: tuple[tuple[int | str, ...], str] = (("b", 8), "float16")
 IDS: tuple[tuple[int | str, ...], str] = (("b", "s"), "below10")
 
 CASES: dict[str, Case] = {
-    "linear": _of(lambda m, x: m.fc(x), X, fc=lambda: nn.Linear(8, 4)),
-    "conv": _of(
+    "linear": _function_case(lambda m, x: m.fc(x), X, fc=lambda: nn.Linear(8, 4)),
+    "conv": _function_case(
         lambda m, x: F.relu(m.n(m.c(x))), IMAGE, c=lambda: nn.Conv2d(4, 4, 3, padding=1), n=lambda: nn.BatchNorm2d(4)
     ),
-    "norms": _of(
+    "norms": _function_case(
         lambda m, x: m.rms(m.layer(x)) + m.group(x.transpose(1, 2)).transpose(1, 2),
         SEQUENCE,
         layer=lambda: nn.LayerNorm(8),
         rms=lambda: nn.RMSNorm(8),
         group=lambda: nn.GroupNorm(2, 8),
     ),
-    "sdpa": _of(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v), *[(("b", 2, "s", 8), "float32")] * 3),
-    "sdpa_mask": _of(
+    "sdpa": _function_case(
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v), *[(("b", 2, "s", 8), "float32")] * 3
+    ),
+    "sdpa_mask": _function_case(
         lambda m, q, k, mask: F.scaled_dot_product_attention(q, k, k, attn_mask=mask | torch.eye(5, dtype=torch.bool)),
         (("b", 2, 5, 8), "float32"),
         (("b", 2, 5, 8), "float32"),
         (("b", 1, 5, 5), "bool"),
     ),
-    "attention": _of(
+    "attention": _function_case(
         lambda m, x: m.a(x, x, x, need_weights=False)[0],
         SEQUENCE,
         a=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
     "encoder": Case(Encoder, ((("b", "s", 16), "float32"),)),
-    "tied": _of(lambda m, i: F.linear(m.e(i), m.e.weight), IDS, e=lambda: nn.Embedding(10, 6)),
-    "interpolate": _of(
+    "tied": _function_case(lambda m, i: F.linear(m.e(i), m.e.weight), IDS, e=lambda: nn.Embedding(10, 6)),
+    "interpolate": _function_case(
         lambda m, x: F.interpolate(x, scale_factor=2.0) + F.interpolate(x, size=(16, 16), mode="bilinear"), IMAGE
     ),
-    "mask": _of(lambda m, x, k: x.masked_fill(~k, -1e9).softmax(-1) + torch.where(k, x, 0.0), X, (("b", 8), "bool")),
-    "output_is_input_or_weight_or_twice": _of(
+    "mask": _function_case(
+        lambda m, x, k: x.masked_fill(~k, -1e9).softmax(-1) + torch.where(k, x, 0.0), X, (("b", 8), "bool")
+    ),
+    "output_is_input_or_weight_or_twice": _function_case(
         lambda m, x: (lambda y: (x, y, x, m.w, y, x[:, :0]))(x + 1), X, w=lambda: torch.randn(4)
     ),
-    "casts": _of(lambda m, x: (x.int(), x.half(), x > 0, x.long() + 1, (x > 0).float()), X),
-    "mathematics": _of(
+    "casts": _function_case(lambda m, x: (x.int(), x.half(), x > 0, x.long() + 1, (x > 0).float()), X),
+    "mathematics": _function_case(
         lambda m, x, y: (torch.einsum("bi,bj->bij", x, y), x.cumsum(1), F.gelu(x) + F.gelu(y, approximate="tanh")), X, X
     ),
-    "ordering": _of(lambda m, x: (*torch.topk(x, 3), *torch.sort(x, -1), x.argmax(-1)), X),
-    "indexing": _of(
+    "ordering": _function_case(lambda m, x: (*torch.topk(x, 3), *torch.sort(x, -1), x.argmax(-1)), X),
+    "indexing": _function_case(
         lambda m, x, i: (torch.gather(x, 1, i), x[:, m.i], torch.split(x, 2, 1)[1] + x.chunk(5, 1)[0].flip(1)),
         (("b", 10), "float32"),
         (("b", 4), "below10"),
         i=lambda: torch.tensor([1, 2, 5]),
     ),
-    "float16": _of(
+    "float16": _function_case(
         lambda m, x: m.n(m.fc(x)).softmax(-1),
         HALF,
         fc=lambda: nn.Linear(8, 8).half(),
         n=lambda: nn.LayerNorm(8).half(),
         tolerance=2e-3,
     ),
-    "scalar": _of(lambda m, x, y: x * y + x.sum(), X, ((), "float32"), tolerance=1e-4),
-    "implicit_promotion": _of(lambda m, x, i: x * i + i / 2 + (i > 1) * x, X, (("b", 8), "below10")),
-    "sizes": _of(lambda m, x: x.reshape(x.shape[0] * x.shape[1], -1) * x.shape[1], SEQUENCE),
-    "positions": _of(
+    "scalar": _function_case(lambda m, x, y: x * y + x.sum(), X, ((), "float32"), tolerance=1e-4),
+    "implicit_promotion": _function_case(lambda m, x, i: x * i + i / 2 + (i > 1) * x, X, (("b", 8), "below10")),
+    "sizes": _function_case(lambda m, x: x.reshape(x.shape[0] * x.shape[1], -1) * x.shape[1], SEQUENCE),
+    "positions": _function_case(
         lambda m, x: x + m.e(torch.arange(x.shape[1])) + torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8]),
         SEQUENCE,
         e=lambda: nn.Embedding(16, 8),
     ),
-    "bool_input": _of(lambda m, k: (~k).float().cumsum(-1).long() * k, (("b", "s"), "bool")),
-    "unused": _of(
+    "bool_input": _function_case(lambda m, k: (~k).float().cumsum(-1).long() * k, (("b", "s"), "bool")),
+    "unused": _function_case(
         lambda m, x, y: x + m.w, X, (("b", 3), "float32"), fc=lambda: nn.Linear(3, 3), w=lambda: torch.randn(8)
     ),
-    "in_place": _of(lambda m, x: (lambda y: (y[:, 0].mul_(2), y)[1])(x.clone()), X),
-    "cond": _of(
+    "in_place": _function_case(lambda m, x: (lambda y: (y[:, 0].mul_(2), y)[1])(x.clone()), X),
+    "cond": _function_case(
         lambda m, x: torch.cond(x.sum() > 0, lambda x: x * 2 + m.w, lambda x: x - 1, (x,)), X, w=lambda: torch.randn(8)
     ),
-    "lstm": _of(lambda m, x: m.r(x)[0], (("b", 5, 8), "float32"), r=lambda: nn.LSTM(8, 6, batch_first=True)),
-    "pool_pad": _of(
+    "lstm": _function_case(lambda m, x: m.r(x)[0], (("b", 5, 8), "float32"), r=lambda: nn.LSTM(8, 6, batch_first=True)),
+    "pool_pad": _function_case(
         lambda m, x: F.pad(F.adaptive_avg_pool2d(F.max_pool2d(m.c(x), 2), 2), (1, 0, 0, 1)),
         IMAGE,
         c=lambda: nn.ConvTranspose2d(4, 2, 2, stride=2),
@@ -212,13 +216,13 @@ CASES: dict[str, Case] = {
 
 
 @functools.cache
-def made_case(name: str) -> Made:
-    return make(CASES[name])
+def cached_lowered_case(name: str) -> LoweredCase:
+    return lower_case(CASES[name])
 
 
 @functools.cache
 def converted_case(name: str, opset: int = 20) -> Converted:
-    return convert(made_case(name).program, opset)
+    return convert(cached_lowered_case(name).program, opset)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -227,14 +231,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def made() -> Callable[[str], Made]:
-    """A case by name, exported and lowered."""
-    return made_case
+def lowered_case() -> Callable[[str], LoweredCase]:
+    """A function that returns a case by its name, exported and lowered."""
+    return cached_lowered_case
 
 
 @pytest.fixture(scope="session")
 def converted() -> Callable[..., Converted]:
-    """The conversion of a case, by name and opset."""
+    """A function that converts a case, by name and opset."""
     return converted_case
 
 
@@ -245,7 +249,7 @@ def onnxruntime_run() -> Callable[..., list[np.ndarray]]:
 
 @pytest.fixture(scope="session")
 def lowered() -> Callable[[nn.Module, tuple[Any, ...], Any], tuple[Program, tuple[WeightSlot, ...]]]:
-    """Any module, exported and lowered: a program and its weights."""
+    """A function that exports and lowers any module. It returns the program and its weights."""
 
     def lower(module: nn.Module, args: tuple[Any, ...], dims: Any) -> tuple[Program, tuple[WeightSlot, ...]]:
         with torch.no_grad():

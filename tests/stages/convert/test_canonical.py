@@ -1,4 +1,4 @@
-"""The canonical form: equal structure, equal bytes, and outputs that are their own."""
+"""The canonical form: equal structures give equal bytes, and each output comes from a separate node."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto
     return model
 
 
-def test_names_documentation_metadata_and_dead_constants_do_not_matter() -> None:
-    one, _ = canonical(_model("p_"), 2, 20)
-    other, _ = canonical(_model("q.", doc="/home/somebody/model.py"), 2, 20)
-    assert one.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True)
+def test_names_documentation_metadata_and_unused_constants_have_no_effect() -> None:
+    first, _ = canonical(_model("p_"), 2, 20)
+    second, _ = canonical(_model("q.", doc="/home/somebody/model.py"), 2, 20)
+    assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
 
 
-def test_operand_order_matters() -> None:
+def test_another_operand_order_gives_other_bytes() -> None:
     assert canonical(_model("p_"), 2, 20)[0] != canonical(_model("p_", swap=True), 2, 20)[0]
 
 
-def test_every_output_is_the_output_of_a_node_and_of_no_other_output() -> None:
+def test_every_output_is_the_output_of_a_separate_node() -> None:
     model, origins = canonical(_model("p_"), 2, 20)
     graph = model.graph
     assert [value.name for value in graph.output] == ["o0", "o1", "o2", "o3"]
@@ -63,7 +63,7 @@ def test_every_output_is_the_output_of_a_node_and_of_no_other_output() -> None:
     assert origins == (("n0", 4),)
 
 
-def test_weights_keep_their_numbers_and_one_that_nothing_reads_is_absent() -> None:
+def test_weights_keep_their_numbers_and_unused_weights_are_absent() -> None:
     model, _ = canonical(_model("p_"), 2, 20)
     assert [tensor.name for tensor in model.graph.initializer] == ["w0", "c0"]
     weight = model.graph.initializer[0]

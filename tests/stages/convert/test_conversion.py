@@ -1,4 +1,4 @@
-"""Converted partitions compute what the model computes, at every size, and nothing but structure is in them."""
+"""Converted partitions equal the model at every size, and contain its structure only: no names and no weights."""
 
 from __future__ import annotations
 
@@ -22,46 +22,50 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import program_text
 
 #: Models that onnx's version converter can convert to TensorRT 8.6's opset.
-_DOWN = ["linear", "conv", "norms", "encoder", "attention", "tied", "pool_pad"]
+_OPSET_17_MODELS = ["linear", "conv", "norms", "encoder", "attention", "tied", "pool_pad"]
 
 
-def _assert_equal(found: list[np.ndarray], wanted: list[torch.Tensor], tolerance: float) -> None:
-    assert len(found) == len(wanted)
-    for value, expected in zip(found, wanted, strict=True):
+def _assert_equal(results: list[np.ndarray], expected_tensors: list[torch.Tensor], tolerance: float) -> None:
+    assert len(results) == len(expected_tensors)
+    for value, expected in zip(results, expected_tensors, strict=True):
         assert value.shape == tuple(expected.shape)
         assert str(value.dtype) == str(expected.dtype).removeprefix("torch.")
         np.testing.assert_allclose(value.astype(np.float64), expected.double().numpy(), atol=tolerance, rtol=tolerance)
 
 
-def test_equals_eager_at_min_opt_and_max(case: str, made: Any, converted: Any, onnxruntime_run: Any) -> None:
-    model = made(case)
+def test_equals_eager_at_min_opt_and_max(case: str, lowered_case: Any, converted: Any, onnxruntime_run: Any) -> None:
+    model = lowered_case(case)
     for at in ("min", "opt", "max"):
         tensors = model.tensors(at)
-        found = onnxruntime_run(converted(case).model, model.weights(), tensors)
-        _assert_equal(found, model.eager(tensors), model.case.tolerance)
+        results = onnxruntime_run(converted(case).model, model.weights(), tensors)
+        _assert_equal(results, model.eager(tensors), model.case.tolerance)
 
 
-@pytest.mark.parametrize("name", _DOWN)
-def test_the_opset_of_tensorrt_8_equals_eager_too(name: str, made: Any, converted: Any, onnxruntime_run: Any) -> None:
-    model = made(name)
+@pytest.mark.parametrize("name", _OPSET_17_MODELS)
+def test_equals_eager_in_the_opset_of_tensorrt_8(
+    name: str, lowered_case: Any, converted: Any, onnxruntime_run: Any
+) -> None:
+    model = lowered_case(name)
     proto = onnx.ModelProto.FromString(converted(name, 17).model)
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 17)]
     assert len(converted(name, 17).origins) > 0
     for at in ("min", "max"):
         tensors = model.tensors(at)
-        found = onnxruntime_run(converted(name, 17).model, model.weights(), tensors)
-        _assert_equal(found, model.eager(tensors), model.case.tolerance)
+        results = onnxruntime_run(converted(name, 17).model, model.weights(), tensors)
+        _assert_equal(results, model.eager(tensors), model.case.tolerance)
 
 
-def test_names_are_canonical_and_nothing_else_is_in_the_model(case: str, made: Any, converted: Any) -> None:
+def test_names_are_canonical_and_nothing_else_is_in_the_model(case: str, lowered_case: Any, converted: Any) -> None:
     proto = onnx.ModelProto.FromString(converted(case).model)
-    onnx.checker.check_model(materialize(converted(case).model, made(case).weights()), full_check=True)
+    onnx.checker.check_model(materialize(converted(case).model, lowered_case(case).weights()), full_check=True)
     graph = proto.graph
-    assert [value.name for value in graph.input] == [f"i{k}" for k in range(len(made(case).case.inputs))]
-    assert [value.name for value in graph.output] == [f"o{k}" for k in range(len(made(case).program.output_nodes))]
+    assert [value.name for value in graph.input] == [f"i{k}" for k in range(len(lowered_case(case).case.inputs))]
+    assert [value.name for value in graph.output] == [
+        f"o{k}" for k in range(len(lowered_case(case).program.output_nodes))
+    ]
     assert {output for node in graph.node for output in node.output} >= {value.name for value in graph.output}
     external = [tensor for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    nodes = made(case).program.weight_nodes
+    nodes = lowered_case(case).program.weight_nodes
     for tensor in external:
         value = nodes[int(tensor.name.removeprefix("w"))].meta["val"]
         assert list(tensor.dims) == list(value.shape)
@@ -72,9 +76,9 @@ def test_names_are_canonical_and_nothing_else_is_in_the_model(case: str, made: A
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 20)]
 
 
-def test_origins_name_the_call_of_every_node(case: str, made: Any, converted: Any) -> None:
+def test_origins_name_the_call_of_every_node(case: str, lowered_case: Any, converted: Any) -> None:
     conversion = converted(case)
-    calls = [node for node in made(case).program.graph.nodes if node.op == "call_function"]
+    calls = [node for node in lowered_case(case).program.graph.nodes if node.op == "call_function"]
     names = {node.name for node in onnx.ModelProto.FromString(conversion.model).graph.node}
     origins = dict(conversion.origins)
     assert all(0 <= call < len(calls) for call in origins.values())
@@ -82,29 +86,29 @@ def test_origins_name_the_call_of_every_node(case: str, made: Any, converted: An
     assert names - origins.keys() <= identities
 
 
-def test_origins_are_the_right_calls(made: Any, converted: Any) -> None:
-    calls = [str(n.target) for n in made("encoder").program.graph.nodes if n.op == "call_function"]
+def test_origins_are_the_right_calls(lowered_case: Any, converted: Any) -> None:
+    calls = [str(n.target) for n in lowered_case("encoder").program.graph.nodes if n.op == "call_function"]
     origins = dict(converted("encoder").origins)
-    found = {
+    call_of_operator = {
         n.op_type: calls[origins[n.name]] for n in onnx.ModelProto.FromString(converted("encoder").model).graph.node
     }
-    assert found["LayerNormalization"] == "aten.layer_norm.default"
-    assert found["Gelu"] == "aten.gelu.default"
-    assert found["Softmax"] == "aten.scaled_dot_product_attention.default"
-    assert found["Expand"] == "aten.expand.default"
+    assert call_of_operator["LayerNormalization"] == "aten.layer_norm.default"
+    assert call_of_operator["Gelu"] == "aten.gelu.default"
+    assert call_of_operator["Softmax"] == "aten.scaled_dot_product_attention.default"
+    assert call_of_operator["Expand"] == "aten.expand.default"
 
 
 @pytest.mark.parametrize("name", ["encoder", "implicit_promotion", "sizes", "cond"])
-def test_converting_is_repeatable_and_does_not_change_the_program(name: str, made: Any, converted: Any) -> None:
-    program = made(name).program
+def test_converting_is_repeatable_and_does_not_change_the_program(name: str, lowered_case: Any, converted: Any) -> None:
+    program = lowered_case(name).program
     before, size = program_text(program), len(program.graph.nodes)
     assert convert(program, 20) == converted(name)
     assert (program_text(program), len(program.graph.nodes)) == (before, size)
 
 
-def test_a_stored_program_converts_to_the_same_bytes(made: Any, converted: Any) -> None:
+def test_a_stored_program_converts_to_the_same_bytes(lowered_case: Any, converted: Any) -> None:
     for name in ("encoder", "cond", "positions"):
-        assert convert(Program.from_bytes(made(name).program.to_bytes()), 20) == converted(name)
+        assert convert(Program.from_bytes(lowered_case(name).program.to_bytes()), 20) == converted(name)
 
 
 class Mlp(nn.Module):
@@ -140,14 +144,14 @@ def test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right
         models.append(convert(program, 20).model)
     assert models[0] == models[1]
     weights = {f"w{k}": random.state_dict()[slot.name].numpy() for k, slot in enumerate(slots)}
-    (found,) = onnxruntime_run(models[0], weights, [x])
-    np.testing.assert_allclose(found, random(x).detach().numpy(), atol=1e-5)
+    (result,) = onnxruntime_run(models[0], weights, [x])
+    np.testing.assert_allclose(result, random(x).detach().numpy(), atol=1e-5)
 
 
-def test_names_of_modules_inputs_and_dims_and_the_example_do_not_matter(lowered: Any) -> None:
-    one, _ = lowered(Mlp(), (torch.randn(3, 8),), ({0: Dim("b", min=1, max=8)},))
-    other, _ = lowered(Renamed(), (torch.randn(6, 8),), ({0: Dim("zz", min=1, max=8)},))
-    assert convert(one, 20) == convert(other, 20)
+def test_names_of_modules_inputs_and_dims_and_the_example_have_no_effect(lowered: Any) -> None:
+    program, _ = lowered(Mlp(), (torch.randn(3, 8),), ({0: Dim("b", min=1, max=8)},))
+    renamed, _ = lowered(Renamed(), (torch.randn(6, 8),), ({0: Dim("zz", min=1, max=8)},))
+    assert convert(program, 20) == convert(renamed, 20)
 
 
 def test_dims_are_named_by_position_not_by_torchs_names(lowered: Any) -> None:
@@ -161,7 +165,7 @@ def test_dims_are_named_by_position_not_by_torchs_names(lowered: Any) -> None:
     assert [size.dim_param for size in shape.dim] == ["d0", "d1", ""]
 
 
-def test_structure_matters(lowered: Any) -> None:
+def test_another_structure_gives_other_bytes(lowered: Any) -> None:
     class Scale(nn.Module):
         def __init__(self, factor: float) -> None:
             super().__init__()
@@ -193,18 +197,18 @@ def digest():
 
 
 def test_the_bytes_do_not_depend_on_the_process_hash_seed_path_locale_or_time_zone(tmp_path: Path) -> None:
-    here: dict[str, Any] = {}
-    exec(_SCRIPT, here)
+    namespace: dict[str, Any] = {}
+    exec(_SCRIPT, namespace)
     script = tmp_path / "elsewhere.py"
     script.write_text(_SCRIPT + "print(digest())")
     env = {**os.environ, "PYTHONHASHSEED": "3", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Tokyo", "USER": "somebody"}
-    there = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
     )
-    assert there.stdout.split() == [here["digest"]()]
+    assert completed.stdout.split() == [namespace["digest"]()]
 
 
-def test_rejects_what_has_no_translation_by_its_calls(lowered: Any) -> None:
+def test_rejects_an_operator_without_translation_and_names_its_calls(lowered: Any) -> None:
     class Distance(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return torch.relu(torch.cdist(x + 1, y))
@@ -218,7 +222,7 @@ def test_rejects_what_has_no_translation_by_its_calls(lowered: Any) -> None:
     assert "torch_executed_ops" in str(refused.value)
 
 
-def test_rejects_what_has_no_form_in_an_older_opset_by_its_call(lowered: Any) -> None:
+def test_rejects_an_operator_without_form_in_an_older_opset_and_names_its_call(lowered: Any) -> None:
     class Bits(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x + 1) & 3
@@ -232,17 +236,17 @@ def test_rejects_what_has_no_form_in_an_older_opset_by_its_call(lowered: Any) ->
         convert(program, 16)
 
 
-def test_every_exception_of_the_exporter_is_a_refusal(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_exception_of_the_exporter_is_a_refusal(lowered_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: object) -> None:
         raise IndexError("deep inside\nand more")
 
     monkeypatch.setattr("trtbuild.stages.convert.conversion.optimize", fails)
     with pytest.raises(ConversionRefused, match=r"exporter failed: IndexError: deep inside$") as refused:
-        convert(made("linear").program, 20)
+        convert(lowered_case("linear").program, 20)
     assert refused.value.nodes == ()
 
 
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], made: Any) -> None:
-    convert(made("encoder").program, 20)
-    convert(made("norms").program, 17)
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], lowered_case: Any) -> None:
+    convert(lowered_case("encoder").program, 20)
+    convert(lowered_case("norms").program, 17)
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Opset 18 models in opset 17: every rule, against onnxruntime."""
+"""Models of opset 18, lowered to opset 17: the results of every rule are compared by onnxruntime."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _run(model: onnx.ModelProto) -> list[np.ndarray]:
 def test_equals_opset_18(model: onnx.ModelProto) -> None:
     lowered = lower_opset(model, 17)
     assert lowered.opset_import[0].version == 17
-    for found, wanted in zip(_run(lowered), _run(model), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, expected in zip(_run(lowered), _run(model), strict=True):
+        np.testing.assert_array_equal(result, expected)
     assert lowered.graph.node[0].metadata_props[0].value == "3"
 
 
@@ -83,7 +83,7 @@ def test_equals_opset_18(model: onnx.ModelProto) -> None:
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].attribute)),
 )
-def test_rejects_what_is_new_in_18_by_its_call(model: onnx.ModelProto) -> None:
+def test_rejects_operators_that_are_new_in_18_and_names_their_call(model: onnx.ModelProto) -> None:
     with pytest.raises(
         ConversionRefused, match=f"{model.graph.node[0].op_type} has no form in ONNX opset 17"
     ) as refused:
@@ -91,13 +91,13 @@ def test_rejects_what_is_new_in_18_by_its_call(model: onnx.ModelProto) -> None:
     assert refused.value.nodes == (3,)
 
 
-def test_a_model_of_an_old_enough_opset_is_not_changed() -> None:
+def test_a_model_whose_opset_is_old_enough_is_not_changed() -> None:
     model = _model(h.make_node("Relu", ["x"], ["y0"]))
     assert lower_opset(model, 20) is model
 
 
-def test_a_part_of_a_shape_is_taken_by_a_slice_that_comes_from_the_same_call() -> None:
-    # the parser of TensorRT 8.6.0 ignores `start` and `end` in silence
+def test_a_part_of_a_shape_becomes_a_slice_with_the_same_origin() -> None:
+    # the parser of TensorRT 8.6.0 ignores `start` and `end` without an error
     model = _model(h.make_node("Shape", ["x"], ["s"], start=0, end=1), h.make_node("Cast", ["s"], ["y0"], to=1))
     lowered = lower_opset(model, 17)
     assert [node.op_type for node in lowered.graph.node] == ["Shape", "Slice", "Cast"]
@@ -105,8 +105,8 @@ def test_a_part_of_a_shape_is_taken_by_a_slice_that_comes_from_the_same_call() -
     assert [node.metadata_props[0].value for node in lowered.graph.node] == ["3", "3", "4"]
 
 
-def test_a_split_of_a_size_that_is_not_known_is_refused() -> None:
-    # opset 17 splits into equal parts, and 18 makes the last one smaller
+def test_rejects_a_split_of_an_unknown_size() -> None:
+    # opset 17 splits into equal parts; in opset 18 the last part may be smaller
     model = _model(h.make_node("Split", ["x"], ["y0", "y1"], axis=1, num_outputs=2), outputs=2)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
     with pytest.raises(ConversionRefused, match="Split has no form in ONNX opset 17: that its parts are equal"):

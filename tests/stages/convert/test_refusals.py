@@ -1,4 +1,4 @@
-"""From the parser's refusal of an ONNX node back to the call that it came from."""
+"""A node that the parser refuses leads back to the call that the node was converted from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("operator", _REFUSED)
-def test_a_refused_node_is_the_call_that_it_came_from(operator: str, lowered: Any) -> None:
+def test_a_refused_node_leads_to_its_call(operator: str, lowered: Any) -> None:
     program, _ = lowered(Calls(_REFUSED[operator]), (torch.randn(3, 4, 4),), ({0: Dim("b", min=1, max=8)},))
     conversion = convert(program, 20)
     refusal = Parser("tensorrt-rtx").refused(conversion.model)
@@ -43,7 +43,7 @@ def test_a_refused_node_is_the_call_that_it_came_from(operator: str, lowered: An
     assert {calls[origins[name]] for name in refusal.nodes} == {operator}
 
 
-def test_float64_in_the_middle_is_refused_with_all_that_it_reaches(lowered: Any) -> None:
+def test_float64_inside_a_model_is_refused_with_all_calls_that_use_it(lowered: Any) -> None:
     program, _ = lowered(Calls(lambda x: (x.double() * 1e300 * 1e-300).float()), (torch.randn(3, 4, 4),), None)
     conversion = convert(program, 20)
     refusal = Parser("tensorrt-rtx").refused(conversion.model)

@@ -1,4 +1,4 @@
-"""The types that ONNX infers for a conversion, compared with the program; and translations with another meaning."""
+"""Compares the types that ONNX infers for a conversion with those of the program; tests wrong translations."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def program(body: str, dtype: str = "float32") -> Program:
     return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
 
 
-def changed(of: Program, change: Callable[[onnx.ModelProto], None]) -> ConversionRefused:
-    """The error about a conversion with a change in it."""
-    converted = convert(of, 20)
+def error_after(original: Program, change: Callable[[onnx.ModelProto], None]) -> ConversionRefused:
+    """The error about a conversion of `original` after `change`."""
+    converted = convert(original, 20)
     model = onnx.ModelProto.FromString(converted.model)
-    refuse_other_types(model, of, converted.origins)
+    refuse_other_types(model, original, converted.origins)
     change(model)
     with pytest.raises(ConversionRefused) as caught:
-        refuse_other_types(model, of, converted.origins)
+        refuse_other_types(model, original, converted.origins)
     return caught.value
 
 
-def test_another_type() -> None:
+def test_rejects_another_dtype_of_an_output() -> None:
     def cast(model: onnx.ModelProto) -> None:
         model.graph.node[-1].output[0] = "before"
         model.graph.node.append(onnx.helper.make_node("Cast", ["before"], ["o0"], to=onnx.TensorProto.FLOAT16))
 
-    error = changed(program("x0 * 2 + 1"), cast)
+    error = error_after(program("x0 * 2 + 1"), cast)
     assert error.text == "the ONNX translation gives float16[2, 4] for an output that is float32[2, 4]"
 
 
-def test_another_rank_names_the_call() -> None:
+def test_the_error_about_another_rank_names_the_call() -> None:
     def squeeze(model: onnx.ModelProto) -> None:
         node = model.graph.node[-1]
         del node.input[1:]
@@ -51,34 +51,34 @@ def test_another_rank_names_the_call() -> None:
         del node.attribute[:]
         node.attribute.append(onnx.helper.make_attribute("keepdims", 0))
 
-    error = changed(program("(x0 * 2).relu() + 1"), squeeze)
+    error = error_after(program("(x0 * 2).relu() + 1"), squeeze)
     assert "aten.add.Tensor gives float[] where the model has float32[2, 4]" in error.text
     assert error.nodes == (2,)
 
 
-def test_an_operand_that_the_operator_does_not_take_names_the_call() -> None:
-    def power_of_a_bool(model: onnx.ModelProto) -> None:
+def test_the_error_about_an_operand_of_a_wrong_type_names_the_call() -> None:
+    def add_a_bool(model: onnx.ModelProto) -> None:
         (add,) = [node for node in model.graph.node if node.op_type == "Add"]
         model.graph.node.insert(0, onnx.helper.make_node("Cast", [add.input[0]], ["bits"], to=onnx.TensorProto.BOOL))
         add.input[0] = "bits"
 
-    error = changed(program("x0 + 1"), power_of_a_bool)
+    error = error_after(program("x0 + 1"), add_a_bool)
     assert (error.text, error.nodes) == ("ONNX's Add is not defined for bool", (0,))
 
 
 @pytest.mark.parametrize("body", ["x0 + 1e-9", "x0 * 1.000001", "x0 / 1.000001", "x0 - 1e-9"])
-def test_a_number_near_nothing_stays(body: str) -> None:
+def test_an_operand_close_to_0_or_1_is_kept(body: str) -> None:
     model = onnx.ModelProto.FromString(convert(program(body), 20).model)
     assert [node.op_type for node in model.graph.node] != ["Identity"]
 
 
 @pytest.mark.parametrize("body", ["x0 + 0", "x0 * 1"])
-def test_nothing_goes(body: str) -> None:
+def test_adding_0_and_multiplying_by_1_are_dropped(body: str) -> None:
     model = onnx.ModelProto.FromString(convert(program(body), 20).model)
     assert [node.op_type for node in model.graph.node] == ["Identity"]
 
 
-def test_complex_numbers_stay_inside() -> None:
+def test_complex_numbers_do_not_cross_the_border_of_an_engine() -> None:
     inside = "torch.view_as_real(torch.view_as_complex(x0.reshape(-1, 2)) * 2)"
     assert convert(program(inside), 20)
     built = build(Case(written([], "torch.fft.rfft(x0).abs() + 1", 1), [("float32", [(2, 3, 8), 4])]))
@@ -86,10 +86,12 @@ def test_complex_numbers_stay_inside() -> None:
     assert reasons["aten.abs.default"] == "an engine neither takes nor gives complex64"
 
 
-def test_a_promoted_operator_gives_its_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sum_of_a_float16_tensor_is_float16(monkeypatch: pytest.MonkeyPatch) -> None:
     model = onnx.ModelProto.FromString(convert(program("x0.sum(1)", "float16"), 20).model)
     assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    monkeypatch.setattr(conversion, "_name_outputs", lambda _: None)  # as it was
+    monkeypatch.setattr(
+        conversion, "_name_outputs", lambda _: None
+    )  # without this function the output would be float32
     with pytest.raises(ConversionRefused, match="gives float"):
         convert(program("x0 + 1", "float16") and program_of_sum(), 20)
 

@@ -1,4 +1,4 @@
-"""Reading dynamo's graph: weights, sizes and ranges, outputs; and the module that is made of it."""
+"""Reads graphs of dynamo (weights, sizes, ranges, outputs) and creates a module from a graph."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def fresh() -> Iterator[None]:
 
 
 def captured(function: Callable[..., Any], *args: Any) -> tuple[Captured, Sequence[Any]]:
-    """The graph of a call, and what dynamo calls it with."""
-    found: list[Any] = []
+    """The captured graph of a call, and the arguments with which dynamo calls the graph."""
+    calls: list[Any] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        made = capture(graph)
+        content = capture(graph)
 
         def run(*arguments: Any) -> Any:
-            found.append((made, arguments))
+            calls.append((content, arguments))
             return graph.forward(*arguments)
 
         return run
 
     torch.compile(function, backend=backend)(*args)
-    ((made, arguments),) = found
-    return made, arguments
+    ((content, arguments),) = calls
+    return content, arguments
 
 
 class Net(torch.nn.Module):
@@ -82,11 +82,11 @@ def test_a_dim_without_a_bound_and_an_integer_are_open() -> None:
     assert [dim.high for dim in graph.dims] == [None]
     assert len(graph.open) == 1
     torch._dynamo.reset()
-    function = torch.compile(lambda x, k: x * k, backend=lambda g, _: found.append(capture(g)) or g.forward)
-    found: list[Captured] = []
-    for number in (2, 3):  # the second one makes it dynamic
+    function = torch.compile(lambda x, k: x * k, backend=lambda g, _: graphs.append(capture(g)) or g.forward)
+    graphs: list[Captured] = []
+    for number in (2, 3):  # with the second number, dynamo makes the integer dynamic
         function(torch.ones(2, 2), number)
-    assert [len(graph.open) for graph in found] == [0, 1]
+    assert [len(graph.open) for graph in graphs] == [0, 1]
 
 
 def test_sizes_and_repeated_outputs_are_put_back() -> None:
@@ -96,22 +96,22 @@ def test_sizes_and_repeated_outputs_are_put_back() -> None:
     module = as_module(graph, arguments, {})
     tensors = module(x)
     assert len(tensors) == 2
-    own = graph.module.forward(*arguments)
-    for found, wanted in zip(graph.put_back(tensors, graph.sizes(arguments)), own, strict=True):
-        if isinstance(wanted, torch.Tensor):
-            torch.testing.assert_close(found, wanted)
+    expected_outputs = graph.module.forward(*arguments)
+    for result, expected in zip(graph.put_back(tensors, graph.sizes(arguments)), expected_outputs, strict=True):
+        if isinstance(expected, torch.Tensor):
+            torch.testing.assert_close(result, expected)
         else:
-            assert found == wanted
+            assert result == expected
 
 
-def test_the_module_takes_tensors_alone_and_other_sizes_too() -> None:
+def test_the_module_takes_only_tensors_of_any_size() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y.new_ones(x.shape[0], 2)], 1)
 
     graph, arguments = captured(function, rows(), torch.randn(3))
     module = as_module(graph, arguments, {})
-    given = {"x": torch.zeros(7, 4), "y": torch.zeros(3)}
-    assert module(*[given[entry.name] for entry in graph.tensors])[0].shape == (7, 6)
+    inputs = {"x": torch.zeros(7, 4), "y": torch.zeros(3)}
+    assert module(*[inputs[entry.name] for entry in graph.tensors])[0].shape == (7, 6)
 
 
 def test_open_symbols_become_numbers() -> None:
@@ -129,15 +129,15 @@ def test_rejects_graphs_without_tensors() -> None:
 
 
 def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
-    """``torch.compile(dynamic=True)``: the features of a Linear begin as a symbol, which its weight then fixes."""
-    found: list[Captured] = []
+    """With ``torch.compile(dynamic=True)`` the features of a Linear start as a symbol. The weight fixes the symbol."""
+    graphs: list[Captured] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        found.append(capture(graph))
+        graphs.append(capture(graph))
         return graph.forward
 
     torch.compile(torch.nn.Linear(4, 3).eval(), backend=backend, dynamic=True)(torch.randn(5, 4))
-    (made,) = found
-    (entry,) = made.tensors
+    (content,) = graphs
+    (entry,) = content.tensors
     assert entry.shape[1] == 4 and isinstance(entry.shape[1], int)
-    assert [dim.at for dim in made.dims] == [((0, 0, 1),)]
+    assert [dim.at for dim in content.dims] == [((0, 0, 1),)]

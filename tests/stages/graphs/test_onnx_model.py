@@ -1,4 +1,4 @@
-"""An ONNX model between the steps: what is its graph, and its form for older opsets."""
+"""An ONNX model between the steps: the parts that count as its graph, and its form for older opsets."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def product(name: str = "product") -> list[onnx.NodeProto]:
 
 def run(model: bytes, x: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(materialize(model, {"w0": WEIGHT}))
-    (found,) = session.run(None, {"i0": x})
-    return np.asarray(found)
+    (output,) = session.run(None, {"i0": x})
+    return np.asarray(output)
 
 
-def test_a_model_that_is_old_enough_stays_as_it_is() -> None:
-    made, calls = onnx_model.for_opset(blob(product(), 13), 20)
-    proto = onnx.ModelProto.FromString(made)
+def test_a_model_whose_opset_is_old_enough_is_not_changed() -> None:
+    converted, calls = onnx_model.for_opset(blob(product(), 13), 20)
+    proto = onnx.ModelProto.FromString(converted)
     assert proto.opset_import[0].version == 13
     assert not proto.metadata_props and not any(node.metadata_props for node in proto.graph.node)
     assert calls == (0, 1)
     x = np.ones((3, 4), np.float32)
-    assert np.array_equal(run(made, x), x @ WEIGHT)
+    assert np.array_equal(run(converted, x), x @ WEIGHT)
 
 
 @pytest.mark.parametrize(("opset", "wanted"), [(18, 17), (20, 17), (24, 20)])
-def test_a_newer_one_is_written_in_the_wanted_opset(opset: int, wanted: int) -> None:
+def test_a_newer_model_is_converted_to_the_wanted_opset(opset: int, wanted: int) -> None:
     nodes = [
         h.make_node("Relu", ["x"], ["r"]),
         h.make_node("ReduceMax", ["r", "axes"], ["m"], keepdims=1),
         h.make_node("Sub", ["r", "m"], ["d"]),
         h.make_node("MatMul", ["d", "w"], ["y"]),
     ]
-    made, calls = onnx_model.for_opset(blob(nodes, opset), wanted)
-    assert onnx.ModelProto.FromString(made).opset_import[0].version == wanted
+    converted, calls = onnx_model.for_opset(blob(nodes, opset), wanted)
+    assert onnx.ModelProto.FromString(converted).opset_import[0].version == wanted
     assert calls == (0, 1, 2, 3)
     x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
-    assert np.allclose(run(made, x), (x - x.max(0)) @ WEIGHT, rtol=1e-5, atol=1e-5)
+    assert np.allclose(run(converted, x), (x - x.max(0)) @ WEIGHT, rtol=1e-5, atol=1e-5)
 
 
 def test_an_operator_without_an_older_form_is_refused_with_a_hint() -> None:
@@ -77,24 +77,24 @@ def test_an_operator_without_an_older_form_is_refused_with_a_hint() -> None:
 
 @pytest.mark.parametrize("opset", [15, 17, 18, 20])
 def test_a_part_of_a_shape_is_a_slice_in_every_opset(opset: int) -> None:
-    # the parser of TensorRT 8.6.0 ignores `start` and `end` in silence
+    # the parser of TensorRT 8.6.0 ignores `start` and `end` without an error
     nodes = [
         h.make_node("Shape", ["x"], ["rows"], start=0, end=1),
         h.make_node("Cast", ["rows"], ["r"], to=T.FLOAT),
         h.make_node("Mul", ["x", "r"], ["p"]),
         h.make_node("MatMul", ["p", "w"], ["y"]),
     ]
-    made, calls = onnx_model.for_opset(blob(nodes, opset), 17)
-    proto = onnx.ModelProto.FromString(made)
+    converted, calls = onnx_model.for_opset(blob(nodes, opset), 17)
+    proto = onnx.ModelProto.FromString(converted)
     assert [node.op_type for node in proto.graph.node] == ["Shape", "Slice", "Cast", "Mul", "MatMul"]
     assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)
     x = np.ones((3, 4), np.float32)
-    assert np.array_equal(run(made, x), (x * 3) @ WEIGHT)
+    assert np.array_equal(run(converted, x), (x * 3) @ WEIGHT)
     newer, _ = onnx_model.for_opset(blob(nodes, opset), 20)
-    assert len(onnx.ModelProto.FromString(newer).graph.node) == 4  # its parser knows them
+    assert len(onnx.ModelProto.FromString(newer).graph.node) == 4  # parsers of opset 20 support `start` and `end`
 
 
-def test_a_reduction_that_no_old_parser_knows_is_refused_in_its_own_opset() -> None:
+def test_rejects_a_scatter_reduction_that_old_parsers_do_not_support() -> None:
     nodes = [
         h.make_node("Cast", ["axes"], ["i"], to=T.INT64),
         h.make_node("Unsqueeze", ["i", "axes"], ["at"]),
@@ -110,39 +110,39 @@ def test_a_reduction_that_no_old_parser_knows_is_refused_in_its_own_opset() -> N
 
 
 def test_a_conversion_that_changes_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert, bent = onnx.version_converter.convert_version, []
+    convert, changed = onnx.version_converter.convert_version, []
 
     def wrong(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         converted = convert(model, opset)
         converted.graph.node[0].op_type = "Tanh"
-        bent.append(converted)
+        changed.append(converted)
         return converted
 
     monkeypatch.setattr(onnx.version_converter, "convert_version", wrong)
     with pytest.raises(ConversionRefused, match=r"converter to opset 17 changes the model: output 0 has a relative"):
         onnx_model.for_opset(blob(product(), 20), 17)
-    assert bent
+    assert changed
 
 
-def test_the_graph_is_all_but_users_names() -> None:
+def test_the_text_of_the_graph_has_no_names_of_the_user() -> None:
     first = onnx_model.graph_text(blob(product(), 17))
     assert onnx_model.graph_text(blob(product("renamed"), 17, size="rows")) == first
     assert onnx_model.graph_text(blob(product(), 18)) != first
     assert onnx_model.node_names(blob(product("renamed"), 17))[1] == ("renamed", "MatMul", "")
 
 
-def cut(answer: object, nodes: list[onnx.NodeProto] | None = None) -> Cut:
+def partition(answer: object, nodes: list[onnx.NodeProto] | None = None) -> Cut:
     return HANDLERS["onnx"].cut(blob(nodes or product(), 17), 20, lambda model: answer)  # type: ignore[arg-type, return-value]
 
 
 def test_the_whole_model_is_one_partition() -> None:
-    found = cut(None)
-    (part,) = found.document.partitions
+    partitioned = partition(None)
+    (part,) = partitioned.document.partitions
     assert (part.name, part.kind, part.weights, part.calls) == ("model", "tensorrt", (0,), (0, 1))
     assert part.inputs == (("input:0", INPUT),)
     assert [type_.shape for type_ in part.outputs] == [OUTPUT]
-    assert found.document.outputs == ("model:0",)
-    assert HANDLERS["onnx"].origins(found.model) == [("n0", 0), ("n1", 1)]
+    assert partitioned.document.outputs == ("model:0",)
+    assert HANDLERS["onnx"].origins(partitioned.model) == [("n0", 0), ("n1", 1)]
 
 
 def test_a_refusal_names_the_users_nodes() -> None:
@@ -151,4 +151,4 @@ def test_a_refusal_names_the_users_nodes() -> None:
         messages = ("n1: MatMul: UNSUPPORTED_NODE: no",)
 
     with pytest.raises(ConversionRefused, match=r"refuses node 'product': product: MatMul: UNSUPPORTED_NODE: no"):
-        cut(Refusal())
+        partition(Refusal())

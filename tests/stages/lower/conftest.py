@@ -1,4 +1,4 @@
-"""The models that the lower step is held to, exported once per session, and how lowered programs are run."""
+"""Models for the tests of the lower step, exported once per session, and functions that run lowered programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtbuild.stages.program.translations import decomposition_table
 
 @dataclass
 class Traced:
-    """An exported module, and inputs to compare it on that are not the example."""
+    """An exported module, and inputs for comparisons. They differ from the example of the export."""
 
     module: nn.Module
     program: Program
@@ -63,8 +63,8 @@ class ConvNet(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-class ByHand(nn.Module):
-    """Attention by hand with a finfo.min mask, of which whole rows are masked, and a temperature."""
+class ManualAttention(nn.Module):
+    """Attention without SDPA: with a mask of finfo.min values, which masks whole rows, and with a temperature."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         scores = torch.einsum("bld,bsd->bls", q, k) / 2.5
@@ -83,7 +83,7 @@ class Sdpa(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """Written by hand, and fed with values whose squares leave float16."""
+    """RMS normalization in single operators. The squares of its input are larger than float16 allows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Equal layers and nothing else: what comes before the first and after the last are the program's borders."""
+    """Equal layers only: the inputs and outputs of the program are directly before the first and after the last layer."""
 
     def __init__(self, norm_first: bool) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Encoder(nn.Module):
 
 
 class Positions(nn.Module):
-    """Rotary angles: integers become floats, and a matrix product of them must not lose their digits."""
+    """Rotary angles: a matrix product multiplies positions, which were integers. It must not lose their digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,10 +173,10 @@ _B, _S = Dim("b", min=1, max=8), Dim("s", min=2, max=64)
 _ROWS = {0: _B, 1: _S}
 
 #: name → (module, inputs by batch and length, dynamic shapes)
-ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torch.Tensor, ...]], Any]] = {
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torch.Tensor, ...]], Any]] = {
     "mlp": (Mlp, lambda b, s: (torch.randn(b, 8),), ({0: _B},)),
     "conv": (ConvNet, lambda b, s: (torch.randn(b, 3, 16, 16),), ({0: _B},)),
-    "by_hand": (ByHand, _attention, (_ROWS,) * 4),
+    "by_hand": (ManualAttention, _attention, (_ROWS,) * 4),
     "sdpa": (Sdpa, lambda b, s: tuple(torch.randn(b, 2, s, 8) for _ in range(3)), ({0: _B, 2: _S},) * 3),
     "rms_norm": (RmsNorm, lambda b, s: (torch.randn(b, s, 16),), (_ROWS,)),
     "pre_norm": (lambda: Encoder(True), lambda b, s: (torch.randn(b, 5, 16),), ({0: _B},)),
@@ -195,65 +195,65 @@ def table() -> Mapping[Any, Callable[..., Any]]:
 def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None) -> Traced:
     exported = export(module.eval(), example or inputs, dynamic_shapes=shapes)
     if any("_." in str(node.target) for node in exported.graph.nodes):
-        exported = exported.run_decompositions({})  # as the trace step does with all programs
+        exported = exported.run_decompositions({})  # the trace step does this with all programs
     program, slots = functional(exported)
     lifted = {spec.target for spec in program.exported.graph_signature.input_specs if spec.target is not None}
     for name in set(program.exported.constants) - lifted:
-        del program.exported.constants[name]  # buffers that are not persistent: they are weights here
+        del program.exported.constants[name]  # here, buffers that are not persistent are weights
     return Traced(module, program, slots, inputs)
 
 
 @pytest.fixture(scope="session")
 def traced() -> Callable[[str], Traced]:
-    """A model of the zoo by its name."""
-    known: dict[str, Traced] = {}
+    """A function that returns a model of MODELS by its name."""
+    cached: dict[str, Traced] = {}
 
     def of(name: str) -> Traced:
-        if name not in known:
+        if name not in cached:
             torch.manual_seed(7)
-            module, inputs, shapes = ZOO[name]
-            known[name] = trace(module(), inputs(3, 7), shapes, example=inputs(2, 5))
-        return known[name]
+            module, inputs, shapes = MODELS[name]
+            cached[name] = trace(module(), inputs(3, 7), shapes, example=inputs(2, 5))
+        return cached[name]
 
     return of
 
 
 @pytest.fixture(scope="session")
 def lowered(traced: Callable[[str], Traced], table: Any) -> Callable[[str, Any], Program]:
-    """A lowered model of the zoo by its name and precision. Tests do not change it.
+    """A function that lowers a model of MODELS, by name and precision. Tests do not change the result.
 
-    The first pass is torch's retrace, which takes nearly all the time: it is run once for all precisions.
+    The first pass is torch's retrace, which takes nearly all the time. So it runs once for all precisions.
     """
     functionalized: dict[str, Program] = {}
-    known: dict[tuple[str, str], Program] = {}
+    cached: dict[tuple[str, str], Program] = {}
 
     def of(name: str, precision: Any = "float32") -> Program:
         request = Request(precision, table)
         if name not in functionalized:
             functionalized[name] = PASSES[0].function(traced(name).program, request)
-        if (name, precision) not in known:
+        if (name, precision) not in cached:
             base = functionalized[name]
             program = Program(copy.deepcopy(base.exported), base.weights)
-            known[name, precision] = run_passes(program, request, PASSES[1:])
-        return known[name, precision]
+            cached[name, precision] = run_passes(program, request, PASSES[1:])
+        return cached[name, precision]
 
     return of
 
 
 @pytest.fixture(scope="session")
 def lower_module(table: Any) -> Callable[..., tuple[Traced, Program]]:
-    """Trace and lower a module that one test needs: (module, inputs, precision, dynamic shapes)."""
+    """A function that traces and lowers any module: (module, inputs, precision, dynamic shapes)."""
 
     def of(module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None) -> tuple[Traced, Program]:
-        found = trace(module, tuple(inputs), shapes)
-        return found, lower(found.program, precision, table)
+        traced = trace(module, tuple(inputs), shapes)
+        return traced, lower(traced.program, precision, table)
 
     return of
 
 
 @pytest.fixture(scope="session")
 def calls() -> Callable[[Program], list[str]]:
-    """The operators of a program, in order: ``linear.default``."""
+    """A function that lists the operators of a program, in order, such as ``linear.default``."""
 
     def of(program: Program) -> list[str]:
         return [str(node.target).removeprefix("aten.") for node in program.graph.nodes if node.op == "call_function"]

@@ -1,4 +1,4 @@
-"""Attention equals eager, rows that are masked entirely too, in torch and in ONNX."""
+"""Lowered attention equals eager in torch and in ONNX, also in rows that are masked entirely."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _onnx(model: bytes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.from_numpy(np.asarray(session.run(None, feeds)[0]))
 
 
-def _assert_close(found: torch.Tensor, wanted: torch.Tensor, precision: str) -> None:
-    assert torch.equal(found.isnan(), wanted.isnan())
-    assert (found - wanted).abs().max() / wanted.abs().max() <= _TOLERANCE[precision]
+def _assert_close(result: torch.Tensor, expected: torch.Tensor, precision: str) -> None:
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert (result - expected).abs().max() / expected.abs().max() <= _TOLERANCE[precision]
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
@@ -61,15 +61,15 @@ def test_rows_that_are_masked_entirely_are_what_eager_makes_of_them(
     lower_module: Any, kinds: tuple[str, ...], precision: str
 ) -> None:
     inputs = (*_qkv(1), _mask(kinds[0]))
-    found, program = lower_module(Attention(), inputs, precision, (*_DIMS, {2: _S, 3: _S}))
+    traced, program = lower_module(Attention(), inputs, precision, (*_DIMS, {2: _S, 3: _S}))
     model = None if precision == "bfloat16" else convert(program, 20).model  # onnxruntime has no bfloat16 on the CPU
     for kind in kinds:
-        found.inputs = (*inputs[:3], _mask(kind))
-        wanted = found.eager()[0]
-        assert (wanted[1] == 0).all() == (kind in ("bool", "inf"))
-        _assert_close(found.run(program)[0], wanted, precision)
+        traced.inputs = (*inputs[:3], _mask(kind))
+        expected = traced.eager()[0]
+        assert (expected[1] == 0).all() == (kind in ("bool", "inf"))
+        _assert_close(traced.run(program)[0], expected, precision)
         if model is not None:
-            _assert_close(_onnx(model, found.inputs), wanted, precision)
+            _assert_close(_onnx(model, traced.inputs), expected, precision)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -85,12 +85,12 @@ def test_causal_scaled_and_grouped_attention(
     lower_module: Any, kwargs: dict[str, Any], heads: int, precision: str
 ) -> None:
     inputs = _qkv(heads)
-    found, program = lower_module(Attention(**kwargs), inputs, precision, _DIMS)
-    _assert_close(found.run(program)[0], found.eager()[0], precision)
-    _assert_close(_onnx(convert(program, 20).model, inputs), found.eager()[0], precision)
+    traced, program = lower_module(Attention(**kwargs), inputs, precision, _DIMS)
+    _assert_close(traced.run(program)[0], traced.eager()[0], precision)
+    _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], precision)
 
 
-def test_without_a_mask_attention_is_whole_in_float32_and_keeps_its_softmax_in_float32_in_half(
+def test_attention_without_a_mask_is_one_operator_in_float32_and_has_a_float32_softmax_in_half(
     lowered: Any, calls: Any
 ) -> None:
     assert "scaled_dot_product_attention.default" in calls(lowered("sdpa"))

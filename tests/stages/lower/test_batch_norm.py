@@ -1,4 +1,4 @@
-"""Batch normalization in half: on halves with float32 parameters, where it reads what the model has computed."""
+"""Batch normalization in half precision: it computes in half if its input is a half result. Its parameters stay float32."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class First(nn.Module):
-    """Features of any size, which the normalization brings into range."""
+    """A normalization of inputs that are too large for half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class First(nn.Module):
 
 
 class Last(nn.Module):
-    """A normalization that only float32 reads."""
+    """A normalization whose only reader computes in float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,34 +53,34 @@ class Last(nn.Module):
 
 
 def norm_of(program: Program) -> torch.fx.Node:
-    (found,) = (node for node in program.graph.nodes if "batch_norm" in str(node.target))
-    return found
+    (norm,) = (node for node in program.graph.nodes if "batch_norm" in str(node.target))
+    return norm
 
 
 def dtypes(node: torch.fx.Node) -> tuple[torch.dtype, torch.dtype, set[torch.dtype]]:
     """The dtypes of the result, of the input, and of the parameters."""
-    read, *parameters = (source.meta["val"].dtype for source in node.all_input_nodes)
-    return node.meta["val"][0].dtype, read, set(parameters)
+    input_dtype, *parameters = (source.meta["val"].dtype for source in node.all_input_nodes)
+    return node.meta["val"][0].dtype, input_dtype, set(parameters)
 
 
 @pytest.mark.parametrize(("precision", "half"), [("float16", torch.float16), ("bfloat16", torch.bfloat16)])
-def test_behind_a_convolution_it_is_in_half_and_its_parameters_are_not(
+def test_after_a_convolution_the_norm_is_half_and_its_parameters_are_float32(
     lower_module: Callable[..., Any], precision: str, half: torch.dtype
 ) -> None:
-    found, program = lower_module(Block(), [torch.randn(2, 3, 8, 8)], precision)
+    traced, program = lower_module(Block(), [torch.randn(2, 3, 8, 8)], precision)
     assert dtypes(norm_of(program)) == (half, half, {torch.float32})
     casts = [str(node.args[0]) for node in program.graph.nodes if str(node.target) == "aten._to_copy.default"]
     assert len(casts) == 4 and not any("norm" in name for name in casts)  # input, convolutions, output
-    result, wanted = found.run(program)[0], found.eager()[0]
-    assert (result - wanted).abs().max() / wanted.abs().max() < (4e-3 if half is torch.float16 else 3e-2)
+    result, expected = traced.run(program)[0], traced.eager()[0]
+    assert (result - expected).abs().max() / expected.abs().max() < (4e-3 if half is torch.float16 else 3e-2)
 
 
 def test_a_norm_of_an_input_is_computed_in_float32(lower_module: Callable[..., Any]) -> None:
     inputs = [torch.randn(4, 8) * 1e6]  # beyond float16
-    found, program = lower_module(First(), inputs, "float16")
+    traced, program = lower_module(First(), inputs, "float16")
     assert dtypes(norm_of(program)) == (torch.float32, torch.float32, {torch.float32})
-    result, wanted = found.run(program)[0], found.eager()[0]
-    assert result.isfinite().all() and (result - wanted).abs().max() / wanted.abs().max() < 5e-3
+    result, expected = traced.run(program)[0], traced.eager()[0]
+    assert result.isfinite().all() and (result - expected).abs().max() / expected.abs().max() < 5e-3
 
 
 def test_a_norm_with_only_float32_readers_is_float32(lower_module: Callable[..., Any]) -> None:
@@ -88,23 +88,25 @@ def test_a_norm_with_only_float32_readers_is_float32(lower_module: Callable[...,
     assert dtypes(norm_of(program))[0] is torch.float32
 
 
-@pytest.mark.parametrize(("affine", "read"), [(True, 10), (False, 1)])
+@pytest.mark.parametrize(("affine", "input_type"), [(True, 10), (False, 1)])
 @pytest.mark.parametrize("opset", [17, 20])
-def test_onnx_says_the_same(lower_module: Callable[..., Any], affine: bool, read: int, opset: int) -> None:
-    """A norm without factor and term stays in float32: otherwise ONNX would get them in half."""
-    found, program = lower_module(Block(affine=affine), [torch.randn(2, 3, 8, 8)], "float16")
+def test_the_norm_has_the_same_dtypes_in_onnx(
+    lower_module: Callable[..., Any], affine: bool, input_type: int, opset: int
+) -> None:
+    """A norm without weight and bias stays in float32: otherwise the conversion would create them in half."""
+    traced, program = lower_module(Block(affine=affine), [torch.randn(2, 3, 8, 8)], "float16")
     model = onnx.load_from_string(convert(program, opset).model)
-    values = {**dict(found.module.named_parameters()), **dict(found.module.named_buffers())}
+    values = {**dict(traced.module.named_parameters()), **dict(traced.module.named_buffers())}
     for tensor in model.graph.initializer:
         if tensor.name.startswith("w"):
-            value = values[found.slots[int(tensor.name[1:])].name].detach().numpy()
+            value = values[traced.slots[int(tensor.name[1:])].name].detach().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
     (norm,) = (node for node in model.graph.node if node.op_type == "BatchNormalization")
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     kinds = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
     kinds |= {tensor.name: tensor.data_type for tensor in inferred.graph.initializer}
-    assert [kinds[name] for name in norm.input] == [read, 1, 1, 1, 1] and kinds[norm.output[0]] == read
+    assert [kinds[name] for name in norm.input] == [input_type, 1, 1, 1, 1] and kinds[norm.output[0]] == input_type
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    result = session.run(None, {session.get_inputs()[0].name: found.inputs[0].numpy()})[0]
-    wanted = found.eager()[0].numpy()
-    assert np.abs(result - wanted).max() / np.abs(wanted).max() < 4e-3
+    result = session.run(None, {session.get_inputs()[0].name: traced.inputs[0].numpy()})[0]
+    expected = traced.eager()[0].numpy()
+    assert np.abs(result - expected).max() / np.abs(expected).max() < 4e-3

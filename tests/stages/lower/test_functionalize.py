@@ -1,4 +1,4 @@
-"""Functionalization: in-place writes are right, inputs are not written to, modules and names stay known."""
+"""Functionalization: in-place writes give correct results, writes to inputs are refused, and module paths are kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WritesToItsInput(nn.Module):
         return x * y
 
 
-def test_a_write_to_an_input_is_refused_and_names_it(table: Any) -> None:
+def test_rejects_a_write_to_an_input_and_names_the_input(table: Any) -> None:
     program = Program(torch.export.export(WritesToItsInput(), (torch.ones(2), torch.ones(2))), weights=0)
     with pytest.raises(SourceError, match="writes to its input 'y'") as caught:
         lower(program, "float32", table)
@@ -50,12 +50,12 @@ def test_a_write_to_an_input_is_refused_and_names_it(table: Any) -> None:
 
 def test_only_operators_without_a_translation_are_decomposed(lowered: Any, calls: Any) -> None:
     names = calls(lowered("sdpa")) + calls(lowered("mlp")) + calls(lowered("pre_norm"))
-    for whole in ("linear.default", "gelu.default", "layer_norm.default", "scaled_dot_product_attention.default"):
-        assert whole in names
+    for name in ("linear.default", "gelu.default", "layer_norm.default", "scaled_dot_product_attention.default"):
+        assert name in names
     assert "rms_norm.default" not in names
 
 
-def test_sizes_belong_to_the_model_and_no_marker_of_torch_is_left(lowered: Any) -> None:
+def test_sizes_have_the_path_of_the_model_and_no_path_has_a_hook_of_torch(lowered: Any) -> None:
     program = lowered("bert")
     for path, name, _ in module_paths(program):
         assert "metadata_hook" not in path
@@ -82,7 +82,7 @@ def test_a_view_that_lost_its_module_gets_it_back(lower_module: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_program_that_a_retrace_leaves_as_it_is_is_not_retraced(
+def test_a_program_that_is_functional_already_is_not_retraced(
     table: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LayerNorm(4)).eval()

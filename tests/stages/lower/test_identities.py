@@ -1,4 +1,4 @@
-"""Copies go where nothing can tell, and stay where strides or the program's border can."""
+"""Copies without an effect are dropped. A copy stays if it changes strides or separates an output of the program."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Transposes(nn.Module):
 
 
 def test_a_copy_with_other_strides_stays(lower_module: Any, calls: Any) -> None:
-    found, program = lower_module(Transposes(), (torch.randn(3, 4),))
+    traced, program = lower_module(Transposes(), (torch.randn(3, 4),))
     assert "clone.default" in calls(program)
-    assert torch.equal(found.run(program)[0], found.eager()[0])
+    assert torch.equal(traced.run(program)[0], traced.eager()[0])
 
 
 class ReturnsCopies(nn.Module):

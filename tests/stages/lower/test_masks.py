@@ -1,4 +1,4 @@
-"""Masks that mask nothing go; every other mask stays."""
+"""Masks that mask nothing are dropped. All other masks stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.export import Dim
 
 
 class Masked(nn.Module):
-    """Attention with a mask made from positions, as transformers does."""
+    """Attention with a mask that is computed from positions, as in transformers."""
 
     def __init__(self, least: int, step: int = 0) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ _DIMS = ({2: Dim("s", min=2, max=9)},)
 
 @pytest.mark.parametrize(("least", "step"), [(0, 0), (-1, 0), (0, 3)])
 def test_a_mask_that_is_true_by_construction_is_dropped(lower_module: Any, calls: Any, least: int, step: int) -> None:
-    found, program = lower_module(Masked(least, step), _X, "float32", _DIMS)
+    traced, program = lower_module(Masked(least, step), _X, "float32", _DIMS)
     assert calls(program) == ["scaled_dot_product_attention.default"]
-    assert torch.allclose(found.run(program)[0], found.eager()[0], atol=1e-6)
+    assert torch.allclose(traced.run(program)[0], traced.eager()[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(("least", "step"), [(1, 0), (0, -1)])
 def test_a_mask_that_may_be_false_stays(lower_module: Any, calls: Any, least: int, step: int) -> None:
-    found, program = lower_module(Masked(least, step), _X, "float32", _DIMS)
+    traced, program = lower_module(Masked(least, step), _X, "float32", _DIMS)
     assert "masked_fill.Scalar" in calls(program)
-    assert torch.allclose(found.run(program)[0], found.eager()[0], atol=1e-6)
+    assert torch.allclose(traced.run(program)[0], traced.eager()[0], atol=1e-6)

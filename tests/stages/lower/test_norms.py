@@ -1,4 +1,4 @@
-"""Operators whose ONNX translation overflows where PyTorch does not."""
+"""Operators whose ONNX translation overflows for values for which PyTorch does not."""
 
 from __future__ import annotations
 

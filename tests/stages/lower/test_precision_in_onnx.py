@@ -1,4 +1,4 @@
-"""Half programs convert, run in onnxruntime as eager does, and parse as strongly typed networks."""
+"""Half programs can be converted, equal eager in onnxruntime, and can be parsed as strongly typed networks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onnx import numpy_helper
 from trtbuild.stages.convert.conversion import convert
 
 
-def _model(found: Any, program: Any) -> onnx.ModelProto:
+def _model(traced: Any, program: Any) -> onnx.ModelProto:
     model = onnx.load_from_string(convert(program, 20).model)
-    values = {**dict(found.module.named_parameters()), **dict(found.module.named_buffers())}
+    values = {**dict(traced.module.named_parameters()), **dict(traced.module.named_buffers())}
     for tensor in model.graph.initializer:
         if tensor.name.startswith("w"):
-            value = values[found.slots[int(tensor.name[1:])].name].detach().numpy()
+            value = values[traced.slots[int(tensor.name[1:])].name].detach().numpy()
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     return model
 
@@ -35,13 +35,13 @@ def _parse(model: onnx.ModelProto) -> list[str]:
 
 @pytest.mark.parametrize("name", ["vit", "bert", "conv", "rms_norm"])
 def test_a_half_program_runs_in_onnxruntime_and_parses_in_tensorrt(traced: Any, lowered: Any, name: str) -> None:
-    found = traced(name)
-    model = _model(found, lowered(name, "float16"))
+    model_case = traced(name)
+    model = _model(model_case, lowered(name, "float16"))
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    feeds = {i.name: value.numpy() for i, value in zip(session.get_inputs(), found.inputs, strict=True)}
-    value, wanted = session.run(None, feeds)[0], found.eager()[0].numpy()
-    assert value.dtype == wanted.dtype
-    assert np.abs(value - wanted).max() / np.abs(wanted).max() <= 5e-3
+    feeds = {i.name: value.numpy() for i, value in zip(session.get_inputs(), model_case.inputs, strict=True)}
+    value, expected = session.run(None, feeds)[0], model_case.eager()[0].numpy()
+    assert value.dtype == expected.dtype
+    assert np.abs(value - expected).max() / np.abs(expected).max() <= 5e-3
     assert _parse(model) == []
 
 

@@ -1,4 +1,4 @@
-"""Properties of every lowered program: the functional form, an unchanged input, one text for one program."""
+"""Properties of lowering: it keeps the functional form, does not change its input, and always gives the same text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.stages.program.text import program_text
 
 
 class Unused(nn.Module):
-    """Has a buffer, an input and a computation that nothing reads, and outputs in another order than the inputs."""
+    """A model with an unused buffer, input and computation. Its outputs are in another order than its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,20 +34,20 @@ class Unused(nn.Module):
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_the_functional_form_is_kept(lower_module: Any, precision: str) -> None:
-    found, program = lower_module(Unused(), (torch.ones(2), torch.randn(3, 4)), precision)
-    before = found.program
+    traced, program = lower_module(Unused(), (torch.ones(2), torch.randn(3, 4)), precision)
+    before = traced.program
     assert program.weights == before.weights == 3
     assert [n.name for n in program.placeholders] == [n.name for n in before.placeholders]
     assert list(program.constants) == list(before.constants)
     assert not any("relu" in str(n.target) for n in program.graph.nodes)
     assert all(set(n.meta) <= {"val", "nn_module_stack"} for n in program.graph.nodes)
-    wanted = found.eager()
-    for value, other in zip(found.run(program), wanted, strict=True):
+    expected = traced.eager()
+    for value, other in zip(traced.run(program), expected, strict=True):
         assert value.dtype is other.dtype
         assert torch.allclose(value, other, atol=1e-2)
 
 
-def test_the_program_that_is_handed_in_is_not_changed(traced: Any, table: Any) -> None:
+def test_lowering_does_not_change_its_input(traced: Any, table: Any) -> None:
     program = traced("mlp").program
     text = program_text(program)
     lower(program, "float16", table)

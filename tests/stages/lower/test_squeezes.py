@@ -1,4 +1,4 @@
-"""Squeezes of what has size 1, and of nothing else."""
+"""Squeezes remove only axes that have size 1 at every size of the program; other one-line models that were once wrong."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from trtbuild.stages.program.translations import decomposition_table
         ("torch.squeeze_copy(x0, 1) * 2", [1, (2, 3, 8), 1]),
         ("x0.squeeze(2) * 2", [(2, 3, 8), 1, 5]),
         ("x0.squeeze(1)", [(1, 3, 8), 1, 5]),
-        ("x0.squeeze(0).sum()", [(1, 3, 8), 5]),  # of another rank inside, and of one rank outside
+        (
+            "x0.squeeze(0).sum()",
+            [(1, 3, 8), 5],
+        ),  # the rank of an inner tensor changes at size 1, the rank of the output does not
     ],
 )
-def test_is_right_where_the_axis_stays(body: str, axes: list[Any]) -> None:
+def test_a_squeeze_is_right_if_the_rank_is_fixed(body: str, axes: list[Any]) -> None:
     case = Case(written([], body, 1), [("float32", axes)])
     assert not differences(case, build(case)).differences
 
@@ -41,14 +44,14 @@ def test_is_right_where_the_axis_stays(body: str, axes: list[Any]) -> None:
         ("x0.split(1)[1]", [(1, 2, 2), 4]),
     ],
 )
-def test_an_output_of_another_rank_at_one_is_refused(body: str, axes: list[Any]) -> None:
+def test_rejects_an_output_whose_rank_changes_at_size_1(body: str, axes: list[Any]) -> None:
     with pytest.raises(SourceError) as caught:
         build(Case(written([], body, 1), [("float32", axes)]))
     assert "x0_" in caught.value.text or "fails" in caught.value.text
     assert caught.value.hint
 
 
-def test_the_error_names_operator_size_line_and_way_out() -> None:
+def test_the_error_names_operator_size_and_hint() -> None:
     with pytest.raises(SourceError) as caught:
         build(Case(written(["y = x0 + 1"], "y.squeeze(0) * 2", 1), [("float32", [(1, 3, 8), 8])]))
     error = caught.value
@@ -86,12 +89,12 @@ def test_the_error_names_operator_size_line_and_way_out() -> None:
         ("torch.linalg.inv(x0[:, None] * x0[..., None] + torch.eye(8))", "float32"),
     ],
 )
-def test_one_line_modules_that_were_another_model(body: str, dtype: str) -> None:
+def test_one_line_modules_equal_eager(body: str, dtype: str) -> None:
     case = Case(written([], body, 1), [(dtype, [(2, 3, 8), 8])])
     assert not differences(case, build(case)).differences
 
 
-def test_sizes_that_torch_says_wrongly_are_refused_with_the_operator() -> None:
+def test_rejects_an_operator_whose_size_torch_infers_wrongly() -> None:
     with pytest.raises(
         SourceError, match=r"aten\.unique_consecutive\.default gives float32\[2\], and PyTorch says"
     ) as caught:
@@ -99,7 +102,7 @@ def test_sizes_that_torch_says_wrongly_are_refused_with_the_operator() -> None:
     assert caught.value.code == "wrong-type"
 
 
-def test_a_decomposition_with_a_side_effect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_decomposition_with_a_side_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
     decomposition_table.cache_clear()
     try:
@@ -110,7 +113,7 @@ def test_a_decomposition_with_a_side_effect_is_refused(monkeypatch: pytest.Monke
 
 
 def test_a_division_by_a_zero_number_does_not_limit_sizes() -> None:
-    """The running variance of one sample: eager divides by n - 1 too, and nothing reads it."""
+    """The running variance of one sample is divided by n - 1 = 0, also in eager. No output depends on it."""
     body = (
         "torch.native_batch_norm(x0, torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4), True, 0.5, 1e-5)[0]"
     )
@@ -118,7 +121,7 @@ def test_a_division_by_a_zero_number_does_not_limit_sizes() -> None:
     assert not differences(case, build(case)).differences
 
 
-def test_rrelu_out_of_training_draws_nothing() -> None:
+def test_rrelu_in_eval_mode_is_deterministic() -> None:
     case = Case(written([], "F.rrelu(x0)", 1), [("float32", [(1, 3, 8), 8])])
     assert [part.kind for part in build(case).partitions.partitions] == ["tensorrt"]
     assert torch.equal(case.module(torch.tensor([[-1.0]])), torch.tensor([[-(1 / 8 + 1 / 3) / 2]]))

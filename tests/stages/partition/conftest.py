@@ -1,4 +1,4 @@
-"""Lowered models, partitioning with a fake validator that refuses chosen operators, and running the parts in PyTorch."""
+"""Lowered models, their partitioning with a fake validator that refuses chosen operators, and runs of the partitions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass
 class FakeValidator:
-    """Refuses by operator name, so that no exporter and no parser is needed.
+    """Refuses operators by their names. So the tests need neither exporter nor parser.
 
-    `unknown` operators have no translation. For an operator of `refused` the refusal names the operator. For an operator
-    of `refused_whole` the whole candidate is refused. `validated_texts` are the texts that were validated.
+    Operators of `unknown` have no translation. The refusal of an operator of `refused` names the operator. An operator of
+    `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the validated texts.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -54,19 +54,19 @@ def _calls(program: Program) -> Iterable[tuple[int, str]]:
 
 
 @dataclass
-class Cut:
-    """A partitioned model."""
+class PartitionedModel:
+    """A model and the result of its partitioning."""
 
     model: Model
-    found: Partitioned
+    result: Partitioned
 
     @property
     def document(self) -> Partitions:
-        return self.found.document
+        return self.result.document
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        return self.found.document.partitions
+        return self.result.document.partitions
 
     @property
     def kinds(self) -> list[str]:
@@ -81,17 +81,17 @@ class Cut:
         return entry
 
     def operators(self, name: str) -> list[str]:
-        """Names of the operators of a partition, without sizes and getitems."""
-        names = [name for _, name in _calls(self.found.programs[self[name].graph])]
+        """The names of the operators of a partition, without sizes and getitems."""
+        names = [name for _, name in _calls(self.result.programs[self[name].graph])]
         return [name for name in names if not name.startswith(("_operator.", "aten.sym_size"))]
 
     def values(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """Every value that flows between partitions. A partition that needs a later one is a KeyError."""
+        """All values that flow between partitions. Raises KeyError if a partition needs a value of a later partition."""
         values = {f"weight:{slot}": value for slot, value in enumerate(self.model.weights)}
         values |= {f"input:{number}": value for number, value in enumerate(inputs)}
         for entry in self.partitions:
             weights = [self.model.weights[slot] for slot in entry.weights]
-            results = run_program(self.found.programs[entry.graph], weights, [values[s] for s, _ in entry.inputs])
+            results = run_program(self.result.programs[entry.graph], weights, [values[s] for s, _ in entry.inputs])
             for number, value in enumerate(results):
                 assert f"{entry.name}:{number}" not in values
                 values[f"{entry.name}:{number}"] = value
@@ -102,21 +102,21 @@ class Cut:
             values = self.values(inputs)
         return [values[source] for source in self.document.outputs]
 
-    def assert_same_results_as_unpartitioned(self, *cases: Tensors) -> Cut:
-        """Fail unless the stitched partitions give the very bits of the whole program, for each case of inputs."""
+    def assert_same_results_as_unpartitioned(self, *cases: Tensors) -> PartitionedModel:
+        """Fail unless the partitions together give the same bits as the whole program, for each case of inputs."""
         for inputs in cases or [self.model.example]:
-            whole = self.model.run(inputs)
-            stitched = self.run(inputs)
-            assert len(whole) == len(stitched)
-            for one, other in zip(whole, stitched, strict=True):
-                assert one.dtype == other.dtype and one.shape == other.shape
-                assert torch.equal(one.nan_to_num(), other.nan_to_num())
+            expected_outputs = self.model.run(inputs)
+            outputs = self.run(inputs)
+            assert len(expected_outputs) == len(outputs)
+            for expected, output in zip(expected_outputs, outputs, strict=True):
+                assert expected.dtype == output.dtype and expected.shape == output.shape
+                assert torch.equal(expected.nan_to_num(), output.nan_to_num())
         return self
 
-    def assert_valid_document(self, *, stored: bool = True) -> Cut:
-        """Fail unless every rule about the document itself holds; with `stored`, also for programs that were stored."""
+    def assert_valid_document(self, *, stored: bool = True) -> PartitionedModel:
+        """Fail unless the document follows all rules. With `stored`, also check the programs after storing and loading."""
         for entry in self.partitions:
-            program = self.found.programs[entry.graph]
+            program = self.result.programs[entry.graph]
             text = program_text(program)
             assert hashlib.sha256(text.encode()).hexdigest() == entry.graph
             if stored:
@@ -128,14 +128,14 @@ class Cut:
             assert len(_calls(program)) == len(entry.calls)
             assert bool(entry.reasons) == (entry.kind == "torch") and all(entry.reasons.values())
             for node in [*program.input_nodes, *program.output_nodes]:
-                assert isinstance(node.meta["val"], torch.Tensor), "a number crosses the border"
+                assert isinstance(node.meta["val"], torch.Tensor), "an input or output of a partition is a number"
         assert Partitions.from_bytes(self.document.to_bytes()) == self.document
         return self
 
 
 def run_program(program: Program, weights: Tensors, inputs: Tensors) -> list[torch.Tensor]:
-    """Run a functional program. Not by ``exported.module()``: it wants to solve the expression of every input dimension
-    for its symbol, and refuses ``(s - 1) // 2 + 1``, which is the size of many a tensor between two partitions."""
+    """Run a functional program, without ``exported.module()``. The latter solves the expression of each input dimension
+    for its symbol. It rejects ``(s - 1) // 2 + 1``, which is the size of many tensors between two partitions."""
     constants = program.constants
     rest = iter([*weights, *inputs])
     arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]
@@ -154,17 +154,17 @@ class Model:
         with torch.no_grad():
             return run_program(self.program, self.weights, inputs)
 
-    def cut(self, validator: Any = None, **settings: Any) -> Cut:
-        """Partition; pieces of one operator are engines unless `min_block_size` is given."""
+    def partition(self, validator: Any = None, **settings: Any) -> PartitionedModel:
+        """Partition the model. By default, even a piece with one operator becomes an engine (`min_block_size` 1)."""
         chosen = PartitionSettings(**{"min_block_size": 1, **settings})
-        return Cut(self, partition(self.program, chosen, validator or FakeValidator()))
+        return PartitionedModel(self, partition(self.program, chosen, validator or FakeValidator()))
 
     @property
     def operators(self) -> list[str]:
         return [name for _, name in _calls(self.program)]
 
 
-class Of(torch.nn.Module):
+class FunctionModule(torch.nn.Module):
     """A function as a module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -182,16 +182,18 @@ def _mutates(node: torch.fx.Node) -> bool:
 def lower_model(
     module: torch.nn.Module | Callable[..., Any], *example: torch.Tensor, dims: Sequence[Mapping[int, Any]] = ()
 ) -> Model:
-    """Export with the given dims per input, lower in float32, store and load (as the build does)."""
+    """Export with `dims` for each input, lower in float32, store and load, as in a build."""
     if not isinstance(module, torch.nn.Module):
-        module = Of(module)
+        module = FunctionModule(module)
     shapes: Any = tuple(dict(entry) for entry in dims) or tuple({} for _ in example)
-    if isinstance(module, Of):
+    if isinstance(module, FunctionModule):
         shapes = (shapes,)
     with torch.no_grad():
         exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
         if any(_mutates(node) for node in exported.graph.nodes):
-            exported = exported.run_decompositions({})  # the trace step always does; it is half of the time
+            exported = exported.run_decompositions(
+                {}
+            )  # the trace step always does this; here only if needed, because it takes half of the time
         program, slots = functional(exported)
         lowered = lower(program, "float32", decomposition_table())
     values = {
@@ -219,7 +221,7 @@ def fake_validator() -> type[FakeValidator]:
 
 @pytest.fixture(scope="session")
 def seed_program() -> Program:
-    """A small program of two inputs (batch 1..6, length 3..9, 4), whose fake values other graphs are made of."""
+    """A small program with two inputs (batch 1..6, length 3..9, 4). Tests create graphs with its fake values."""
     dims = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
     example = torch.rand(3, 5, 4)
     return lower_model(lambda x, y: x + y, example, example, dims=dims).program

@@ -1,4 +1,4 @@
-"""Graphs of every form: what the partitions compute together is what the whole computes."""
+"""Graphs of many forms: the partitions together compute the same results as the whole graph."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def nested_diamonds(x: torch.Tensor) -> Any:
 
 
 def several_outputs(x: torch.Tensor, y: torch.Tensor) -> Any:
-    one = x.relu()
-    two = one.cumsum(1)
-    three = two * y
-    return one, two, three, one + three
+    first = x.relu()
+    second = first.cumsum(1)
+    third = second * y
+    return first, second, third, first + third
 
 
-def twice(x: torch.Tensor) -> Any:
+def repeated_output(x: torch.Tensor) -> Any:
     y = x.relu()
     return y, y, x.cumsum(0), y
 
@@ -47,18 +47,18 @@ def unused_input(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def tuples(x: torch.Tensor) -> Any:
-    one, two, three = x.relu().split(2, dim=1)
+    first, second, third = x.relu().split(2, dim=1)
     values, places = x.topk(3, dim=1)
-    best, where = x.max(dim=1)
+    best, place = x.max(dim=1)
     left, right = x.chunk(2, dim=0)
     ordered, order = torch.sort(x, dim=1, stable=True)
     return (
-        one.cumsum(0) + three,
-        two,
+        first.cumsum(0) + third,
+        second,
         values.cumsum(1),
         places,
         best * 2,
-        where,
+        place,
         left - right,
         ordered.cumsum(0),
         order,
@@ -84,7 +84,7 @@ def constants(x: torch.Tensor) -> Any:
     return (x * scale).cumsum(1) + scale, torch.tensor([7, 8])
 
 
-def from_nothing(x: torch.Tensor) -> Any:
+def without_inputs(x: torch.Tensor) -> Any:
     return x.relu() * torch.arange(6.0).cumsum(0).tanh(), torch.ones(2, 3)
 
 
@@ -94,14 +94,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
         (diamond, 1),
         (nested_diamonds, 1),
         (several_outputs, 2),
-        (twice, 1),
+        (repeated_output, 1),
         (inputs_as_outputs, 2),
         (unused_input, 2),
         (tuples, 1),
         (one_result_of_a_tuple, 1),
         (views_in_place, 1),
         (constants, 1),
-        (from_nothing, 1),
+        (without_inputs, 1),
     ]
 }
 
@@ -113,38 +113,38 @@ def test_partitions_together_are_the_whole(name: str, lowered: Any) -> None:
     eager = function(*(value.clone() for value in (X, Y)[:count]))
     eager = list(eager) if isinstance(eager, tuple) else [eager]
     for listed in ([], ["aten.cumsum"], ["aten.relu", "aten.tanh"], ["aten.mul", "aten.max", "aten.sort"]):
-        cut = (
-            model.cut(torch_executed_ops=tuple(listed))
+        partitioned = (
+            model.partition(torch_executed_ops=tuple(listed))
             .assert_valid_document(stored=not listed)
             .assert_same_results_as_unpartitioned()
         )
-        for ours, theirs in zip(cut.run(model.example), eager, strict=True):
+        for ours, theirs in zip(partitioned.run(model.example), eager, strict=True):
             torch.testing.assert_close(ours, theirs)
 
 
-def test_a_result_of_several_is_handed_over_alone(lowered: Any) -> None:
+def test_only_the_needed_result_of_a_tuple_is_passed_on(lowered: Any) -> None:
     model = lowered(lambda x: x.topk(3, dim=1).values.cumsum(1), X)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
-    assert cut.kinds == ["tensorrt", "torch"]
-    assert len(cut["p0"].outputs) == 1
-    assert cut["p1"].inputs[0][0] == "p0:0"
+    partitioned = model.partition(torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
+    assert partitioned.kinds == ["tensorrt", "torch"]
+    assert len(partitioned["p0"].outputs) == 1
+    assert partitioned["p1"].inputs[0][0] == "p0:0"
 
 
 def test_both_results_of_a_tuple_come_from_one_partition(lowered: Any) -> None:
     model = lowered(lambda x: [part.cumsum(0) for part in torch.topk(x, 2, dim=1)], X)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
-    assert [source for source, _ in cut["p1"].inputs] == ["p0:0", "p0:1"]
-    assert [output.dtype for output in cut["p0"].outputs] == ["float32", "int64"]
+    partitioned = model.partition(torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
+    assert [source for source, _ in partitioned["p1"].inputs] == ["p0:0", "p0:1"]
+    assert [output.dtype for output in partitioned["p0"].outputs] == ["float32", "int64"]
 
 
 def test_an_input_that_is_an_output_needs_no_partition(lowered: Any) -> None:
-    cut = lowered(lambda x: (x, x), X).cut().assert_same_results_as_unpartitioned()
-    assert cut.partitions == ()
-    assert cut.document.outputs == ("input:0", "input:0")
+    partitioned = lowered(lambda x: (x, x), X).partition().assert_same_results_as_unpartitioned()
+    assert partitioned.partitions == ()
+    assert partitioned.document.outputs == ("input:0", "input:0")
 
 
 class Weights(nn.Module):
-    """One weight is used by two partitions, one is an output as it is, one is not used."""
+    """A module with a weight that two partitions use, a weight that is also an output, and an unused weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,18 +158,22 @@ class Weights(nn.Module):
         return F.linear(y - self.mean, self.weight) * self.gain, self.gain
 
 
-def test_weights_are_shared_and_passed_through(lowered: Any) -> None:
+def test_a_weight_can_be_in_two_partitions_and_an_output(lowered: Any) -> None:
     model = lowered(Weights(), X)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",)).assert_valid_document().assert_same_results_as_unpartitioned()
-    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
-    first, second = cut["p0"].weights, cut["p2"].weights
+    partitioned = (
+        model.partition(torch_executed_ops=("aten.cumsum",))
+        .assert_valid_document()
+        .assert_same_results_as_unpartitioned()
+    )
+    assert partitioned.kinds == ["tensorrt", "torch", "tensorrt"]
+    first, second = partitioned["p0"].weights, partitioned["p2"].weights
     assert len(first) == 1 and first[0] in second and len(second) == 3
-    assert cut.document.outputs == ("p2:0", f"weight:{second[-1]}")
+    assert partitioned.document.outputs == ("p2:0", f"weight:{second[-1]}")
 
 
 def test_a_weight_slot_is_never_a_partition_input(lowered: Any) -> None:
-    cut = lowered(Weights(), X).cut(torch_executed_ops=("aten.cumsum", "aten.linear"))
-    assert not any(source.startswith("weight:") for entry in cut.partitions for source, _ in entry.inputs)
+    partitioned = lowered(Weights(), X).partition(torch_executed_ops=("aten.cumsum", "aten.linear"))
+    assert not any(source.startswith("weight:") for entry in partitioned.partitions for source, _ in entry.inputs)
 
 
 def test_a_constant_in_two_partitions_is_in_both_programs(lowered: Any) -> None:
@@ -177,32 +181,34 @@ def test_a_constant_in_two_partitions_is_in_both_programs(lowered: Any) -> None:
         scale = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
         return (x * scale).cumsum(1) + scale
 
-    cut = lowered(scaled, X).cut(torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
-    programs = [cut.found.programs[cut[name].graph] for name in ("p0", "p2")]
-    (one,), (other,) = (list(program.constants.values()) for program in programs)
-    assert torch.equal(one, other)
+    partitioned = (
+        lowered(scaled, X).partition(torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
+    )
+    programs = [partitioned.result.programs[partitioned[name].graph] for name in ("p0", "p2")]
+    (first,), (second,) = (list(program.constants.values()) for program in programs)
+    assert torch.equal(first, second)
 
 
-def test_branches_that_do_not_meet_are_one_partition(lowered: Any) -> None:
-    cut = lowered(lambda x, y: (x.relu().tanh(), y.exp()), X, Y).cut()
-    assert cut.names == ["model"]
+def test_independent_branches_are_one_partition(lowered: Any) -> None:
+    partitioned = lowered(lambda x, y: (x.relu().tanh(), y.exp()), X, Y).partition()
+    assert partitioned.names == ["model"]
 
 
-def test_every_split_ends_in_an_order_that_runs(lowered: Any) -> None:
-    """Two crossing chains: each Torch piece needs the other's TensorRT piece, so neither label is one partition."""
+def test_the_order_of_partitions_can_be_run_when_chains_cross(lowered: Any) -> None:
+    """Each Torch piece needs the TensorRT piece of the other chain. So neither label can be a single partition."""
 
     def crossing(x: torch.Tensor, y: torch.Tensor) -> Any:
         a, b = x.relu(), y.cumsum(0)
         c, d = a.cumsum(1), b.relu()
         return c.relu() + d, d.cumsum(1) * c
 
-    cut = (
+    partitioned = (
         lowered(crossing, X, Y)
-        .cut(torch_executed_ops=("aten.cumsum",))
+        .partition(torch_executed_ops=("aten.cumsum",))
         .assert_valid_document()
         .assert_same_results_as_unpartitioned()
     )
-    assert set(cut.kinds) == {"tensorrt", "torch"}
+    assert set(partitioned.kinds) == {"tensorrt", "torch"}
 
 
 class Branch(nn.Module):
@@ -217,21 +223,21 @@ class Branch(nn.Module):
         return y.relu()
 
 
-def test_a_nested_graph_stays_whole(lowered: Any) -> None:
+def test_a_nested_graph_is_not_split(lowered: Any) -> None:
     model = lowered(Branch(), X, dims=[{0: Dim("batch", min=1, max=9)}])
     for listed in ((), ("higher_order.cond",), ("aten.cumsum",), ("aten.relu", "aten.sum")):
-        cut = model.cut(torch_executed_ops=listed).assert_valid_document()
-        cut.assert_same_results_as_unpartitioned([X], [-X], [X[:1]], [-X[:3]])
-        assert sum("higher_order.cond" in cut.operators(name) for name in cut.names) == 1
-    assert "higher_order.cond" in cut.model.operators
+        partitioned = model.partition(torch_executed_ops=listed).assert_valid_document()
+        partitioned.assert_same_results_as_unpartitioned([X], [-X], [X[:1]], [-X[:3]])
+        assert sum("higher_order.cond" in partitioned.operators(name) for name in partitioned.names) == 1
+    assert "higher_order.cond" in partitioned.model.operators
 
 
 def test_calls_lead_back_to_the_lowered_graph(lowered: Any) -> None:
     model = lowered(several_outputs, X, Y, dims=[{0: Dim("batch", min=2, max=9)}] * 2)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",))
+    partitioned = model.partition(torch_executed_ops=("aten.cumsum",))
     seen: list[int] = []
-    for entry in cut.partitions:
-        program = cut.found.programs[entry.graph]
+    for entry in partitioned.partitions:
+        program = partitioned.result.programs[entry.graph]
         nodes = [node for node in program.graph.nodes if node.op == "call_function"]
         for node, number in zip(nodes, entry.calls, strict=True):
             if number >= 0:

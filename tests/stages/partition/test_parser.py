@@ -1,4 +1,4 @@
-"""With the real exporter and the real parser as validator: recomputed sizes convert, parse, and are right."""
+"""Partitioning with the real exporter and parser: recomputed sizes can be converted and parsed, and are right."""
 
 from __future__ import annotations
 
@@ -30,55 +30,59 @@ def validator() -> Validator:
     return Validator(MemoryStore(), job)
 
 
-def onnx_must_equal(cut: Any) -> None:
-    """Fail unless the ONNX model of each TensorRT partition gives what its program gives, at all sizes."""
-    for part in cut.partitions:
+def assert_onnx_equals_programs(partitioned: Any) -> None:
+    """Fail unless the ONNX model of each TensorRT partition equals its program, at all sizes."""
+    for part in partitioned.partitions:
         if part.kind != "tensorrt":
             continue
-        weights = {f"w{number}": cut.model.weights[slot].numpy() for number, slot in enumerate(part.weights)}
+        weights = {f"w{number}": partitioned.model.weights[slot].numpy() for number, slot in enumerate(part.weights)}
         session = onnxruntime.InferenceSession(
-            materialize(convert(cut.found.programs[part.graph], OPSET).model, weights),
+            materialize(convert(partitioned.result.programs[part.graph], OPSET).model, weights),
             providers=["CPUExecutionProvider"],
         )
         for case in CASES:
-            values = cut.values(case)
+            values = partitioned.values(case)
             feeds = {f"i{k}": values[source].contiguous().numpy() for k, (source, _) in enumerate(part.inputs)}
             for number, result in enumerate(session.run([f"o{k}" for k in range(len(part.outputs))], feeds)):
                 torch.testing.assert_close(torch.from_numpy(result), values[f"{part.name}:{number}"])
 
 
 @pytest.mark.parametrize("function", [sizes.reshapes, sizes.number_as_float, sizes.padded], ids=lambda f: f.__name__)
-def test_sizes_behind_a_border(function: Callable[..., Any], validator: Validator, lowered: Any) -> None:
+def test_partitions_recompute_the_sizes_that_they_need(
+    function: Callable[..., Any], validator: Validator, lowered: Any
+) -> None:
     model = lowered(function, *sizes.rows(3, 6), dims=sizes.DIMS)
-    whole = model.cut(validator)
+    whole = model.partition(validator)
     assert whole.kinds == ["tensorrt"]
-    parts = model.cut(validator, torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned(*CASES)
+    parts = model.partition(validator, torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned(*CASES)
     assert parts.kinds.count("tensorrt") >= 2
-    for cut in (whole, parts):
-        onnx_must_equal(cut)
+    for partitioned in (whole, parts):
+        assert_onnx_equals_programs(partitioned)
 
 
 def test_an_engine_may_read_only_the_size_of_a_tensor(validator: Validator, lowered: Any) -> None:
-    cut = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).cut(validator, granularity=("make",))
-    assert (cut.names, cut.kinds) == (["make", "p1"], ["tensorrt", "tensorrt"])
-    onnx_must_equal(cut)
+    partitioned = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).partition(
+        validator, granularity=("make",)
+    )
+    assert (partitioned.names, partitioned.kinds) == (["make", "p1"], ["tensorrt", "tensorrt"])
+    assert_onnx_equals_programs(partitioned)
 
 
 def test_operators_that_the_exporter_or_parser_refuses_are_listed(validator: Validator, lowered: Any) -> None:
-    """TensorRT has no sort and no determinant; what is between and around them stays its own."""
+    """TensorRT has no sort and no determinant. The operators between and around them stay in engines."""
 
     def refused(x: torch.Tensor) -> torch.Tensor:
         y = torch.sort(x.relu(), dim=1, stable=True).values.tanh()
         return y * torch.linalg.det(y.transpose(1, 2) @ y + torch.eye(4))[:, None, None]
 
-    cut = (
+    partitioned = (
         lowered(refused, *sizes.rows(3, 6), dims=sizes.DIMS)
-        .cut(validator)
+        .partition(validator)
         .assert_valid_document()
         .assert_same_results_as_unpartitioned(*CASES)
     )
-    assert set(cut.kinds) == {"tensorrt", "torch"}
-    reasons = {name: reason for part in cut.partitions for name, reason in part.reasons.items()}
+    assert set(partitioned.kinds) == {"tensorrt", "torch"}
+    reasons = {name: reason for part in partitioned.partitions for name, reason in part.reasons.items()}
     assert any("sort" in name for name in reasons) and any("det" in name for name in reasons)
     assert not any("relu" in name or "tanh" in name for name in reasons)
-    onnx_must_equal(cut)
+    assert_onnx_equals_programs(partitioned)

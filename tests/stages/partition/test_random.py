@@ -1,4 +1,4 @@
-"""Random models, randomly cut: what the partitions compute together is exactly what the whole computes."""
+"""Random models, partitioned at random: the partitions together compute exactly the results of the whole model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from trtbuild.stages.partition.regions import module_path
 
-#: TRTBUILD_RANDOM_MODELS=100 looks longer.
+#: TRTBUILD_RANDOM_MODELS=100 tests more models.
 COUNT = int(os.environ.get("TRTBUILD_RANDOM_MODELS", "6"))
 WIDTH = 4
 DIMS = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
@@ -24,8 +24,8 @@ Operation = Callable[[torch.Tensor, torch.Tensor, Any, Any], torch.Tensor]
 
 
 def swapped_halves(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
-    one, two = x.split(2, dim=2)
-    return torch.cat([two, one], 2)
+    first, second = x.split(2, dim=2)
+    return torch.cat([second, first], 2)
 
 
 def flat(x: torch.Tensor, y: torch.Tensor, batch: Any, length: Any) -> torch.Tensor:
@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class RandomModel(nn.Module):
-    """Blocks that take two of the earlier results each; some are called twice, or are twins; several outputs."""
+    """Blocks that each take two earlier results. Some are called twice, some are equal. It has several outputs."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class RandomModel(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         batch, length = x.shape[:2]
         values = [x, y]
-        for block, one, other in self.plan:
-            values.append(self.blocks[block](values[one], values[other], batch, length))
+        for block, first, second in self.plan:
+            values.append(self.blocks[block](values[first], values[second], batch, length))
         return [values[number] for number in self.outputs]
 
 
@@ -125,22 +125,22 @@ def test_random_models(seed: int, lowered: Any, fake_validator: Any) -> None:
     paths = {module_path(node) for node in model.program.graph.nodes}
     blocks = sorted({".".join(path.split(".")[:2]) for path in paths if path.startswith("blocks.")})
     for granularity in (("model",), ("blocks.*",), tuple(choose.sample(blocks, k=min(len(blocks), 2)))):
-        some, others = (tuple(choose.sample(names, k=choose.randint(0, len(names) // 2))) for _ in range(2))
-        validator = fake_validator(refused=dict.fromkeys(others, "refused"))
-        cut = model.cut(
-            validator, granularity=granularity, torch_executed_ops=some, min_block_size=choose.choice([1, 1, 2, 5])
+        listed, refused = (tuple(choose.sample(names, k=choose.randint(0, len(names) // 2))) for _ in range(2))
+        validator = fake_validator(refused=dict.fromkeys(refused, "refused"))
+        partitioned = model.partition(
+            validator, granularity=granularity, torch_executed_ops=listed, min_block_size=choose.choice([1, 1, 2, 5])
         )
-        cut.assert_valid_document(stored=granularity == ("model",)).assert_same_results_as_unpartitioned(*CASES)
-        for entry in cut.partitions:
+        partitioned.assert_valid_document(stored=granularity == ("model",)).assert_same_results_as_unpartitioned(*CASES)
+        for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
-                assert not {*some, *others} & set(cut.operators(entry.name))
+                assert not {*listed, *refused} & set(partitioned.operators(entry.name))
     for case in CASES:
-        for ours, theirs in zip(cut.run(case), module(*(value.clone() for value in case)), strict=True):
+        for ours, theirs in zip(partitioned.run(case), module(*(value.clone() for value in case)), strict=True):
             torch.testing.assert_close(ours, theirs)
 
 
 class Tower(nn.Module):
-    """Blocks of one kind, one after the other: their sizes come from the model's input, and from their own."""
+    """Blocks of one kind, one after the other. They read sizes from the input of the model and from their own inputs."""
 
     def __init__(self, kind: int) -> None:
         super().__init__()
@@ -156,9 +156,9 @@ class Tower(nn.Module):
 
 
 @pytest.mark.parametrize("kind", range(COUNT // 2))
-def test_twins_share_one_structure(kind: int, lowered: Any) -> None:
+def test_equal_blocks_share_one_structure(kind: int, lowered: Any) -> None:
     model = lowered(Tower(kind), torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)
-    cut = model.cut(granularity=("blocks.*",)).assert_same_results_as_unpartitioned(*CASES)
-    twins = [entry for entry in cut.partitions if entry.name.startswith("blocks.")]
-    assert len(twins) == 3
-    assert len({(entry.graph, tuple(map(str, entry.outputs))) for entry in twins}) == 1
+    partitioned = model.partition(granularity=("blocks.*",)).assert_same_results_as_unpartitioned(*CASES)
+    blocks = [entry for entry in partitioned.partitions if entry.name.startswith("blocks.")]
+    assert len(blocks) == 3
+    assert len({(entry.graph, tuple(map(str, entry.outputs))) for entry in blocks}) == 1

@@ -1,4 +1,4 @@
-"""Random graphs, made node by node (no export, so there can be many): branches, sizes, results of several, module calls."""
+"""Random graphs with branches, sizes, tuples and module calls. They are created node by node, because export is slow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 from trtbuild.stages.partition.units import is_size
 from trtbuild.stages.program.functional import Program, assemble
 
-#: TRTBUILD_RANDOM_GRAPHS=5000 looks longer.
+#: TRTBUILD_RANDOM_GRAPHS=5000 tests more graphs.
 COUNT = int(os.environ.get("TRTBUILD_RANDOM_GRAPHS", "60"))
 WIDTH = 4
 CASES = [[torch.rand(*size, WIDTH), torch.rand(*size, WIDTH) - 0.5] for size in ((1, 3), (2, 9), (6, 4))]
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class GraphMaker:
-    """Adds nodes with their fake values to a graph of two inputs (batch, length, 4), weights, and a lifted constant."""
+    """Creates a graph with two inputs (batch, length, 4), weights and a lifted constant. Adds nodes with fake values."""
 
     def __init__(self, seed_program: Program, seed: int) -> None:
         self.choose = random.Random(seed)
@@ -49,16 +49,16 @@ class GraphMaker:
         return node
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-        """A node, with its fake value and the module that is being called."""
+        """Add a node, with its fake value and the path of the current module."""
         node = self.graph.call_function(target, args, kwargs)
-        fake_args, fake_kwargs = torch.fx.map_arg((args, kwargs), lambda needed: needed.meta["val"])
+        fake_args, fake_kwargs = torch.fx.map_arg((args, kwargs), lambda node: node.meta["val"])
         with self._mode:
             node.meta["val"] = target(*fake_args, **fake_kwargs)
         node.meta["nn_module_stack"] = dict(self.stack)
         return node
 
     def enter_module(self) -> None:
-        """From here on, nodes belong to a call of some module: ``a``, ``a.in``, ``b``… or the root."""
+        """Make the next nodes belong to a call of a random module (``a``, ``a.in``, ``b``…) or to the root."""
         path = self.choose.choice(["", "a", "b", "a.in", "layers.0", "layers.1", "layers.1.in"])
         self.stack = {"L__self__": ("", "M")}
         for part in [".".join(path.split(".")[: k + 1]) for k in range(path.count(".") + 1)] if path else []:
@@ -66,7 +66,7 @@ class GraphMaker:
             self.stack[f"L__self__{part}" + (f"@{number}" if number else "")] = (part, "X")
 
     def add(self) -> None:
-        """Some operation on some of the tensors."""
+        """Add a random operation on random tensors."""
         x, y = self.choose.choice(self.pool), self.choose.choice(self.pool)
         batch, length = self.choose.choice(self.numbers[0]), self.choose.choice(self.numbers[1])
         name = self.choose.choice([name for name in dir(self) if name.startswith("op_")])
@@ -110,25 +110,25 @@ class GraphMaker:
         return self.call(aten.neg.default, x)
 
     def op_longer(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        """Twice as long in between: the size 2 * length crosses borders too."""
-        both = self.call(aten.cumsum.default, self.call(aten.cat.default, [x, y], 1), 1)
-        twice = self.call(aten.sym_size.int, both, 1)
-        both = self.call(aten.reshape.default, both, [batch, twice, 2, 2])
-        both = self.call(aten.reshape.default, self.call(aten.relu.default, both), [batch, twice, WIDTH])
-        return self.call(aten.slice.Tensor, both, 1, 0, length)
+        """Inner tensors are twice as long, so that the size 2 * length can occur at a partition boundary."""
+        joined = self.call(aten.cumsum.default, self.call(aten.cat.default, [x, y], 1), 1)
+        double_length = self.call(aten.sym_size.int, joined, 1)
+        joined = self.call(aten.reshape.default, joined, [batch, double_length, 2, 2])
+        joined = self.call(aten.reshape.default, self.call(aten.relu.default, joined), [batch, double_length, WIDTH])
+        return self.call(aten.slice.Tensor, joined, 1, 0, length)
 
     def op_halves(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
         parts = self.call(aten.split.Tensor, x, 2, 2)
-        one, two = (self.call(operator.getitem, parts, k) for k in (0, 1))
-        return self.call(aten.cat.default, [self.call(aten.tanh.default, two), one], 2)
+        first, second = (self.call(operator.getitem, parts, k) for k in (0, 1))
+        return self.call(aten.cat.default, [self.call(aten.tanh.default, second), first], 2)
 
     def op_best(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        found = self.call(aten.max.dim, x, 2, True)
-        values, places = (self.call(operator.getitem, found, k) for k in (0, 1))
+        maximum = self.call(aten.max.dim, x, 2, True)
+        values, places = (self.call(operator.getitem, maximum, k) for k in (0, 1))
         return self.call(aten.add.Tensor, self.call(aten.mul.Tensor, y, values), places)
 
     def program(self) -> Program:
-        """The last tensor and some others are the outputs, inputs and weights among them; nothing is dead."""
+        """The program without dead code. Its outputs are the last tensor and random tensors, inputs or weights."""
         extra = [self.choose.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.choose.randint(0, 3))]
         results = [self.pool[-1], *extra]
         self.graph.output(tuple(results))
@@ -146,7 +146,9 @@ class GraphMaker:
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_random_graphs(seed: int, seed_program: Program, model_of: Any, fake_validator: Any) -> None:
+def test_partitions_of_random_graphs_equal_the_whole_graph(
+    seed: int, seed_program: Program, model_of: Any, fake_validator: Any
+) -> None:
     choose = random.Random(9000 + seed)
     maker = GraphMaker(seed_program, seed)
     for _ in range(choose.randint(2, 6)):
@@ -160,31 +162,40 @@ def test_random_graphs(seed: int, seed_program: Program, model_of: Any, fake_val
     paths = {path for node in tensors for path, _ in node.meta["nn_module_stack"].values()} - {""}
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for _ in range(3):
-        some, others, unknown = (choose.sample(names, k=choose.randint(0, (len(names) + 1) // 3)) for _ in range(3))
-        validator = fake_validator(refused=dict.fromkeys(others, "refused"), unknown=frozenset(unknown))
+        listed, refused, unknown = (choose.sample(names, k=choose.randint(0, (len(names) + 1) // 3)) for _ in range(3))
+        validator = fake_validator(refused=dict.fromkeys(refused, "refused"), unknown=frozenset(unknown))
         patterns = tuple(choose.sample(sorted(paths), k=choose.randint(0, min(len(paths), 3)))) or ("model",)
-        cut = model.cut(
-            validator, torch_executed_ops=tuple(some), granularity=patterns, min_block_size=choose.choice([1, 1, 2, 4])
+        partitioned = model.partition(
+            validator,
+            torch_executed_ops=tuple(listed),
+            granularity=patterns,
+            min_block_size=choose.choice([1, 1, 2, 4]),
         )
-        cut.assert_valid_document(stored=seed % 8 == 0).assert_same_results_as_unpartitioned(*CASES)
-        for entry in cut.partitions:
+        partitioned.assert_valid_document(stored=seed % 8 == 0).assert_same_results_as_unpartitioned(*CASES)
+        for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
-                assert not {*some, *others, *unknown} & set(cut.operators(entry.name))
-        done = sorted(k for entry in cut.partitions for k in entry.calls if k >= 0 and not is_size(calls[k]))
-        assert len(done) == len(set(done)), "work is done twice"
+                assert not {*listed, *refused, *unknown} & set(partitioned.operators(entry.name))
+        computed = sorted(
+            k for entry in partitioned.partitions for k in entry.calls if k >= 0 and not is_size(calls[k])
+        )
+        assert len(computed) == len(set(computed)), "two partitions compute the same call"
 
 
 def test_a_tensor_used_only_for_its_size_is_not_computed(seed_program: Program, model_of: Any) -> None:
-    """An engine without outputs, or one that computes for nothing, must not come of it."""
+    """Every engine must have outputs, and its results must be used."""
     maker = GraphMaker(seed_program, 0)
     x, y = maker.inputs
     long = maker.call(aten.tanh.default, maker.call(aten.cat.default, [x, y], 1))
-    batch, twice = (maker.call(aten.sym_size.int, long, axis) for axis in (0, 1))
-    ones = maker.call(aten.ones.default, [batch, twice, 1], device=torch.device("cpu"), pin_memory=False)
+    batch, double_length = (maker.call(aten.sym_size.int, long, axis) for axis in (0, 1))
+    ones = maker.call(aten.ones.default, [batch, double_length, 1], device=torch.device("cpu"), pin_memory=False)
     maker.pool.append(maker.call(aten.add.Tensor, maker.call(aten.cat.default, [x, x], 1), ones))
     maker.choose = random.Random(3)
     model = model_of(maker.program(), maker.weights, CASES[0])
     assert "aten.tanh.default" in model.operators
     for listed in ((), ("aten.ones",), ("aten.ones", "aten.tanh"), ("aten.add",), ("aten.cat",)):
-        cut = model.cut(torch_executed_ops=listed).assert_valid_document().assert_same_results_as_unpartitioned(*CASES)
-        assert not any("aten.tanh.default" in cut.operators(name) for name in cut.names)
+        partitioned = (
+            model.partition(torch_executed_ops=listed)
+            .assert_valid_document()
+            .assert_same_results_as_unpartitioned(*CASES)
+        )
+        assert not any("aten.tanh.default" in partitioned.operators(name) for name in partitioned.names)

@@ -1,4 +1,4 @@
-"""Granularity by module path: which module an operator belongs to, calls, twins, and patterns that match nothing."""
+"""Granularity by module path: the module of an operator, calls, equal modules, and patterns that match nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """Sizes are arguments, as in many models: the model reads them once, and every layer uses them."""
+    """A layer that gets sizes as arguments, as in many models. The model reads the sizes once, for all layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,32 +59,36 @@ def encoder(lowered: Any) -> Any:
     return lowered(Encoder(), torch.rand(3, 4, 8), dims=DIMS)
 
 
-def test_each_match_is_a_partition_and_twins_share_a_structure(encoder: Any) -> None:
-    cut = encoder.cut(granularity=("layers.*",)).assert_valid_document().assert_same_results_as_unpartitioned(*CASES)
-    assert cut.names == ["p0", "layers.0", "layers.1", "layers.2", "p4"]
-    assert len({cut[f"layers.{number}"].graph for number in range(3)}) == 1
-    assert [len(cut[f"layers.{number}"].inputs) for number in range(3)] == [1, 1, 1]
-    weights = [set(cut[f"layers.{number}"].weights) for number in range(3)]
+def test_each_match_is_a_partition_and_equal_layers_share_a_structure(encoder: Any) -> None:
+    partitioned = (
+        encoder.partition(granularity=("layers.*",))
+        .assert_valid_document()
+        .assert_same_results_as_unpartitioned(*CASES)
+    )
+    assert partitioned.names == ["p0", "layers.0", "layers.1", "layers.2", "p4"]
+    assert len({partitioned[f"layers.{number}"].graph for number in range(3)}) == 1
+    assert [len(partitioned[f"layers.{number}"].inputs) for number in range(3)] == [1, 1, 1]
+    weights = [set(partitioned[f"layers.{number}"].weights) for number in range(3)]
     assert not weights[0] & weights[1] and len(weights[0]) == 10
 
 
-def test_the_weights_of_twins_have_equal_shapes(encoder: Any) -> None:
-    cut = encoder.cut(granularity=("layers.*",))
-    names = [[encoder.weights[slot] for slot in cut[f"layers.{number}"].weights] for number in range(2)]
+def test_the_weights_of_equal_layers_have_equal_shapes(encoder: Any) -> None:
+    partitioned = encoder.partition(granularity=("layers.*",))
+    names = [[encoder.weights[slot] for slot in partitioned[f"layers.{number}"].weights] for number in range(2)]
     assert [value.shape for value in names[0]] == [value.shape for value in names[1]]
 
 
-def test_an_exact_path(encoder: Any) -> None:
-    cut = encoder.cut(granularity=("embeddings",)).assert_same_results_as_unpartitioned(*CASES)
-    assert cut.names == ["embeddings", "p1"]
-    assert cut.operators("embeddings") == ["aten.linear.default"]
+def test_an_exact_path_is_one_partition(encoder: Any) -> None:
+    partitioned = encoder.partition(granularity=("embeddings",)).assert_same_results_as_unpartitioned(*CASES)
+    assert partitioned.names == ["embeddings", "p1"]
+    assert partitioned.operators("embeddings") == ["aten.linear.default"]
 
 
 def test_the_first_match_wins(encoder: Any) -> None:
-    outer = encoder.cut(granularity=("layers.*", "layers.*.mlp"))
-    assert outer.document == encoder.cut(granularity=("layers.*",)).document
+    outer = encoder.partition(granularity=("layers.*", "layers.*.mlp"))
+    assert outer.document == encoder.partition(granularity=("layers.*",)).document
     inner = (
-        encoder.cut(granularity=("layers.*.mlp", "layers.*"))
+        encoder.partition(granularity=("layers.*.mlp", "layers.*"))
         .assert_valid_document()
         .assert_same_results_as_unpartitioned(*CASES)
     )
@@ -97,13 +101,13 @@ def test_the_first_match_wins(encoder: Any) -> None:
     assert [name for name in inner.names if name.startswith("layers.0")] == ["layers.0#0", "layers.0.mlp", "layers.0#1"]
 
 
-def test_wildcards_are_within_one_part_of_a_path(encoder: Any) -> None:
-    assert encoder.cut(granularity=("lay*.[01]",)).names == ["p0", "layers.0", "layers.1", "p3"]
-    assert encoder.cut(granularity=("*",)).names == ["embeddings", "layers", "final"]
+def test_a_wildcard_matches_within_one_part_of_a_path(encoder: Any) -> None:
+    assert encoder.partition(granularity=("lay*.[01]",)).names == ["p0", "layers.0", "layers.1", "p3"]
+    assert encoder.partition(granularity=("*",)).names == ["embeddings", "layers", "final"]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "near"),
+    ("pattern", "suggestion"),
     [
         ("layer.*", "layers.*"),
         ("layers.*.mpl", "layers.*.mlp"),
@@ -111,21 +115,21 @@ def test_wildcards_are_within_one_part_of_a_path(encoder: Any) -> None:
         ("embedding", "embeddings"),
     ],
 )
-def test_a_pattern_that_matches_nothing_names_what_is_near(pattern: str, near: str, encoder: Any) -> None:
+def test_the_error_about_a_pattern_suggests_a_similar_path(pattern: str, suggestion: str, encoder: Any) -> None:
     with pytest.raises(SourceError, match="matches no module") as caught:
-        encoder.cut(granularity=("layers.*", pattern))
+        encoder.partition(granularity=("layers.*", pattern))
     assert repr(pattern) in caught.value.text and caught.value.code == "granularity"
-    assert f"did you mean {near!r}?" in (caught.value.hint or "")
+    assert f"did you mean {suggestion!r}?" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("pattern", ["", "layers.7", "layers.*.mlp.up.weight", "**.mlp", "Layers.*"])
-def test_a_pattern_that_matches_nothing_is_refused(pattern: str, encoder: Any) -> None:
+def test_rejects_a_pattern_that_matches_nothing(pattern: str, encoder: Any) -> None:
     with pytest.raises(SourceError, match="matches no module"):
-        encoder.cut(granularity=(pattern,))
+        encoder.partition(granularity=(pattern,))
 
 
 class Repeats(nn.Module):
-    """One layer is called three times: twice in a row, and once more behind something else."""
+    """Calls one layer three times: twice in a row, and again after another layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,19 +149,23 @@ def repeats(lowered: Any) -> Any:
 
 
 def test_each_call_of_a_module_is_a_partition(repeats: Any) -> None:
-    cut = repeats.cut(granularity=("layer",)).assert_valid_document().assert_same_results_as_unpartitioned(*CASES)
-    assert cut.names == ["layer#0", "layer#1", "p2", "layer#2"]
-    assert len({(cut[name].graph, cut[name].weights) for name in cut.names if name != "p2"}) == 1
+    partitioned = (
+        repeats.partition(granularity=("layer",)).assert_valid_document().assert_same_results_as_unpartitioned(*CASES)
+    )
+    assert partitioned.names == ["layer#0", "layer#1", "p2", "layer#2"]
+    assert (
+        len({(partitioned[name].graph, partitioned[name].weights) for name in partitioned.names if name != "p2"}) == 1
+    )
 
 
-def test_calls_of_a_module_inside_a_module(repeats: Any) -> None:
-    cut = repeats.cut(granularity=("layer.mlp",)).assert_same_results_as_unpartitioned(*CASES)
-    mlps = [cut[name] for name in cut.names if name.startswith("layer.mlp")]
+def test_each_call_of_an_inner_module_is_a_partition(repeats: Any) -> None:
+    partitioned = repeats.partition(granularity=("layer.mlp",)).assert_same_results_as_unpartitioned(*CASES)
+    mlps = [partitioned[name] for name in partitioned.names if name.startswith("layer.mlp")]
     assert len(mlps) == 3 and len({(entry.graph, entry.weights) for entry in mlps}) == 1
 
 
 class Independent(nn.Module):
-    """Two calls that do not depend on each other."""
+    """Calls one module twice. The calls do not depend on each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,14 +175,14 @@ class Independent(nn.Module):
         return self.tower(x) - self.tower(y)
 
 
-def test_two_towers_of_one_module_are_two_engines_of_one_structure(lowered: Any) -> None:
-    cut = (
+def test_two_independent_calls_are_two_partitions_of_one_structure(lowered: Any) -> None:
+    partitioned = (
         lowered(Independent(), torch.rand(2, 8), torch.rand(2, 8))
-        .cut(granularity=("tower",))
+        .partition(granularity=("tower",))
         .assert_same_results_as_unpartitioned()
     )
-    assert cut.names == ["tower#0", "tower#1", "p2"]
-    assert cut["tower#0"].graph == cut["tower#1"].graph
+    assert partitioned.names == ["tower#0", "tower#1", "p2"]
+    assert partitioned["tower#0"].graph == partitioned["tower#1"].graph
 
 
 class OddNames(nn.Module):
@@ -193,13 +201,13 @@ class OddNames(nn.Module):
         return x
 
 
-def test_odd_module_names_lead_to_no_confusion(lowered: Any) -> None:
+def test_odd_module_names_give_distinct_partition_names(lowered: Any) -> None:
     model = lowered(OddNames(), torch.rand(3, 4))
-    cut = (
-        model.cut(granularity=("*",), torch_executed_ops=("aten.cumsum",))
+    partitioned = (
+        model.partition(granularity=("*",), torch_executed_ops=("aten.cumsum",))
         .assert_valid_document()
         .assert_same_results_as_unpartitioned()
     )
-    engines = [entry.name for entry in cut.partitions if entry.kind == "tensorrt"]
+    engines = [entry.name for entry in partitioned.partitions if entry.kind == "tensorrt"]
     assert engines == ["input_", "weight_", "torch", "p1", "model", "a_b#0", "x", "a_b#1"]
-    assert len(set(cut.names)) == len(cut.names) == 16
+    assert len(set(partitioned.names)) == len(partitioned.names) == 16

@@ -1,4 +1,4 @@
-"""Cut, validate, cut again: refused candidates, small pieces, full compilation, and the user's options."""
+"""Partitioning with a validator: refused candidates, small pieces, full compilation, and options of the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chain(x: torch.Tensor) -> torch.Tensor:
 
 
 class Blocks(nn.Module):
-    """Two equal modules with a custom operator each, and another module between them."""
+    """Two equal modules with a cumulative sum between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,50 +42,52 @@ def blocks(lowered: Any) -> Any:
 
 def test_an_accepted_model_is_one_engine(chained: Any, fake_validator: Any) -> None:
     validator = fake_validator()
-    cut = chained.cut(validator, min_block_size=50)
-    assert (cut.names, cut.kinds, len(validator.validated_texts)) == (["model"], ["tensorrt"], 1)
+    partitioned = chained.partition(validator, min_block_size=50)
+    assert (partitioned.names, partitioned.kinds, len(validator.validated_texts)) == (["model"], ["tensorrt"], 1)
 
 
 def test_a_refused_operator_is_cut_out(lowered: Any, fake_validator: Any) -> None:
     model = lowered(chain, X, dims=BATCH)
     validator = fake_validator(refused={"aten.cumsum.default": "no cumulative sums"})
-    cut = model.cut(validator).assert_valid_document().assert_same_results_as_unpartitioned([X], [X[:1]])
-    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
-    assert cut["p1"].reasons == {"aten.cumsum.default": "no cumulative sums"}
-    assert len(validator.validated_texts) == 3  # the whole, and both halves
+    partitioned = model.partition(validator).assert_valid_document().assert_same_results_as_unpartitioned([X], [X[:1]])
+    assert partitioned.kinds == ["tensorrt", "torch", "tensorrt"]
+    assert partitioned["p1"].reasons == {"aten.cumsum.default": "no cumulative sums"}
+    assert len(validator.validated_texts) == 3  # the whole model, then both halves
 
 
 def test_an_operator_without_a_translation_is_never_a_candidate(chained: Any, fake_validator: Any) -> None:
     validator = fake_validator(unknown=frozenset({"aten.cumsum.default"}))
-    cut = chained.cut(validator).assert_same_results_as_unpartitioned()
-    assert cut["p1"].reasons == {"aten.cumsum.default": "aten.cumsum.default has no translation"}
+    partitioned = chained.partition(validator).assert_same_results_as_unpartitioned()
+    assert partitioned["p1"].reasons == {"aten.cumsum.default": "aten.cumsum.default has no translation"}
     assert len(validator.validated_texts) == 2 and not any("cumsum" in text for text in validator.validated_texts)
 
 
 def test_a_refusal_without_nodes_makes_the_whole_candidate_torch(chained: Any, fake_validator: Any) -> None:
     validator = fake_validator(refused_whole=frozenset({"aten.exp.default"}))
-    cut = chained.cut(validator, torch_executed_ops=("aten.cumsum",)).assert_same_results_as_unpartitioned()
-    assert cut.kinds == ["tensorrt", "torch"]
-    assert cut["p1"].reasons == {
+    partitioned = chained.partition(
+        validator, torch_executed_ops=("aten.cumsum",)
+    ).assert_same_results_as_unpartitioned()
+    assert partitioned.kinds == ["tensorrt", "torch"]
+    assert partitioned["p1"].reasons == {
         "aten.cumsum.default": "in torch_executed_ops",
         "aten.exp.default": "refused as a whole",
         "aten.sigmoid.default": "refused as a whole",
     }
 
 
-def test_refusing_one_after_the_other_ends(chained: Any, fake_validator: Any) -> None:
-    """A parser stops at the first node that it does not take: each round finds one more."""
+def test_operators_that_are_refused_one_by_one_all_go_to_torch(chained: Any, fake_validator: Any) -> None:
+    """A parser stops at the first node that it refuses. So each round finds one more refused operator."""
 
     class OneByOne(fake_validator):  # type: ignore[misc]
         def refusal(self, program: Any, text: str) -> Any:
-            found = super().refusal(program, text)
-            return found and type(found)(found.text, dict([next(iter(found.nodes.items()))]))
+            answer = super().refusal(program, text)
+            return answer and type(answer)(answer.text, dict([next(iter(answer.nodes.items()))]))
 
     names = ("relu", "tanh", "cumsum", "exp", "sigmoid")
     validator = OneByOne(refused={f"aten.{name}.default": name for name in names})
-    cut = chained.cut(validator).assert_same_results_as_unpartitioned()
-    assert cut.kinds == ["torch"] and cut.names == ["model"]
-    assert list(cut["model"].reasons.values()) == list(names)
+    partitioned = chained.partition(validator).assert_same_results_as_unpartitioned()
+    assert partitioned.kinds == ["torch"] and partitioned.names == ["model"]
+    assert list(partitioned["model"].reasons.values()) == list(names)
 
 
 def test_a_failing_validator_stops_the_build(chained: Any, fake_validator: Any) -> None:
@@ -94,73 +96,82 @@ def test_a_failing_validator_stops_the_build(chained: Any, fake_validator: Any) 
             raise ToolchainError("the parser died")
 
     with pytest.raises(ToolchainError, match="the parser died"):
-        chained.cut(Broken())
+        chained.partition(Broken())
 
 
 def test_equal_structures_are_validated_once(blocks: Any, fake_validator: Any) -> None:
     validator = fake_validator()
-    cut = blocks.cut(validator, granularity=("blocks.*",))
-    assert cut.names == ["blocks.0", "p1", "blocks.1"]
-    assert cut["blocks.0"].graph == cut["blocks.1"].graph
+    partitioned = blocks.partition(validator, granularity=("blocks.*",))
+    assert partitioned.names == ["blocks.0", "p1", "blocks.1"]
+    assert partitioned["blocks.0"].graph == partitioned["blocks.1"].graph
     assert len(validator.validated_texts) == len(set(validator.validated_texts)) == 2
 
 
 def test_a_refusal_applies_to_every_equal_structure(blocks: Any, fake_validator: Any) -> None:
     validator = fake_validator(refused={"aten.gelu.default": "no"})
-    cut = blocks.cut(validator, granularity=("blocks.*",)).assert_same_results_as_unpartitioned()
+    partitioned = blocks.partition(validator, granularity=("blocks.*",)).assert_same_results_as_unpartitioned()
     assert not any(
-        "gelu" in name for entry in cut.partitions if entry.kind == "tensorrt" for name in cut.operators(entry.name)
+        "gelu" in name
+        for entry in partitioned.partitions
+        if entry.kind == "tensorrt"
+        for name in partitioned.operators(entry.name)
     )
-    assert sum("aten.gelu.default" in entry.reasons for entry in cut.partitions) == 2
+    assert sum("aten.gelu.default" in entry.reasons for entry in partitioned.partitions) == 2
 
 
 def test_a_refused_size_moves_only_its_readers_to_torch(lowered: Any, fake_validator: Any) -> None:
-    """A size is not a unit: the operator that uses it runs in Torch, and the candidate keeps its other operators."""
+    """If a size is refused, the operator that uses the size runs in Torch. The candidate keeps its other operators."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return (x.relu() * (x.shape[0] * 3 + 1)).tanh()
 
     model = lowered(scaled, X, dims=BATCH)
     for kind in ("refused", "unknown"):
-        words = {"_operator.add": "no sums"} if kind == "refused" else frozenset({"_operator.add"})
-        cut = (
-            model.cut(fake_validator(**{kind: words}))
+        refusals = {"_operator.add": "no sums"} if kind == "refused" else frozenset({"_operator.add"})
+        partitioned = (
+            model.partition(fake_validator(**{kind: refusals}))
             .assert_valid_document()
             .assert_same_results_as_unpartitioned([X], [X[:1]])
         )
-        assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
-        assert list(cut["p1"].reasons) == ["aten.mul.Tensor"]
+        assert partitioned.kinds == ["tensorrt", "torch", "tensorrt"]
+        assert list(partitioned["p1"].reasons) == ["aten.mul.Tensor"]
 
 
 # -- min_block_size
 
 
 def test_small_pieces_of_a_split_model_stay_in_torch(chained: Any) -> None:
-    cut = chained.cut(torch_executed_ops=("aten.cumsum",), min_block_size=3).assert_same_results_as_unpartitioned()
-    assert cut.kinds == ["torch"]
-    assert cut["model"].reasons["aten.relu.default"] == "in a piece smaller than min_block_size 3"
-    assert chained.cut(torch_executed_ops=("aten.cumsum",), min_block_size=2).kinds == ["tensorrt", "torch", "tensorrt"]
+    partitioned = chained.partition(
+        torch_executed_ops=("aten.cumsum",), min_block_size=3
+    ).assert_same_results_as_unpartitioned()
+    assert partitioned.kinds == ["torch"]
+    assert partitioned["model"].reasons["aten.relu.default"] == "in a piece smaller than min_block_size 3"
+    assert chained.partition(torch_executed_ops=("aten.cumsum",), min_block_size=2).kinds == [
+        "tensorrt",
+        "torch",
+        "tensorrt",
+    ]
 
 
 def test_min_block_size_keeps_a_whole_model(lowered: Any) -> None:
-    assert lowered(lambda x: x.relu(), X).cut(min_block_size=5).kinds == ["tensorrt"]
+    assert lowered(lambda x: x.relu(), X).partition(min_block_size=5).kinds == ["tensorrt"]
 
 
 def test_min_block_size_keeps_a_whole_match_of_granularity(blocks: Any) -> None:
-    cut = blocks.cut(granularity=("blocks.*",), torch_executed_ops=("aten.cumsum",), min_block_size=50)
-    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
+    partitioned = blocks.partition(granularity=("blocks.*",), torch_executed_ops=("aten.cumsum",), min_block_size=50)
+    assert partitioned.kinds == ["tensorrt", "torch", "tensorrt"]
 
 
-def test_min_block_size_counts_for_a_match_in_pieces(blocks: Any) -> None:
-    cut = blocks.cut(
+def test_min_block_size_applies_to_the_pieces_of_a_split_match(blocks: Any) -> None:
+    partitioned = blocks.partition(
         granularity=("blocks.*",), torch_executed_ops=("aten.gelu",), min_block_size=2
     ).assert_same_results_as_unpartitioned()
-    assert set(cut.kinds) == {"torch"}
+    assert set(partitioned.kinds) == {"torch"}
 
 
 def test_min_block_size_keeps_small_engines_if_no_part_is_torch(blocks: Any) -> None:
-    cut = blocks.cut(granularity=("blocks.*",), min_block_size=50)
-    assert cut.kinds == ["tensorrt"] * 3
+    partitioned = blocks.partition(granularity=("blocks.*",), min_block_size=50)
+    assert partitioned.kinds == ["tensorrt"] * 3
 
 
 # -- torch_executed_ops
@@ -170,20 +181,20 @@ def test_min_block_size_keeps_small_engines_if_no_part_is_torch(blocks: Any) -> 
     "name", ["aten.cumsum", "aten.cumsum.default", "torch.ops.aten.cumsum", "torch.ops.aten.cumsum.default"]
 )
 def test_torch_executed_ops_accepts_names_with_or_without_overload(name: str, chained: Any) -> None:
-    cut = chained.cut(torch_executed_ops=(name,))
-    assert [list(entry.reasons) for entry in cut.partitions] == [[], ["aten.cumsum.default"], []]
+    partitioned = chained.partition(torch_executed_ops=(name,))
+    assert [list(entry.reasons) for entry in partitioned.partitions] == [[], ["aten.cumsum.default"], []]
 
 
 @pytest.mark.parametrize("name", ["cumsum", "aten.cumsum_", "aten.cumsum.out"])
-def test_an_operator_is_not_named_by_half(name: str, chained: Any) -> None:
-    assert chained.cut(torch_executed_ops=(name,)).kinds == ["tensorrt"]
+def test_torch_executed_ops_ignores_incomplete_names(name: str, chained: Any) -> None:
+    assert chained.partition(torch_executed_ops=(name,)).kinds == ["tensorrt"]
 
 
-def test_one_overload_of_several(lowered: Any) -> None:
+def test_torch_executed_ops_can_list_one_of_several_overloads(lowered: Any) -> None:
     model = lowered(lambda x: (x * x).cumsum(0).max(1).values.max(), X)
-    cut = model.cut(torch_executed_ops=("aten.max.dim",)).assert_same_results_as_unpartitioned()
-    assert [list(entry.reasons) for entry in cut.partitions] == [[], ["aten.max.dim"], []]
-    assert set(model.cut(torch_executed_ops=("aten.max",)).partitions[-1].reasons) == {
+    partitioned = model.partition(torch_executed_ops=("aten.max.dim",)).assert_same_results_as_unpartitioned()
+    assert [list(entry.reasons) for entry in partitioned.partitions] == [[], ["aten.max.dim"], []]
+    assert set(model.partition(torch_executed_ops=("aten.max",)).partitions[-1].reasons) == {
         "aten.max.dim",
         "aten.max.default",
     }
@@ -192,14 +203,16 @@ def test_one_overload_of_several(lowered: Any) -> None:
 # -- require_full_compilation
 
 
-def test_full_compilation_of_what_is_whole(chained: Any) -> None:
-    assert chained.cut(require_full_compilation=True).kinds == ["tensorrt"]
+def test_full_compilation_accepts_a_model_of_one_engine(chained: Any) -> None:
+    assert chained.partition(require_full_compilation=True).kinds == ["tensorrt"]
 
 
 def test_full_compilation_lists_operator_module_and_reason(blocks: Any, fake_validator: Any) -> None:
     validator = fake_validator(refused={"aten.gelu.default": "not in this parser"})
     with pytest.raises(ConversionRefused) as caught:
-        blocks.cut(validator, require_full_compilation=True, torch_executed_ops=("aten.cumsum",), min_block_size=9)
+        blocks.partition(
+            validator, require_full_compilation=True, torch_executed_ops=("aten.cumsum",), min_block_size=9
+        )
     lines = [line.strip() for line in caught.value.text.splitlines()[1:]]
     assert lines == [
         "aten.gelu.default in blocks.0.1: not in this parser",

@@ -1,4 +1,4 @@
-"""Sizes: no number crosses a partition's border, and each partition computes the sizes that it needs from its tensors."""
+"""Sizes: partitions exchange tensors only. Each partition computes the sizes that it needs from its input tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def number_as_float(x: torch.Tensor) -> torch.Tensor:
     return x.relu().cumsum(0) * x.shape[1] ** -0.5 + x.shape[0] / x.shape[1]
 
 
-def made_inside(x: torch.Tensor) -> torch.Tensor:
+def created_inside(x: torch.Tensor) -> torch.Tensor:
     return x.cumsum(1) + torch.arange(x.shape[1]).cumsum(0)[:, None] + torch.zeros(x.shape[0], 1, 1).cos()
 
 
@@ -55,7 +55,7 @@ def condition(x: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.tensor(x.shape[0] > 3), x.relu().cumsum(1), x.cumsum(0))
 
 
-FUNCTIONS = [reshapes, number_as_value, number_as_float, made_inside, shorter, padded, condition]
+FUNCTIONS = [reshapes, number_as_value, number_as_float, created_inside, shorter, padded, condition]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
@@ -64,13 +64,13 @@ def test_sizes_that_are_used_behind_a_border(function: Callable[..., Any], lower
     cases = [rows(*case) for case in CASES]
     for listed in (("aten.cumsum",), ("aten.relu", "aten.tanh"), ("aten.reshape", "aten.slice")):
         stored = listed == ("aten.cumsum",)
-        cut = (
-            model.cut(torch_executed_ops=listed)
+        partitioned = (
+            model.partition(torch_executed_ops=listed)
             .assert_valid_document(stored=stored)
             .assert_same_results_as_unpartitioned(*cases)
         )
     for case in cases:
-        torch.testing.assert_close(cut.run(case)[0], function(*case))
+        torch.testing.assert_close(partitioned.run(case)[0], function(*case))
 
 
 def test_a_size_of_an_intermediate_result(lowered: Any) -> None:
@@ -79,27 +79,27 @@ def test_a_size_of_an_intermediate_result(lowered: Any) -> None:
     class Convolutions(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.one, self.two = nn.Conv2d(1, 2, 3, 2, 1), nn.Conv2d(2, 2, 3, 2, 1)
+            self.first, self.second = nn.Conv2d(1, 2, 3, 2, 1), nn.Conv2d(2, 2, 3, 2, 1)
 
         def forward(self, image: torch.Tensor) -> torch.Tensor:
-            features = self.one(image)
+            features = self.first(image)
             height, width = features.shape[2:]
             flat = features.flatten(2).cumsum(2)
-            again = self.two(flat.reshape(-1, 2, height, width).relu())
-            return F.interpolate(again, size=(height, width)) + features
+            smaller = self.second(flat.reshape(-1, 2, height, width).relu())
+            return F.interpolate(smaller, size=(height, width)) + features
 
     dims = [{2: Dim("height", min=8, max=40), 3: Dim("width", min=8, max=40)}]
     model = lowered(Convolutions(), torch.rand(1, 1, 16, 20), dims=dims)
     cases = [[torch.rand(1, 1, *size)] for size in ((8, 8), (9, 31), (40, 39), (17, 40))]
     for listed in (("aten.cumsum",), ("aten.relu",), ("aten.reshape", "aten.flatten")):
-        model.cut(torch_executed_ops=listed).assert_valid_document().assert_same_results_as_unpartitioned(*cases)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",))
+        model.partition(torch_executed_ops=listed).assert_valid_document().assert_same_results_as_unpartitioned(*cases)
+    partitioned = model.partition(torch_executed_ops=("aten.cumsum",))
     size = ["add", 1, ["floordiv", ["add", -1, ["sym", 0]], 2]]
-    assert size in [list(axis) for axis in cut["p0"].outputs[0].shape if not isinstance(axis, int)]
+    assert size in [list(axis) for axis in partitioned["p0"].outputs[0].shape if not isinstance(axis, int)]
 
 
 class Token(nn.Module):
-    """Makes a tensor of the batch's size, and is given none that has it."""
+    """Creates a tensor with the size of the batch, but gets no tensor with this size as an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,22 +122,22 @@ class WithToken(nn.Module):
 
 def test_a_size_that_no_tensor_has_brings_a_carrier(lowered: Any) -> None:
     model = lowered(WithToken(), *rows(3, 6), dims=DIMS)
-    cut = (
-        model.cut(granularity=("make",))
+    partitioned = (
+        model.partition(granularity=("make",))
         .assert_valid_document()
         .assert_same_results_as_unpartitioned(*(rows(*case) for case in CASES))
     )
-    assert [source for source, _ in cut["make"].inputs] == ["input:0"]
-    assert cut["make"].kind == "tensorrt"
+    assert [source for source, _ in partitioned["make"].inputs] == ["input:0"]
+    assert partitioned["make"].kind == "tensorrt"
 
 
-def test_one_carrier_is_enough(lowered: Any) -> None:
+def test_one_carrier_serves_several_sizes(lowered: Any) -> None:
     def both(x: torch.Tensor) -> torch.Tensor:
         return x.cumsum(1) + torch.ones(x.shape[0], 1, 1).cos() + torch.ones(x.shape[1], 1).cos()
 
-    cut = lowered(both, *rows(3, 6), dims=DIMS).cut(torch_executed_ops=("aten.cumsum", "aten.add"))
-    cut.assert_valid_document().assert_same_results_as_unpartitioned(*(rows(*case) for case in CASES))
-    assert [source for source, _ in cut["p0"].inputs] == ["input:0"]
+    partitioned = lowered(both, *rows(3, 6), dims=DIMS).partition(torch_executed_ops=("aten.cumsum", "aten.add"))
+    partitioned.assert_valid_document().assert_same_results_as_unpartitioned(*(rows(*case) for case in CASES))
+    assert [source for source, _ in partitioned["p0"].inputs] == ["input:0"]
 
 
 def test_two_inputs_of_different_sizes(lowered: Any) -> None:
@@ -147,24 +147,26 @@ def test_two_inputs_of_different_sizes(lowered: Any) -> None:
 
     dims = [{0: Dim("one", min=1, max=8)}, {0: Dim("two", min=1, max=8)}]
     model = lowered(joined, torch.rand(3, 4), torch.rand(5, 4), dims=dims)
-    cases = [[torch.rand(one, 4), torch.rand(two, 4)] for one, two in ((1, 8), (8, 1), (4, 4))]
-    cut = (
-        model.cut(torch_executed_ops=("aten.cumsum",))
+    cases = [[torch.rand(first, 4), torch.rand(second, 4)] for first, second in ((1, 8), (8, 1), (4, 4))]
+    partitioned = (
+        model.partition(torch_executed_ops=("aten.cumsum",))
         .assert_valid_document()
         .assert_same_results_as_unpartitioned(*cases)
     )
-    assert ["add", ["sym", 0], ["sym", 1]] in [list(a) for a in cut["p0"].outputs[0].shape if not isinstance(a, int)]
+    assert ["add", ["sym", 0], ["sym", 1]] in [
+        list(a) for a in partitioned["p0"].outputs[0].shape if not isinstance(a, int)
+    ]
 
 
 def test_equal_sizes_are_computed_once(lowered: Any) -> None:
     model = lowered(reshapes, *rows(3, 6), dims=DIMS)
-    cut = model.cut(torch_executed_ops=("aten.cumsum",))
-    for program in cut.found.programs.values():
+    partitioned = model.partition(torch_executed_ops=("aten.cumsum",))
+    for program in partitioned.result.programs.values():
         sizes = [node.args for node in program.graph.nodes if node.target is torch.ops.aten.sym_size.int]
         assert len(sizes) == len(set(sizes))
 
 
-DATA: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+DATA_DEPENDENT: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "nonzero": (lambda x: (x.relu().nonzero().float() * 2).sum(0).tanh(), (torch.eye(4),)),
     "masked_select": (lambda x: x.relu()[x > 0].cumsum(0).sum(0).tanh() + x.exp(), (torch.eye(4),)),
     "count as a number": (lambda x: x.exp() * x.nonzero().shape[0], (torch.eye(4),)),
@@ -177,19 +179,19 @@ DATA: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", DATA_DEPENDENT)
 def test_data_dependent_operators_stay_in_torch(name: str, lowered: Any) -> None:
-    function, example = DATA[name]
+    function, example = DATA_DEPENDENT[name]
     model = lowered(function, *example)
-    others = [torch.tensor([[0.0, 2, 0, 1], [3, 0, 0, -1], [0] * 4, [1] * 4]), *example[1:]]
+    other_inputs = [torch.tensor([[0.0, 2, 0, 1], [3, 0, 0, -1], [0] * 4, [1] * 4]), *example[1:]]
     for listed in ((), ("aten.relu",), ("aten.exp", "aten.max"), ("aten.tanh",)):
-        cut = (
-            model.cut(torch_executed_ops=listed)
+        partitioned = (
+            model.partition(torch_executed_ops=listed)
             .assert_valid_document(stored=not listed)
-            .assert_same_results_as_unpartitioned(example, others)
+            .assert_same_results_as_unpartitioned(example, other_inputs)
         )
-        for entry in cut.partitions:
-            program = cut.found.programs[entry.graph]
+        for entry in partitioned.partitions:
+            program = partitioned.result.programs[entry.graph]
             if entry.kind == "tensorrt":
                 assert "data" not in str(entry.inputs) + str(entry.outputs)
                 assert not any(
@@ -197,12 +199,12 @@ def test_data_dependent_operators_stay_in_torch(name: str, lowered: Any) -> None
                     for node in program.graph.nodes
                     for symbol in torch.fx.experimental.symbolic_shapes.free_unbacked_symbols(node.meta.get("val"))
                 )
-        reasons = {reason for entry in cut.partitions for reason in entry.reasons.values()}
+        reasons = {reason for entry in partitioned.partitions for reason in entry.reasons.values()}
         assert any("depends on data" in reason for reason in reasons)
 
 
-def test_operators_before_and_after_a_data_dependent_one_are_tensorrt(lowered: Any) -> None:
-    cut = lowered(DATA["nonzero"][0], torch.eye(4)).cut()
-    assert cut.kinds == ["tensorrt", "torch", "tensorrt"]
-    assert cut.operators("p0") == ["aten.relu.default"]
-    assert cut.operators("p2") == ["aten.tanh.default"]
+def test_operators_before_and_after_a_data_dependent_operator_are_tensorrt(lowered: Any) -> None:
+    partitioned = lowered(DATA_DEPENDENT["nonzero"][0], torch.eye(4)).partition()
+    assert partitioned.kinds == ["tensorrt", "torch", "tensorrt"]
+    assert partitioned.operators("p0") == ["aten.relu.default"]
+    assert partitioned.operators("p2") == ["aten.tanh.default"]

@@ -1,4 +1,4 @@
-"""Rule 14: what is compiled has the sizes of what was traced."""
+"""A compiled program has the sizes of the traced program."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.guard import read, refuse_changes, signature
 from trtbuild.stages.program.sizes import difference, points_of
 
-#: Ranges that torch takes for one size: a dynamic size is not 1 to it.
+#: A range that torch treats as a single size, because it assumes that a dynamic size is never 1.
 ROWS = (1, 2, 2)
 
 
 class Decoder(nn.Module):
-    """The middle of a VAE's decoder: group normalization, attention over pixels, and a size computed from two others."""
+    """Like the middle of the decoder of a VAE: group normalization, attention over pixels, and a product of two sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Decoder(nn.Module):
 
 
 class Tokens(nn.Module):
-    """A table of positions and a mask, as a BERT has them: sizes go into slices, arange and expand."""
+    """A table of positions and a mask, as in BERT: slices, arange and expand use sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,21 +79,21 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("case", [decoder, tokens])
-def test_rule_14_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case], precision: str) -> None:
-    made = case(precision=precision)
-    seen = differences(made, build(made))
-    assert not seen.differences, seen.differences
+def test_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case], precision: str) -> None:
+    built_case = case(precision=precision)
+    comparison = differences(built_case, build(built_case))
+    assert not comparison.differences, comparison.differences
 
 
 @contextlib.contextmanager
-def forgetful() -> Iterator[None]:
-    """The steps without fixed symbols: torch records its own answers as guards of the program."""
+def no_fixed_symbols() -> Iterator[None]:
+    """Does not fix symbols: torch records its own assumptions as guards of the program."""
     yield
 
 
-def old_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_fixed_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (functional, lowering, partitioning):
-        monkeypatch.setattr(module, "fixed_symbols", forgetful)
+        monkeypatch.setattr(module, "fixed_symbols", no_fixed_symbols)
 
 
 def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,31 +104,31 @@ def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("case", "precision"), [(decoder, "float16"), (tokens, "float32")])
-def test_rule_14_the_guard_sees_a_lost_size(
+def test_the_guard_detects_a_lost_size(
     case: Callable[..., Case], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old_steps(monkeypatch)
+    without_fixed_symbols(monkeypatch)
     with pytest.raises(InconsistentShapes):
         build(case(precision=precision))
 
 
-def test_rule_14_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the guard there is no error, and the results at one row are those of another model."""
-    old_steps(monkeypatch)
+def test_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the guard there is no error, but the results for one row are wrong."""
+    without_fixed_symbols(monkeypatch)
     without_guard(monkeypatch)
     monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)
     case = decoder(precision="float16")
-    with contextlib.suppress(RuntimeError):  # a reshape to two rows of what is one
-        seen = differences(case, build(case))
-        assert seen.differences
+    with contextlib.suppress(RuntimeError):  # a reshape of one row to two rows fails
+        comparison = differences(case, build(case))
+        assert comparison.differences
 
 
-def lowered(case: Case, monkeypatch: pytest.MonkeyPatch, change: Callable[[Program], None]) -> None:
-    """Build with one more pass."""
-    real = lowering.run_passes
+def build_with_pass(case: Case, monkeypatch: pytest.MonkeyPatch, change: Callable[[Program], None]) -> None:
+    """Build with one more lowering pass."""
+    run_passes = lowering.run_passes
 
     def passes(*arguments: Any) -> Program:
-        program = real(*arguments)
+        program = run_passes(*arguments)
         change(program)
         program.exported.graph_module.recompile()
         return program
@@ -141,17 +141,17 @@ def rows(body: str) -> Case:
     return Case(written([], body, 1), [("float32", [(2, 3, 8), 4])])
 
 
-def test_rule_14_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def freeze(program: Program) -> None:
         for node in program.graph.nodes:
             if "reshape" in str(node.target):
                 node.args = (node.args[0], [3, 2, 2])
 
     with pytest.raises(InconsistentShapes, match=r"after lower, aten\.reshape\.default fails: .*, where d0 = 2"):
-        lowered(rows("x0.reshape(x0.shape[0], 2, 2) * 2"), monkeypatch, freeze)
+        build_with_pass(rows("x0.reshape(x0.shape[0], 2, 2) * 2"), monkeypatch, freeze)
 
 
-def test_rule_14_a_pass_that_changes_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     def cast(program: Program) -> None:
         (output,) = program.output_nodes
         output.meta["val"] = output.meta["val"].to(torch.float16)
@@ -159,7 +159,7 @@ def test_rule_14_a_pass_that_changes_a_type(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(
         InconsistentShapes, match=r"lower has made float16\[2, 4\] of output 0, which is float32\[2, 4\]"
     ):
-        lowered(rows("x0 * 2"), monkeypatch, cast)
+        build_with_pass(rows("x0 * 2"), monkeypatch, cast)
 
 
 def exported(body: str, axis: tuple[int, int, int] = (1, 3, 8)) -> Program:
@@ -167,40 +167,40 @@ def exported(body: str, axis: tuple[int, int, int] = (1, 3, 8)) -> Program:
     return build(case).traced
 
 
-def test_rule_14_symbols_and_ranges_are_the_traced_ones() -> None:
-    one, other = exported("x0 * 2"), exported("x0 * 2", (1, 3, 9))
-    refuse_changes(one, signature(one), "lower")
+def test_detects_another_range_of_a_symbol() -> None:
+    program, another = exported("x0 * 2"), exported("x0 * 2", (1, 3, 9))
+    refuse_changes(program, signature(program), "lower")
     with pytest.raises(InconsistentShapes, match="symbols of the model's inputs"):
-        refuse_changes(one, signature(other), "lower")
+        refuse_changes(program, signature(another), "lower")
 
 
-def test_rule_14_a_program_that_is_read_keeps_its_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     data = exported("x0 * 2").to_bytes()
-    real = Program.from_bytes
+    from_bytes = Program.from_bytes
 
-    def forgetting(stored: bytes) -> Program:
-        program = real(stored)
+    def replacing(stored: bytes) -> Program:
+        program = from_bytes(stored)
         (size, _) = program.input_nodes[0].meta["val"].shape
         size.node.shape_env.replacements[size.node._expr] = sympy.Integer(3)
         return program
 
     read(data)
-    monkeypatch.setattr(Program, "from_bytes", forgetting)
+    monkeypatch.setattr(Program, "from_bytes", replacing)
     with pytest.raises(InconsistentShapes, match="replaced by another while it was read"):
         read(data)
 
 
 @pytest.mark.parametrize("axes", [[8, (2, 3, 4), 8], [(1, 1, 2), (1, 1, 2), 8]])
-def test_a_stride_that_torch_writes_in_a_simpler_way(axes: list[Any]) -> None:
+def test_accepts_a_stride_that_torch_simplifies(axes: list[Any]) -> None:
     case = Case(written([], "x0.reshape(-1, 8) * 2", 1), [("float32", axes)])
     assert not differences(case, build(case)).differences
 
 
-def test_points_are_the_ends_and_between_and_what_is_asked_for() -> None:
+def test_points_are_the_requested_point_both_ends_and_a_point_between() -> None:
     program = exported("x0 * 2")
-    found = [tuple(point.values()) for point in points_of(program, [[5]])]
-    assert found[0] == (5,) and {(1,), (8,)} <= set(found)
-    assert any(1 < number < 8 for (number,) in found[1:])
+    sizes = [tuple(point.values()) for point in points_of(program, [[5]])]
+    assert sizes[0] == (5,) and {(1,), (8,)} <= set(sizes)
+    assert any(1 < number < 8 for (number,) in sizes[1:])
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_points_are_the_ends_and_between_and_what_is_asked_for() -> None:
     [
         "x0.chunk(2, 1)[0] * 2",  # unused results
         "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels differ in unused results
-        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # a prim that takes a number as a tensor here
-        "x0[x0[:, 0] > 0].sum(0)",  # a size that data decides
+        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # in this program, a prim takes a number as a tensor
+        "x0[x0[:, 0] > 0].sum(0)",  # a size that depends on data
         "torch.cond(x0.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x0,))",
         "(torch.arange(x0.shape[0], device=x0.device)[:, None] + x0)",
         "x0.reshape(-1, 2).t().contiguous().view(2, -1)",
     ],
 )
-def test_programs_that_are_what_they_say(body: str) -> None:
+def test_accepts_programs_whose_recorded_sizes_are_right(body: str) -> None:
     program = exported(body)
     assert difference(program, points_of(program)) is None

@@ -1,6 +1,6 @@
-"""Pairs of models that differ in one thing never share a digest; one model in other clothes always has the same.
+"""Models that differ in one detail never share a digest. Models that differ in names only always share one.
 
-The digests are those of the canonical texts that every key below the trace is made of.
+The digests are those of canonical texts. All keys of the steps after the trace contain them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trtbuild.stages.program.text import module_paths, program_text
 Function = Callable[..., object]
 
 
-class Of(nn.Module):
-    """A module around a function."""
+class FunctionModule(nn.Module):
+    """A function as a module."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()
@@ -38,8 +38,10 @@ class Of(nn.Module):
 def text_of(module: nn.Module, *args: torch.Tensor, high: int = 8, low: int = 2) -> str:
     batch = Dim("batch", min=low, max=high)
     shapes = tuple({0: batch} for _ in args)
-    dynamic = (shapes,) if isinstance(module, Of) else shapes  # *args is one argument to torch.export
-    exported = export(module.eval(), args, dynamic_shapes=dynamic).run_decompositions({})  # as the trace step does
+    dynamic = (shapes,) if isinstance(module, FunctionModule) else shapes  # *args is one argument to torch.export
+    exported = export(module.eval(), args, dynamic_shapes=dynamic).run_decompositions(
+        {}
+    )  # the trace step does this, too
     program, _ = functional(exported)
     return program_text(program)
 
@@ -65,7 +67,7 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "a dtype inside": (lambda x: x.half().float(), lambda x: x.bfloat16().float()),
     "an output order": (lambda x: (x + 1, x + 2), lambda x: (x + 2, x + 1)),
     "an output that is left out": (lambda x: (x + 1, x + 2), lambda x: (x + 1,)),
-    "an input that is given back": (lambda x, y: (x, x + y), lambda x, y: (y, x + y)),
+    "an input that is returned": (lambda x, y: (x, x + y), lambda x, y: (y, x + y)),
     "an edge": (lambda x: (x + 1) * (x + 2) + (x + 1), lambda x: (x + 1) * (x + 2) + (x + 2)),
     "a stride inside": (lambda x: x.t().contiguous(), lambda x: x.t()),
     "a permutation": (
@@ -81,11 +83,11 @@ PAIRS: dict[str, tuple[Function, Function]] = {
 }
 
 
-@pytest.mark.parametrize("what", PAIRS)
-def test_two_graphs_that_differ_in_one_thing_have_different_texts(what: str) -> None:
-    one, other = PAIRS[what]
-    count = one.__code__.co_argcount
-    assert text_of(Of(one), *(X, Y)[:count]) != text_of(Of(other), *(X, Y)[:count])
+@pytest.mark.parametrize("difference", PAIRS)
+def test_two_graphs_that_differ_in_one_thing_have_different_texts(difference: str) -> None:
+    first, second = PAIRS[difference]
+    count = first.__code__.co_argcount
+    assert text_of(FunctionModule(first), *(X, Y)[:count]) != text_of(FunctionModule(second), *(X, Y)[:count])
 
 
 def conv(**settings: object) -> str:
@@ -110,13 +112,13 @@ def test_a_dilation_a_stride_a_padding_and_groups_are_in_the_text() -> None:
 def test_a_dtype_a_dim_range_and_a_static_dim_are_in_the_text() -> None:
     double = lambda x: x * 2  # noqa: E731
     texts = [
-        text_of(Of(double), X),
-        text_of(Of(double), X.half()),
-        text_of(Of(double), X.to(torch.int64)),
-        text_of(Of(double), X, high=16),
-        text_of(Of(double), X, low=1),
-        text_of(Of(double), torch.ones(4, 7)),
-        program_text(functional(export(Of(double).eval(), (X,)))[0]),
+        text_of(FunctionModule(double), X),
+        text_of(FunctionModule(double), X.half()),
+        text_of(FunctionModule(double), X.to(torch.int64)),
+        text_of(FunctionModule(double), X, high=16),
+        text_of(FunctionModule(double), X, low=1),
+        text_of(FunctionModule(double), torch.ones(4, 7)),
+        program_text(functional(export(FunctionModule(double).eval(), (X,)))[0]),
     ]
     assert len(set(texts)) == len(texts)
 
@@ -132,12 +134,12 @@ def test_a_stride_of_a_weight_is_in_the_text_and_its_value_is_not() -> None:
     assert linear(square) != linear(square.t())
 
 
-def test_a_shared_dim_and_two_dims_differ() -> None:
-    add = Of(lambda x, y: (x * 2, y * 2))
-    one, other = Dim("one", min=2, max=8), Dim("other", min=2, max=8)
-    shared = functional(export(add, (X, Y), dynamic_shapes=(({0: one}, {0: one}),)))[0]
-    apart = functional(export(add, (X, torch.ones(5, 6)), dynamic_shapes=(({0: one}, {0: other}),)))[0]
-    assert program_text(shared) != program_text(apart)
+def test_a_shared_dim_and_two_dims_have_different_texts() -> None:
+    add = FunctionModule(lambda x, y: (x * 2, y * 2))
+    first, second = Dim("first", min=2, max=8), Dim("second", min=2, max=8)
+    shared = functional(export(add, (X, Y), dynamic_shapes=(({0: first}, {0: first}),)))[0]
+    separate = functional(export(add, (X, torch.ones(5, 6)), dynamic_shapes=(({0: first}, {0: second}),)))[0]
+    assert program_text(shared) != program_text(separate)
 
 
 class Tied(nn.Module):
@@ -167,8 +169,8 @@ class Named(nn.Module):
         return self.beta(hidden) + 1
 
 
-class OtherwiseNamed(nn.Module):
-    """The same model: other attributes, other variables, another line and class name."""
+class Renamed(nn.Module):
+    """The same model with other names of attributes, variables and the class, and on another line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,14 +185,16 @@ class OtherwiseNamed(nn.Module):
 
 
 def test_names_of_modules_weights_and_variables_are_not_in_the_text() -> None:
-    assert text_of(Named(), X) == text_of(OtherwiseNamed(), X)
+    assert text_of(Named(), X) == text_of(Renamed(), X)
 
 
 def test_a_stored_program_has_the_same_text() -> None:
     program, _ = functional(export(Named().eval(), (X,)))
     stored = program.to_bytes()
     assert program_text(Program.from_bytes(stored)) == program_text(program)
-    assert b"test_soundness" not in stored, "no file names: a stored program must not change when its source moves"
+    assert b"test_soundness" not in stored, (
+        "the stored program contains a file name, so it would change when its source moves"
+    )
 
 
 CHILD = """
@@ -222,7 +226,7 @@ class Model(torch.nn.Module):
 
 
 def test_path_hash_seed_user_locale_and_time_zone_make_no_difference(tmp_path: Path) -> None:
-    found = set()
+    digests = set()
     for place, seed, extra in (
         ("here", "0", {}),
         ("some where else", "4242", {"LC_ALL": "C", "LANG": "C", "TZ": "Asia/Tokyo", "USER": "other", "HOME": "/tmp"}),
@@ -231,7 +235,7 @@ def test_path_hash_seed_user_locale_and_time_zone_make_no_difference(tmp_path: P
         folder.mkdir()
         (folder / "a_model.py").write_text(MODEL)
         environment = {**os.environ, "PYTHONHASHSEED": seed, **extra}
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", CHILD, str(folder)],
             env=environment,
             cwd=folder,
@@ -239,34 +243,36 @@ def test_path_hash_seed_user_locale_and_time_zone_make_no_difference(tmp_path: P
             text=True,
             check=True,
         )
-        found.add(done.stdout.strip())
-    assert len(found) == 1
-    assert len(found.pop()) == len(hashlib.sha256().hexdigest())
+        digests.add(completed.stdout.strip())
+    assert len(digests) == 1
+    assert len(digests.pop()) == len(hashlib.sha256().hexdigest())
 
 
-class Twice(nn.Module):
-    """One module, called `times` with the same path."""
+class AppliesLinearTwice(nn.Module):
+    """Applies one linear layer twice: the second time as a module call, or as a function with the same weights."""
 
-    def __init__(self, apart: bool) -> None:
+    def __init__(self, as_module: bool) -> None:
         super().__init__()
         self.layer = nn.Linear(6, 6)
-        self.apart = apart
+        self.as_module = as_module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.layer(x)
-        # the same operators on the same weights: once through the module, once beside it
-        return self.layer(x) if self.apart else nn.functional.linear(x, self.layer.weight, self.layer.bias)
+        return self.layer(x) if self.as_module else nn.functional.linear(x, self.layer.weight, self.layer.bias)
 
 
 def test_module_calls_are_recorded_outside_of_the_text() -> None:
-    programs = [functional(export(Twice(apart).eval(), (X,)).run_decompositions({}))[0] for apart in (True, False)]
+    programs = [
+        functional(export(AppliesLinearTwice(as_module).eval(), (X,)).run_decompositions({}))[0]
+        for as_module in (True, False)
+    ]
     assert program_text(programs[0]) == program_text(programs[1])
     assert module_paths(programs[0]) != module_paths(programs[1])
     assert [stack.rpartition("@")[2] for _, _, stack in module_paths(programs[0])][1] == "1"
 
 
-def test_a_size_that_whole_numbers_cannot_write_is_a_named_error() -> None:
-    grow = Of(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
+def test_rejects_a_size_that_is_not_an_integer_expression() -> None:
+    grow = FunctionModule(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
     batch = Dim("batch", min=2, max=8)
     exported = export(grow.eval(), (torch.ones(4, 6),), dynamic_shapes=(({1: batch},),)).run_decompositions({})
     with pytest.raises(SourceError) as caught:

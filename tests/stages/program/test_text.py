@@ -1,4 +1,4 @@
-"""Corners of the canonical text; `test_soundness` holds it to its rules."""
+"""Special cases of the canonical text. `test_soundness` tests its general rules."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def text_of(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: Any = 
 
 
 def test_data_dependent_sizes_are_written_without_torchs_names() -> None:
-    def picked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def select(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x[x > 0].view(-1) * y.shape[0]
 
     x, z = torch.ones(4, 6), torch.ones(4, 6)
-    one = text_of(picked, x, z, dynamic={"x": {0: Dim("a", min=2, max=8)}, "y": {0: Dim("b", min=2, max=8)}})
+    text = text_of(select, x, z, dynamic={"x": {0: Dim("a", min=2, max=8)}, "y": {0: Dim("b", min=2, max=8)}})
 
     class Renamed(nn.Module):
         def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-            return picked(left, right)
+            return select(left, right)
 
     dims = {"left": {0: Dim("c", min=2, max=8)}, "right": {0: Dim("d", min=2, max=8)}}
-    assert program_text(program_of(Renamed(), x, z, dynamic=dims)) == one
-    assert '"data", 0' in one and "Runtime assertion" not in one
+    assert program_text(program_of(Renamed(), x, z, dynamic=dims)) == text
+    assert '"data", 0' in text and "Runtime assertion" not in text
 
 
 def test_a_digest_covers_dtype_shape_and_logical_bytes() -> None:
@@ -61,7 +61,7 @@ def test_a_digest_covers_dtype_shape_and_logical_bytes() -> None:
         assert len(tensor_digest(empty)) == 64
 
 
-def test_an_operator_from_elsewhere_carries_its_implementation() -> None:
+def test_the_text_contains_the_implementation_of_a_custom_operator() -> None:
     @torch.library.custom_op("trtbuild_text_test::shift", mutates_args=())
     def shift(x: torch.Tensor) -> torch.Tensor:
         return x + 1

@@ -1,4 +1,4 @@
-"""The pinned functions of torch's own modules: a test fails when torch changes one, before a model is wrong."""
+"""The internal functions of torch that trtbuild uses. If torch changes one, a test fails before a model is wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trtbuild.stages.program.translations import (
 )
 
 
-def test_the_exporter_has_what_is_used_of_it() -> None:
+def test_the_exporter_has_the_internal_functions_that_are_used() -> None:
     from torch.onnx._internal.exporter import (
         _constants,
         _core,
@@ -52,7 +52,7 @@ def test_the_exporter_has_what_is_used_of_it() -> None:
     assert issubclass(_errors.DispatchError, _errors.ConversionError)
 
 
-def test_the_passes_before_translation_are_those_of_torch() -> None:
+def test_torch_runs_the_expected_passes_before_translation() -> None:
     from torch.onnx._internal.exporter import _core
 
     source = inspect.getsource(_core._prepare_exported_program_for_export)
@@ -64,7 +64,7 @@ def test_the_passes_before_translation_are_those_of_torch() -> None:
 
 
 def test_the_same_operators_are_translated_in_every_opset() -> None:
-    translations._registry.cache_clear()  # other tests may have loaded operators since the first of them was made
+    translations._registry.cache_clear()  # other tests may have registered operators after the first registry was created
     names = {opset: {str(target) for target in translations._registry(opset).functions} for opset in OPSETS}
     assert names[18] == names[20]
 
@@ -99,7 +99,7 @@ class Checked(nn.Module):
         return x * i
 
 
-def test_promotion_is_explicit_and_assertions_go() -> None:
+def test_promotion_becomes_explicit_and_assertions_are_removed() -> None:
     exported = export(
         Checked(), (torch.ones(3), torch.ones(3, dtype=torch.int64)), dynamic_shapes=({0: Dim("b", min=2, max=9)},) * 2
     )
@@ -125,7 +125,7 @@ def test_an_untranslated_node_is_in_the_error() -> None:
     assert raised.value.node == call.name
 
 
-def test_quiet_restores_and_lets_errors_through(
+def test_quiet_hides_output_restores_it_and_passes_errors_on(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(KeyError), quiet():
@@ -139,6 +139,6 @@ def test_quiet_restores_and_lets_errors_through(
     assert caplog.records
 
 
-def test_importing_loads_no_registry() -> None:
+def test_the_import_does_not_load_onnxscript() -> None:
     code = "import sys, trtbuild.stages.program.translations; print('onnxscript' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

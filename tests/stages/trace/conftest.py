@@ -1,4 +1,4 @@
-"""Jobs for modules, and traces of them: in this process where the graph is the subject, in a child where isolation is."""
+"""Trace jobs, and functions that run them in this process, or in a child process where a test needs isolation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtbuild.stages.trace.run import Traced, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
-#: The shapes that a test gives for an input: min, opt and max, or one static shape.
+#: Shapes by the names of inputs: min, opt and max, or one static shape.
 Shapes = Mapping[str, Sequence[Any]]
 
 
@@ -34,7 +34,7 @@ def make_job(
     source: Source | None = None,
     weights: Any = None,
 ) -> TraceJob:
-    """A job for the given profiles. Inputs are float32 and positional unless they are given."""
+    """A job for profiles with these shapes. By default, inputs are float32 and positional."""
     profiles = []
     for number, profile in enumerate([shapes] if isinstance(shapes, Mapping) else shapes):
         ranges = tuple((name, _range(shape)) for name, shape in profile.items())
@@ -65,7 +65,7 @@ class Function(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
-def trace_here(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> Traced:
+def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> Traced:
     """Trace a module in this process, without discovery."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module).eval()
@@ -75,7 +75,7 @@ def trace_here(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> T
 
 @dataclass(frozen=True)
 class ChildTrace:
-    """The result of a child process: the error's fields, or observations by part."""
+    """The result of a child process: the fields of the error, or observations by part."""
 
     observations: dict[str, str]
     order: list[str]
@@ -96,35 +96,35 @@ job, project, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 try:
     traced = trace(TraceJob.from_json(job), project)
     seen = [[o.dependency.part, o.seen] for o in traced.observations]
-    found = {"seen": seen, "uncacheable": traced.uncacheable, "error": None, "interface": traced.interface,
-             "graph": traced.graph}
+    result = {"seen": seen, "uncacheable": traced.uncacheable, "error": None, "interface": traced.interface,
+              "graph": traced.graph}
 except SourceError as error:
-    found = {"seen": [], "uncacheable": None, "interface": None, "graph": "",
-             "error": {name: getattr(error, name) for name in ("text", "code", "file", "line", "hint")}}
-out.write_text(json.dumps(found))
+    result = {"seen": [], "uncacheable": None, "interface": None, "graph": "",
+              "error": {name: getattr(error, name) for name in ("text", "code", "file", "line", "hint")}}
+out.write_text(json.dumps(result))
 """
 
 
 def trace_in_child(
     job: TraceJob, project: Path, tmp_path: Path, environment: Mapping[str, str] | None = None, prelude: str = ""
 ) -> ChildTrace:
-    """Trace as a build does, in a child process. `prelude` is Python code that runs first there."""
-    script, out = tmp_path / "child.py", tmp_path / "found.json"
+    """Trace in a child process, as in a build. The child runs the Python code `prelude` first."""
+    script, out = tmp_path / "child.py", tmp_path / "result.json"
     script.write_text(textwrap.dedent(prelude) + _CHILD)
     (tmp_path / "job.json").write_text(json.dumps(job.to_json()))
     arguments = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "job.json"), str(project), str(out)]
-    done = subprocess.run(
+    completed = subprocess.run(
         arguments, cwd=project, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(out.read_text())
+    assert completed.returncode == 0, completed.stderr[-4000:]
+    result = json.loads(out.read_text())
     return ChildTrace(
-        dict(found["seen"]),
-        [part for part, _ in found["seen"]],
-        found["uncacheable"],
-        found["error"],
-        found["interface"],
-        found["graph"],
+        dict(result["seen"]),
+        [part for part, _ in result["seen"]],
+        result["uncacheable"],
+        result["error"],
+        result["interface"],
+        result["graph"],
     )
 
 
@@ -135,7 +135,7 @@ def job_of() -> Callable[..., TraceJob]:
 
 @pytest.fixture(scope="session")
 def traced() -> Callable[..., Traced]:
-    return trace_here
+    return trace_in_process
 
 
 @pytest.fixture(scope="session")

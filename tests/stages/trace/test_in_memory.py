@@ -1,4 +1,4 @@
-"""Traces of modules in memory, and what an exported program says of its inputs."""
+"""Traces of modules in memory, and the inputs of an exported program."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def job() -> TraceJob:
     return TraceJob(Source("module", "Net"), inputs, shapes, ((1,), (8,)))
 
 
-def test_a_module_and_its_program_leave_the_same_graph(tmp_path: Path) -> None:
+def test_a_module_and_its_exported_program_give_the_same_graph(tmp_path: Path) -> None:
     net = Net().eval()
     exported = export(net, (torch.ones(3, 4),), dynamic_shapes={"x": {0: Dim("rows", min=1, max=8)}})
-    one, other = (trace_in_memory(model, job(), tmp_path) for model in (net, exported))
-    assert one.graph == other.graph
-    assert [slot for slot, _ in one.weights] == [0, 1]
-    assert one.interface["operators"] == {}
+    of_module, of_program = (trace_in_memory(model, job(), tmp_path) for model in (net, exported))
+    assert of_module.graph == of_program.graph
+    assert [slot for slot, _ in of_module.weights] == [0, 1]
+    assert of_module.interface["operators"] == {}
 
 
-def test_rejects_a_module_in_training_mode_and_one_without_values(tmp_path: Path) -> None:
+def test_rejects_a_module_in_training_mode_and_a_module_without_values(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="training mode"):
         trace_in_memory(Net(), job(), tmp_path)
     with pytest.raises(SourceError, match="meta device"):
@@ -86,7 +86,7 @@ def test_a_programs_inputs_have_names_ranges_and_units() -> None:
     assert scale.shape[0] == axis
 
 
-def test_rejects_a_program_that_takes_more_than_tensors() -> None:
+def test_rejects_a_program_with_an_input_that_is_not_a_tensor() -> None:
     class Times(torch.nn.Module):
         def forward(self, x: torch.Tensor, times: int) -> torch.Tensor:
             return x * times

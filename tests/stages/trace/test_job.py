@@ -1,4 +1,4 @@
-"""A trace job travels as JSON, exactly."""
+"""A trace job is unchanged after encoding to JSON and decoding."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ JOB = TraceJob(
 )
 
 
-def test_a_job_survives_json_with_the_bits_of_its_floats() -> None:
-    again = TraceJob.from_json(json.loads(json.dumps(JOB.to_json())))
-    assert again == JOB
-    assert again.origins == JOB.origins
-    kwargs = again.source.kwargs
+def test_a_job_decoded_from_json_equals_the_original() -> None:
+    decoded = TraceJob.from_json(json.loads(json.dumps(JOB.to_json())))
+    assert decoded == JOB
+    assert decoded.origins == JOB.origins
+    kwargs = decoded.source.kwargs
     assert struct.pack(">d", kwargs["tiny"]) == struct.pack(">d", -0.0)
     assert type(kwargs["deep"]["names"][4]) is float and type(kwargs["deep"]["names"][3]) is int
 
 
-def test_a_job_without_weights_differs_from_one_with_an_empty_file() -> None:
+def test_a_job_without_a_weights_file_differs_from_a_job_with_an_empty_file() -> None:
     without = TraceJob.from_json({**JOB.to_json(), "weights": None})
     assert without.weights is None
     assert TraceJob.from_json({**JOB.to_json(), "weights": []}).weights == ()
 
 
-def test_a_place_is_the_first_origin_that_is_known() -> None:
+def test_a_place_is_the_first_known_origin() -> None:
     assert JOB.place("dims.height", "inputs.image") == {"file": "trtbuild.yaml", "line": 12}
     assert JOB.place("dims.height") == {}
 

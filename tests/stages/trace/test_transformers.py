@@ -1,4 +1,4 @@
-"""Real models trace without a change, with their own interface."""
+"""Models of transformers can be traced without a change, and keep their interface."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def test_a_vision_transformer(traced: Callable[..., Any], job_of: Callable[..., 
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=16
     )
     shapes = [{"pixel_values": (1, 3, 32, 32)}, {"pixel_values": ((1, 3, 32, 32), (4, 3, 32, 32), (8, 3, 32, 32))}]
-    found = traced(ViTModel(config).eval(), job_of(shapes))
-    outputs = {entry["name"]: entry["shape"] for entry in found.interface["outputs"]}
+    traced_model = traced(ViTModel(config).eval(), job_of(shapes))
+    outputs = {entry["name"]: entry["shape"] for entry in traced_model.interface["outputs"]}
     assert outputs == {"last_hidden_state": [["sym", 0], 5, 32], "pooler_output": [["sym", 0], 32]}
-    assert found.interface["output_tree"]["type"] == "transformers.modeling_outputs:BaseModelOutputWithPooling"
-    assert "symbol 0 in 1..8\n" in found.graph
-    assert any(path.startswith("layers.1.") or ".layer.1." in path for path, *_ in found.modules)
+    assert traced_model.interface["output_tree"]["type"] == "transformers.modeling_outputs:BaseModelOutputWithPooling"
+    assert "symbol 0 in 1..8\n" in traced_model.graph
+    assert any(path.startswith("layers.1.") or ".layer.1." in path for path, *_ in traced_model.modules)
 
 
 def test_a_text_encoder_with_a_keyword_mask(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
@@ -33,11 +33,13 @@ def test_a_text_encoder_with_a_keyword_mask(traced: Callable[..., Any], job_of: 
     names = [entry.name for entry in inputs]
     dims = [NamedDim(name, tuple((entry, axis) for entry in names)) for axis, name in enumerate(("batch", "sequence"))]
     job = job_of(dict.fromkeys(names, ((1, 4), (4, 16), (8, 32))), inputs=inputs, dims=dims)
-    found = traced(BertModel(config).eval(), job)
-    outputs = {entry["name"]: entry["shape"] for entry in found.interface["outputs"]}
+    traced_model = traced(BertModel(config).eval(), job)
+    outputs = {entry["name"]: entry["shape"] for entry in traced_model.interface["outputs"]}
     assert outputs == {"last_hidden_state": [["sym", 0], ["sym", 1], 32], "pooler_output": [["sym", 0], 32]}
-    assert [(entry["dtype"], entry["keyword"]) for entry in found.interface["inputs"]] == [
+    assert [(entry["dtype"], entry["keyword"]) for entry in traced_model.interface["inputs"]] == [
         ("int64", False),
         ("int64", True),
     ]
-    assert [slot for slot, value in found.weights if value.dtype is torch.int64]  # position_ids, a buffer of no file
+    assert [
+        slot for slot, value in traced_model.weights if value.dtype is torch.int64
+    ]  # position_ids, a buffer that weights files do not contain

@@ -1,4 +1,4 @@
-"""Small models as verifications see them: traced, lowered, converted, in a store that is a dictionary."""
+"""Small models for verifications: traced, lowered and converted. A dictionary is the store."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from trtbuild.stages.program.text import module_paths, program_text
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.verify.job import VerifyJob
 
-#: Sizes of the dynamic dim, where there is one.
+#: Sizes of the dynamic dim, if a model has one.
 SIZES = (1, 3, 6)
 
 
 class Calls(nn.Module):
-    """A function of the module and its inputs."""
+    """A module that calls a function with itself and its inputs."""
 
     def __init__(self, function: Callable[..., Any], **members: Any) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Calls(nn.Module):
 
 @dataclass
 class Cut:
-    """A model of one partition: its blobs, and the job that verifies it."""
+    """A model with one partition, its blobs, and the job that verifies the model."""
 
     job: VerifyJob
     blobs: dict[str, bytes]
@@ -65,7 +65,7 @@ class Cut:
         return digest
 
     def altered(self, change: Callable[[onnx.GraphProto], None]) -> Cut:
-        """The same with another conversion."""
+        """The same model, with a changed conversion."""
         model = onnx.ModelProto.FromString(self.blobs[self.job.onnx[self.graph]])
         before = model.SerializeToString()
         change(model.graph)
@@ -80,7 +80,7 @@ def replace_job(cut: Cut, **changes: Any) -> Cut:
 def cut_of(
     module: nn.Module, inputs: Sequence[tuple[Sequence[int | str], str]], precision: Any = "float32", opset: int = 20
 ) -> Cut:
-    """One partition of a whole model. Inputs are (shape, dtype); ``b`` is dynamic."""
+    """A whole model as one partition. Inputs are (shape, dtype). The size ``b`` is dynamic."""
     torch.manual_seed(0)
     example = tuple(
         torch.zeros([4 if size == "b" else size for size in shape]).to(getattr(torch, dtype)) for shape, dtype in inputs
@@ -147,7 +147,7 @@ def cut_of(
 
 @pytest.fixture(scope="session")
 def mlp() -> Cut:
-    """Two linear layers and a normalization."""
+    """A model with two linear layers and a normalization."""
     torch.manual_seed(0)
     return cut_of(
         nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]

@@ -1,4 +1,4 @@
-"""Partitions run by onnxruntime."""
+"""Partitions that onnxruntime runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def runtime(cut: Cut) -> OnnxRuntime:
     return OnnxRuntime(lambda graph: cut.read(cut.job.onnx[graph]), Weights(cut.job.weights, cut.read))
 
 
-def test_inputs_need_not_lie_in_rows(mlp: Cut) -> None:
+def test_inputs_need_not_be_contiguous(mlp: Cut) -> None:
     (part,) = mlp.partitions.partitions
     value = torch.randn(8, 2)
-    (turned,) = runtime(mlp)(part, [value.t()], POINT)
-    (plain,) = runtime(mlp)(part, [value.t().contiguous()], POINT)
-    assert torch.equal(turned, plain)
+    (transposed,) = runtime(mlp)(part, [value.t()], POINT)
+    (contiguous,) = runtime(mlp)(part, [value.t().contiguous()], POINT)
+    assert torch.equal(transposed, contiguous)
 
 
-def test_scalars_and_empty_tensors() -> None:
+def test_runs_scalars_and_empty_tensors() -> None:
     cut = cut_of(Calls(lambda _, x, y: (x.sum(), x[:, :0] * 2, y + x[0, 0])), [(("b", 4), "float32"), ((), "float32")])
     (part,) = cut.partitions.partitions
     total, empty, scalar = runtime(cut)(part, [torch.ones(2, 4), torch.tensor(3.0)], POINT)
@@ -36,7 +36,7 @@ def test_scalars_and_empty_tensors() -> None:
     assert float(scalar) == 4.0
 
 
-def test_values_inside_by_name(mlp: Cut) -> None:
+def test_inner_values_are_returned_by_name(mlp: Cut) -> None:
     (part,) = mlp.partitions.partitions
     graph = onnx.ModelProto.FromString(mlp.read(mlp.job.onnx[part.graph])).graph
     first = graph.node[0].output[0]
@@ -44,9 +44,9 @@ def test_values_inside_by_name(mlp: Cut) -> None:
     assert inner.shape == (2, 16) and torch.equal(last, runtime(mlp)(part, [torch.ones(2, 8)], POINT)[0])
 
 
-def test_a_type_that_the_conversion_has_wrong_is_not_hidden() -> None:
+def test_a_wrong_type_in_the_conversion_is_visible() -> None:
     def widen(graph: onnx.GraphProto) -> None:
-        """The output is left in float16, and is float32 in PyTorch."""
+        """Leave the output in float16. In PyTorch it is float32."""
         cast = graph.node[-1]
         assert cast.op_type == "Cast" and cast.output[0] == "o0"
         cast.attribute[0].i = onnx.TensorProto.FLOAT16
@@ -54,11 +54,11 @@ def test_a_type_that_the_conversion_has_wrong_is_not_hidden() -> None:
 
     cut = cut_of(nn.Sequential(nn.Linear(8, 4)).eval(), [(("b", 8), "float32")], "float16").altered(widen)
     (part,) = cut.partitions.partitions
-    (found,) = runtime(cut)(part, [torch.ones(2, 8)], POINT)
-    assert found.dtype is torch.float16
+    (result,) = runtime(cut)(part, [torch.ones(2, 8)], POINT)
+    assert result.dtype is torch.float16
 
 
-def test_sixteen_bits_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_models_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
     def untyped(_: object) -> None:
         raise by_onnxruntime.Untyped("no type")
 
@@ -67,9 +67,9 @@ def test_sixteen_bits_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyP
     half = cut_of(module, [(("b", 8), "float32")], "float16")
     (part,) = half.partitions.partitions
     assert runtime(half)(part, [torch.ones(2, 8)], POINT)[0].shape == (2, 4)
-    brain = cut_of(module, [(("b", 8), "float32")], "bfloat16")
+    bfloat = cut_of(module, [(("b", 8), "float32")], "bfloat16")
     with pytest.raises(Unchecked):
-        runtime(brain)(brain.partitions.partitions[0], [torch.ones(2, 8)], POINT)
+        runtime(bfloat)(bfloat.partitions.partitions[0], [torch.ones(2, 8)], POINT)
 
 
 def test_a_failure_of_onnxruntime_is_an_error(mlp: Cut) -> None:
@@ -77,26 +77,26 @@ def test_a_failure_of_onnxruntime_is_an_error(mlp: Cut) -> None:
         runtime(mlp)(mlp.partitions.partitions[0], [torch.ones(2, 9)], POINT)
 
 
-def test_only_so_many_weights_are_kept(mlp: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_are_limited_by_the_bytes_of_their_weights(mlp: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
     monkeypatch.setattr(by_onnxruntime, "_KEPT_BYTES", 1)
-    found = runtime(mlp)
+    run = runtime(mlp)
     (part,) = mlp.partitions.partitions
     other = dataclasses.replace(part, graph=part.graph, name="other")
     swapped = dataclasses.replace(part, weights=(part.weights[0], part.weights[2], *part.weights[2:]))
     for each in (part, other, swapped, part):
-        found(each, [torch.ones(2, 8)], POINT)
-        assert len(found._sessions) == 1
+        run(each, [torch.ones(2, 8)], POINT)
+        assert len(run._sessions) == 1
 
 
-def test_a_weight_of_another_type_than_the_model_says_is_an_error_of_the_conversion(mlp: Cut) -> None:
+def test_a_weight_with_another_type_than_in_the_model_is_an_error(mlp: Cut) -> None:
     weights = Weights(mlp.job.weights, mlp.read)
     first = weights[0]
     weights._tensors[mlp.job.weights[0]] = first.to(torch.complex64)
-    found = OnnxRuntime(lambda graph: mlp.read(mlp.job.onnx[graph]), weights)
+    run = OnnxRuntime(lambda graph: mlp.read(mlp.job.onnx[graph]), weights)
     with pytest.raises(Fails, match="the weight w0 is complex64, which is not its type in the model"):
-        found(mlp.partitions.partitions[0], [torch.ones(2, 8)], POINT)
+        run(mlp.partitions.partitions[0], [torch.ones(2, 8)], POINT)
 
 
 def test_a_type_that_numpy_lacks_is_not_compared(mlp: Cut) -> None:

@@ -1,4 +1,4 @@
-"""How far one tensor is from another."""
+"""The difference between two tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         (tensor(65504.0, dtype=torch.float16), tensor(-65504.0, dtype=torch.float16), 2.0),
     ],
 )
-def test_numbers(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None:
+def test_the_error_is_relative_to_the_largest_number(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None:
     assert gap(ours, theirs).error == pytest.approx(error) and gap(ours, theirs).text == ""
 
 
@@ -47,13 +47,13 @@ def test_numbers(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None
         (tensor(1e-9), tensor(0.0), "where all values should be zero"),
     ],
 )
-def test_incomparable_tensors_are_infinitely_far(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
-    found = gap(ours, theirs)
-    assert math.isinf(found.error)
-    assert __import__("re").search(text, found.text)
+def test_the_error_of_incomparable_tensors_is_infinite(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
+    result = gap(ours, theirs)
+    assert math.isinf(result.error)
+    assert __import__("re").search(text, result.text)
 
 
-def test_equal_tensors_are_equal() -> None:
+def test_empty_tensors_are_equal() -> None:
     assert gap(torch.ones(3, 0), torch.ones(3, 0)) == EQUAL
 
 
@@ -61,6 +61,6 @@ def test_the_fill_value_of_a_mask_hides_no_error() -> None:
     fill = [-1e9] * 3
     assert gap(torch.tensor([*fill, 1.0, 5.0]), torch.tensor([*fill, 2.0, -3.0])).error == pytest.approx(8 / 3)
     assert gap(torch.tensor([*fill, 1.0]), torch.tensor([*fill, 1.0 + 1e-6])).error < 1e-5
-    # a large number counts in max|b| if it occurs only once, or differs between the two tensors
+    # a large number counts in max|b| if it occurs only once, or if it differs between the two tensors
     assert gap(torch.tensor([1e9, 1.0]), torch.tensor([1e9, 2.0])).error == pytest.approx(1e-9)
     assert gap(torch.tensor([1e9, 1e9 + 256, 1e9, 1.0]), torch.tensor([1e9, 1e9, 1e9 + 128, 2.0])).error < 1e-6

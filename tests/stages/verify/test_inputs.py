@@ -1,4 +1,4 @@
-"""Inputs that a model can take."""
+"""Random inputs and files of inputs that a model accepts."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from trtbuild.stages.verify.run import verify
         (lambda m, x: m.table(x * 0), 2),
     ],
 )
-def test_ids_choose_from_all_rows_of_the_smallest_table(function: object, end: int) -> None:
+def test_ids_cover_all_rows_of_the_smallest_table(function: object, end: int) -> None:
     module = Calls(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
     cut = cut_of(module, [((4,), "int64")])
     assert inputs.integer_ends(cut.program) == [end]
     assert verify(cut.job, cut.read).whole.status == "right"
 
 
-def test_equal_points_have_equal_inputs_and_others_have_not() -> None:
+def test_equal_points_have_equal_inputs_and_different_points_do_not() -> None:
     names, shapes, ends = [("x", "float32"), ("n", "int64"), ("b", "bool")], [(50,), (50,), (50,)], [2, 100, 2]
-    one, same, other = (
+    first, repeated, other = (
         inputs.random_inputs(names, shapes, Point(0, "min", (1,), seed), ends, {}) for seed in (5, 5, 6)
     )
-    assert all(map(torch.equal, one, same)) and not any(map(torch.equal, one, other))
-    assert int(one[1].min()) >= 0 and 2 < int(one[1].max()) < 100
+    assert all(map(torch.equal, first, repeated)) and not any(map(torch.equal, first, other))
+    assert int(first[1].min()) >= 0 and 2 < int(first[1].max()) < 100
     (zeros, *_) = inputs.random_inputs(names, shapes, Point(0, "min", (1,), 5, zeros=True), ends, {})
-    assert 2 <= int((zeros == 0).sum()) <= 30 and not (one[0] == 0).any()
+    assert 2 <= int((zeros == 0).sum()) <= 30 and not (first[0] == 0).any()
 
 
-def test_values_come_from_the_ranges_that_inputs_say() -> None:
+def test_values_are_in_the_ranges_of_their_inputs() -> None:
     names, shapes = [("x", "float32"), ("ids", "int64"), ("far", "float32")], [(500,), (500,), (500,)]
     ranges = {"ids": (100, 104), "x": (-1.0, 0.0), "far": (1.0, 2.0)}
     x, ids, far = inputs.random_inputs(names, shapes, Point(0, "random 2", (), 1, zeros=True), [2, 9, 2], ranges)
-    assert set(ids.tolist()) == {100, 101, 102, 103, 104}  # not 0 to 8, which the table would take
+    assert set(ids.tolist()) == {100, 101, 102, 103, 104}  # not 0 to 8, the rows of the table
     assert x.min() >= -1 and x.max() <= 0 and 60 < int((x == 0).sum()) < 200
     assert far.min() >= 1 and far.max() <= 2  # zero is outside its range
 
 
-def test_small_integers_stay_what_they_are() -> None:
+def test_values_of_int8_do_not_overflow() -> None:
     (value,) = inputs.random_inputs([("x", "int8")], [(1000,)], Point(0, "min", (), 1), [50_000], {})
     assert int(value.min()) >= 0 and int(value.max()) > 100
 

@@ -1,4 +1,4 @@
-"""Where a wrong conversion goes wrong."""
+"""Finds the operator at which a wrong conversion begins to differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(cut: Cut) -> Place:
 
 
 def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], None]:
-    """Make the operator number `which` of a kind another one."""
+    """A change that replaces the operator type `old` by `new`, for the node number `which` of that type."""
 
     def change(graph: onnx.GraphProto) -> None:
         [node for node in graph.node if node.op_type == old][which].op_type = new
@@ -40,47 +40,47 @@ def deep() -> Cut:
 
 @pytest.mark.parametrize("which", range(4))
 def test_the_first_wrong_operator_is_located_with_its_module(deep: Cut, which: int) -> None:
-    found = place(deep.altered(rename("Tanh", "Sigmoid", which)))
-    assert found.first.operator == "aten.tanh.default"
-    assert found.first.module == f"{which}.1"
-    assert found.since == found.first and 0.1 < (found.error or 0.0) < 10
+    located = place(deep.altered(rename("Tanh", "Sigmoid", which)))
+    assert located.first.operator == "aten.tanh.default"
+    assert located.first.module == f"{which}.1"
+    assert located.since == located.first and 0.1 < (located.error or 0.0) < 10
 
 
-def test_it_is_the_same_in_groups_of_one_call(deep: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_does_not_depend_on_the_size_of_groups(deep: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = deep.altered(rename("Tanh", "Sigmoid", 2))
-    whole = place(altered)
+    expected = place(altered)
     monkeypatch.setattr(locating, "_GROUP_BYTES", 1)
-    assert place(altered) == whole
+    assert place(altered) == expected
 
 
-def test_the_transpose_of_a_square_matrix(deep: Cut) -> None:
+def test_a_transposed_square_matrix_is_located(deep: Cut) -> None:
     def turn(graph: onnx.GraphProto) -> None:
         node = [node for node in graph.node if node.op_type == "Gemm"][1]
         (transposes,) = [attribute for attribute in node.attribute if attribute.name == "transB"]
         transposes.i = 1 - transposes.i
 
-    found = place(deep.altered(turn))
-    assert (found.first.module, found.first.operator) == ("1.0", "aten.linear.default")
+    located = place(deep.altered(turn))
+    assert (located.first.module, located.first.operator) == ("1.0", "aten.linear.default")
 
 
-def test_the_wrong_one_of_two_branches_is_located() -> None:
+def test_the_wrong_branch_of_two_is_located() -> None:
     def two(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) + torch.sigmoid(x * 2) * torch.cos(x)
 
     cut = cut_of(Calls(two), [(("b", 8), "float32")])
-    found = place(cut.altered(rename("Cos", "Sin")))
-    assert found.first.operator == "aten.cos.default"
+    located = place(cut.altered(rename("Cos", "Sin")))
+    assert located.first.operator == "aten.cos.default"
 
 
-def test_a_value_that_only_looks_wrong_is_not_named() -> None:
-    """A square matrix that ONNX keeps transposed: it differs, and what follows from it does not."""
+def test_a_different_inner_value_without_effect_is_not_located() -> None:
+    """ONNX stores a square matrix transposed. The matrix differs, but the values that follow from it do not."""
 
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
 
     cut = cut_of(Calls(turned), [((8, 8), "float32")])
 
-    def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose: the values in between are others
+    def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose: only the value between them differs
         (transpose,) = [node for node in graph.node if node.op_type == "Transpose"]
         (tanh,) = [node for node in graph.node if node.op_type == "Tanh"]
         transpose.op_type, tanh.op_type = "Tanh", "Transpose"
@@ -89,12 +89,12 @@ def test_a_value_that_only_looks_wrong_is_not_named() -> None:
         (cos,) = [node for node in graph.node if node.op_type == "Cos"]
         cos.op_type = "Sin"
 
-    found = place(cut.altered(swap))
-    assert found.first.operator == "aten.cos.default"
+    located = place(cut.altered(swap))
+    assert located.first.operator == "aten.cos.default"
 
 
-def test_a_call_without_a_node_widens_the_range(deep: Cut) -> None:
-    """Where the optimizer left nothing of a call, the fault may be in it."""
+def test_a_call_without_a_node_extends_the_located_range(deep: Cut) -> None:
+    """If the optimizer has removed all nodes of a call, the fault may be in this call."""
     import json
 
     origins = [(name, call) for name, call in json.loads(deep.blobs[deep.job.origins[deep.graph]])]
@@ -105,11 +105,11 @@ def test_a_call_without_a_node_widens_the_range(deep: Cut) -> None:
     fewer = json.dumps([(name, call) for name, call in origins if call != tanh[1]]).encode()
     altered = deep.altered(rename("Tanh", "Sigmoid", 1))
     altered = replace_job(altered, origins={deep.graph: altered.keep(fewer)})
-    found = place(altered)
-    assert (found.since.module, found.first.module) == ("1.1", "2.0")
+    located = place(altered)
+    assert (located.since.module, located.first.module) == ("1.1", "2.0")
 
 
-def test_several_outputs_of_one_operator() -> None:
+def test_an_operator_with_several_outputs_is_located() -> None:
     def split(_: object, x: torch.Tensor) -> list[torch.Tensor]:
         a, b = torch.split(torch.tanh(x), [3, 5], dim=-1)
         return [a * 2, torch.sigmoid(b)]

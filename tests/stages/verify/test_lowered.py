@@ -1,4 +1,4 @@
-"""The lowered program against the traced one, by numbers, while it is lowered."""
+"""The lower step compares the results of the lowered program with those of the traced program."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def case(body: str, precision: str = "float32") -> Case:
     return Case(written([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
 
 
-def swapped(monkeypatch: pytest.MonkeyPatch, one: Any, other: Any, arguments_kept: int | None = None) -> None:
-    """A pass that puts one operator in place of another of the same types."""
-    real = lowering.run_passes
+def swap_operator(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any, arguments_kept: int | None = None) -> None:
+    """Add a pass that replaces the operator `old` by `new`, which has the same types."""
+    run_passes = lowering.run_passes
 
     def passes(*arguments: Any) -> Program:
-        program = real(*arguments)
+        program = run_passes(*arguments)
         for node in program.graph.nodes:
-            if node.target is one:
-                node.target, node.args = other, node.args[:arguments_kept]
+            if node.target is old:
+                node.target, node.args = new, node.args[:arguments_kept]
         program.exported.graph_module.recompile()
         return program
 
     monkeypatch.setattr(lowering, "run_passes", passes)
 
 
-def test_a_pass_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    swapped(monkeypatch, torch.ops.aten.sin.default, torch.ops.aten.cos.default)
+def test_rejects_a_pass_that_changes_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    swap_operator(monkeypatch, torch.ops.aten.sin.default, torch.ops.aten.cos.default)
     with pytest.raises(InconsistentShapes, match="computes something else: output 0 has a relative difference"):
         build(case("x0.sin() * 2"))
 
 
-def test_a_pass_that_is_right_at_the_smallest_sizes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    swapped(monkeypatch, torch.ops.aten.flip.default, torch.ops.aten.clone.default, 1)
+def test_rejects_a_pass_that_is_right_at_the_smallest_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    swap_operator(monkeypatch, torch.ops.aten.flip.default, torch.ops.aten.clone.default, 1)
     with pytest.raises(InconsistentShapes, match=r"something else: output 0 has .* at sizes a step above its smallest"):
         build(case("x0.flip(0) * 2"))
 
@@ -52,8 +52,8 @@ def test_an_overflow_in_half_precision_is_an_error_of_the_model() -> None:
     assert caught.value.hint == "set precision: bfloat16, which has the range of float32, or float32"
 
 
-def test_a_type_that_torch_says_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of the sign bit, where it was decomposed."""
+def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sign bit has a wrong type if `signbit` is decomposed."""
     monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
     from trtbuild.stages.program.translations import decomposition_table
 

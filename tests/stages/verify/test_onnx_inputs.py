@@ -1,4 +1,4 @@
-"""Which integers an ONNX model's inputs may be given."""
+"""The ranges of integers that the inputs of an ONNX model accept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_table_indices_cover_the_smallest_table() -> None:
     assert onnx_integer_ends(data, 3) == [12, 2, 30]
 
 
-def test_a_table_of_unknown_size_may_be_small_and_other_uses_say_nothing() -> None:
+def test_a_table_of_unknown_size_and_other_uses_give_the_range_0_and_1() -> None:
     data = model(
         [
             h.make_node("Gather", ["computed", "i0"], ["v0"]),

@@ -1,4 +1,4 @@
-"""The precisions in which values were computed."""
+"""The precisions in which the outputs of a model are computed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trtbuild.stages.verify.onnx_precisions import onnx_precisions
 H, B = torch.float16, torch.bfloat16
 
 
-def cut(function: Any, *dtypes: str, **members: Any) -> Cut:
+def model_of(function: Any, *dtypes: str, **members: Any) -> Cut:
     return cut_of(Calls(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
 
 
-def of(made: Cut) -> list[Precision]:
-    """By the program, which is what by the ONNX model that it becomes has to be."""
-    found = precisions.of_outputs(made.lowered)
-    inputs = [precisions.of_dtype(dtype) for _, dtype in made.job.inputs]
-    assert onnx_precisions(made.blobs[made.job.onnx[made.graph]], inputs, len(found)) == found
-    return found
+def output_precisions(model: Cut) -> list[Precision]:
+    """The precisions of the outputs by the program. Fails if those by the ONNX model differ."""
+    by_program = precisions.of_outputs(model.lowered)
+    inputs = [precisions.of_dtype(dtype) for _, dtype in model.job.inputs]
+    assert onnx_precisions(model.blobs[model.job.onnx[model.graph]], inputs, len(by_program)) == by_program
+    return by_program
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def of(made: Cut) -> list[Precision]:
             lambda m, x: x.float() + 1,
             ("float16",),
             ["float16"],
-        ),  # an input of halves has at most the precision of halves
+        ),  # an input in float16 has at most the precision of float16
         (lambda m, x: (x.to(H) * 2).float() + 1, ("float32",), ["float16"]),
         (lambda m, x: (x.to(H) * 2).float() + x.to(B).float(), ("float32",), ["bfloat16"]),
         (lambda m, x, y: (x + 1, y.to(H) * 2, x * 2), ("float32", "float32"), ["float32", "float16", "float32"]),
@@ -47,42 +47,49 @@ def of(made: Cut) -> list[Precision]:
         (lambda m, x, y: x.half().argmax(-1, keepdim=True) + y, ("float32", "int64"), ["float16"]),
     ],
 )
-def test_the_coarsest_type_on_the_way_counts(function: Any, dtypes: tuple[str, ...], expected: list[str]) -> None:
-    assert of(cut(function, *dtypes)) == expected
+def test_the_coarsest_type_on_the_path_to_an_output_counts(
+    function: Any, dtypes: tuple[str, ...], expected: list[str]
+) -> None:
+    assert output_precisions(model_of(function, *dtypes)) == expected
 
 
-def test_weights_count() -> None:
-    assert of(cut(lambda m, x: x @ m.table.weight.float(), table=nn.Embedding(4, 3).half())) == ["float16"]
+def test_the_types_of_weights_count() -> None:
+    assert output_precisions(model_of(lambda m, x: x @ m.table.weight.float(), table=nn.Embedding(4, 3).half())) == [
+        "float16"
+    ]
 
 
-def test_sizes_carry_no_precision() -> None:
-    made = cut_of(
+def test_an_input_that_is_used_for_its_size_does_not_count() -> None:
+    model = cut_of(
         Calls(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
         [(("b", 4), "float16"), ((2, 4), "float32")],
     )
-    assert precisions.of_outputs(made.lowered) == ["float16", "float32"]
+    assert precisions.of_outputs(model.lowered) == ["float16", "float32"]
 
 
-def test_branches_are_looked_into() -> None:
+def test_operators_inside_branches_count() -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             halved = torch.cond(x.sum() > 0, lambda v: (v.half() * 2).float(), lambda v: v + 1, (x,))
             return halved, torch.cond(x.sum() > 0, lambda v: v * 2, lambda v: v + 1, (x,))
 
-    made = torch.export.export(Branch().eval(), (torch.zeros(2, 4),)).run_decompositions({})
+    exported = torch.export.export(Branch().eval(), (torch.zeros(2, 4),)).run_decompositions({})
     from trtbuild.stages.program.functional import functional
 
-    program, _ = functional(made)
+    program, _ = functional(exported)
     assert precisions.of_outputs(program) == ["float16", "float32"]
 
 
-def test_inputs_may_be_coarser_than_their_types() -> None:
-    made = cut(lambda m, x, y: (x + 1, y + 1), "float32", "float32")
-    assert precisions.of_outputs(made.lowered, ["bfloat16", "float32"]) == ["bfloat16", "float32"]
-    assert onnx_precisions(made.blobs[made.job.onnx[made.graph]], ["bfloat16", "float32"], 2) == ["bfloat16", "float32"]
+def test_inputs_may_have_a_coarser_precision_than_their_types() -> None:
+    model = model_of(lambda m, x, y: (x + 1, y + 1), "float32", "float32")
+    assert precisions.of_outputs(model.lowered, ["bfloat16", "float32"]) == ["bfloat16", "float32"]
+    assert onnx_precisions(model.blobs[model.job.onnx[model.graph]], ["bfloat16", "float32"], 2) == [
+        "bfloat16",
+        "float32",
+    ]
 
 
-def test_a_model_has_them_all_along_the_way() -> None:
+def test_the_precisions_of_a_model_follow_from_all_partitions_on_the_path() -> None:
     def part(name: str, *sources: str) -> Partition:
         type_ = TensorType("float32", ())
         return Partition(name, "tensorrt", name, (), tuple((source, type_) for source in sources), (type_,), ())
@@ -92,11 +99,11 @@ def test_a_model_has_them_all_along_the_way() -> None:
         ("after:0", "beside:0", "input:1", "weight:1"),
     )
 
-    def of_part(which: Partition, inputs: Any) -> list[Precision]:
-        return ["float16"] if which.name == "half" else [precisions.coarsest(inputs)]
+    def of_part(partition: Partition, inputs: Any) -> list[Precision]:
+        return ["float16"] if partition.name == "half" else [precisions.coarsest(inputs)]
 
-    found = precisions.of_model(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
-    assert found == ["float16", "float32", "float32", "bfloat16"]
+    result = precisions.of_model(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
+    assert result == ["float16", "float32", "float32", "bfloat16"]
 
 
 @pytest.mark.parametrize(
@@ -109,5 +116,5 @@ def test_a_model_has_them_all_along_the_way() -> None:
         ("int64", "float32"),
     ],
 )
-def test_types_by_name(name: str, expected: str) -> None:
+def test_each_dtype_has_a_precision(name: str, expected: str) -> None:
     assert precisions.of_dtype(name) == expected

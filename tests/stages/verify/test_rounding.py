@@ -1,4 +1,4 @@
-"""Values that rounding decides are left out of a comparison, and no others."""
+"""A comparison leaves out the values that rounding decides, and no other values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trtbuild.stages.verify.run import verify
 TOLERANCE = 5e-3
 
 
-def found(
+def gap_and_runs(
     model: Callable[..., torch.Tensor],
     inputs: list[torch.Tensor],
     ours: torch.Tensor,
     weights: list[torch.Tensor] | None = None,
 ) -> tuple[Gap, int]:
-    """The gap of `ours` from the model's result, and the number of runs."""
+    """The gap between `ours` and the result of the model, and the number of runs."""
     runs = []
 
     def run(inputs: object, weights: object) -> list[torch.Tensor]:
@@ -37,11 +37,11 @@ def found(
 
 def test_equal_results_are_not_run_again() -> None:
     x = torch.linspace(-1, 1, 9)
-    assert found(lambda x: x.round(), [x], x.round()) == (Gap(0.0), 0)
+    assert gap_and_runs(lambda x: x.round(), [x], x.round()) == (Gap(0.0), 0)
 
 
 @pytest.mark.parametrize(
-    ("model", "value", "other"),
+    ("model", "value", "wrong"),
     [
         (lambda x: x.long(), 2.9999, 3),
         (lambda x: x > 0.5, 0.50001, False),
@@ -51,21 +51,21 @@ def test_equal_results_are_not_run_again() -> None:
     ],
 )
 def test_a_decision_that_a_last_bit_changes_is_left_out(
-    model: Callable[..., torch.Tensor], value: float, other: float
+    model: Callable[..., torch.Tensor], value: float, wrong: float
 ) -> None:
     x = torch.tensor([-0.8, 0.2, value, 3.2])
     ours = model(x)
-    ours[2] = other
-    gap, runs = found(model, [x], ours)
+    ours[2] = wrong
+    gap, runs = gap_and_runs(model, [x], ours)
     assert gap == Gap(gap.error, undecided=1) and gap.error <= TOLERANCE and 0 < runs < RUNS
-    ours[3] = not ours[3] if ours.dtype == torch.bool else 7  # the number there is far from a decision
-    gap, runs = found(model, [x], ours)
+    ours[3] = not ours[3] if ours.dtype == torch.bool else 7  # this number is far from a decision
+    gap, runs = gap_and_runs(model, [x], ours)
     assert gap.error > TOLERANCE and gap.undecided == 1 and runs == RUNS
 
 
-def test_a_weight_moves_as_an_input_does() -> None:
+def test_weights_are_changed_by_their_last_bits_like_inputs() -> None:
     x, w = torch.arange(4), torch.tensor([0.1, 0.49999, 0.7, 2.0])
-    gap, _ = found(lambda x, w: w[x] > 0.5, [x], torch.tensor([False, True, True, True]), [w])
+    gap, _ = gap_and_runs(lambda x, w: w[x] > 0.5, [x], torch.tensor([False, True, True, True]), [w])
     assert gap == Gap(0.0, undecided=1)
 
 
@@ -73,27 +73,27 @@ def test_results_without_floating_point_inputs_are_compared() -> None:
     x = torch.arange(8)
     ours = x * 2
     ours[0] += 1
-    gap, runs = found(lambda x: x * 2, [x], ours)
+    gap, runs = gap_and_runs(lambda x: x * 2, [x], ours)
     assert gap.error == float("inf") and runs == RUNS and gap.undecided == 0
 
 
 def test_a_special_case_at_zero_is_compared() -> None:
     x = torch.tensor([-1.0, 0.0, 1.0])
-    gap, _ = found(lambda x: x.sign().long(), [x], torch.tensor([-1, 1, 1]))
+    gap, _ = gap_and_runs(lambda x: x.sign().long(), [x], torch.tensor([-1, 1, 1]))
     assert gap.error == float("inf") and gap.undecided == 0
 
 
-def test_the_ends_of_a_range_are_kept() -> None:
+def test_values_at_the_ends_of_a_range_are_compared() -> None:
     x = torch.tensor([1.0, 1.25, 2.0])
-    gap, runs = found(lambda x: torch.where((x >= 1) & (x <= 2), x, torch.nan), [x], x * 2)
+    gap, runs = gap_and_runs(lambda x: torch.where((x >= 1) & (x <= 2), x, torch.nan), [x], x * 2)
     assert gap == Gap(1.0) and runs == RUNS
 
 
-def test_a_number_of_results_that_rounding_decides() -> None:
+def test_a_size_that_rounding_decides_is_left_out() -> None:
     x = torch.tensor([0.2, 0.50001, 0.9])
-    gap, _ = found(lambda x: x[x > 0.5], [x], x[2:])
+    gap, _ = gap_and_runs(lambda x: x[x > 0.5], [x], x[2:])
     assert gap == Gap(0.0, compared=False, undecided=2)
-    gap, _ = found(lambda x: x[x > 0.1], [x], x[2:])  # here nothing is near
+    gap, _ = gap_and_runs(lambda x: x[x > 0.1], [x], x[2:])  # no value is near 0.1
     assert gap.error == float("inf") and "shape [1] instead of [3]" in gap.text
 
 
@@ -102,7 +102,7 @@ def test_a_wrong_number_is_never_left_out() -> None:
     x, w = torch.randn(4, 64), torch.randn(64, 64)
     ours = x @ w
     ours[0, 0] += 0.05 * ours.abs().max()
-    gap, _ = found(lambda x, w: x @ w, [x], ours, [w])
+    gap, _ = gap_and_runs(lambda x, w: x @ w, [x], ours, [w])
     assert gap.error == pytest.approx(0.05, rel=1e-3) and gap.undecided == 0
 
 
@@ -118,13 +118,13 @@ class _Classes(torch.nn.Module):
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_classes_in_half_precision_are_right(precision: str) -> None:
-    """Some rows are between two classes."""
+    """For some rows, rounding decides between two classes."""
     cut = cut_of(_Classes().eval(), [((8192, 16), "float32")], precision)
     report = verify(cut.job, cut.read)
     assert not list(report.failures())
     assert "rounding decides" in report.lowered.text
 
 
-def test_a_number_that_is_cut_in_half_precision() -> None:
+def test_a_number_that_is_truncated_in_half_precision_builds() -> None:
     body = "torch.nn.functional.conv_transpose1d(x0, torch.linspace(-1, 1, 96).half().reshape(4, 8, 3)).long()"
     build(Case(written([], body, 1), [("float16", [4, (3, 5, 7)])]))

@@ -25,7 +25,7 @@ from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import Fails, Torch, Unchecked, Weights
 
 
-def test_a_job_survives_json(mlp: Cut) -> None:
+def test_a_job_decoded_from_json_equals_the_original(mlp: Cut) -> None:
     assert VerifyJob.from_json(json.loads(json.dumps(mlp.job.to_json()))) == mlp.job
 
 
@@ -39,13 +39,13 @@ def test_a_correct_conversion_is_right(precision: Precision) -> None:
     assert part.status == "right" and part.points == 3 and part.place is None
     assert part.precision == report.whole.precision == report.lowered.precision == precision
     assert 0 <= part.error <= part.tolerance == report.tolerance == TOLERANCES["onnxruntime"][precision]
-    # of another precision than the traced program's, the lowered one is some way off, and the same way by ONNX
+    # a lowered program of another precision differs from the traced program, and its ONNX model differs equally
     assert (report.lowered.error > 1e-5) == (precision != "float32")
     assert report.whole.error == pytest.approx(report.lowered.error, rel=0.5, abs=1e-6)
 
 
 def test_sixteen_bits_are_rounded_after_each_node() -> None:
-    """Inner values beyond float16 are infinite in PyTorch, and in onnxruntime too, though it computes in float32."""
+    """Inner values beyond float16 are infinite in PyTorch, and also in onnxruntime, although it computes in float32."""
     linear = nn.Linear(64, 8)
     torch.nn.init.constant_(linear.weight, 3e4)
     cut = cut_of(Calls(lambda m, x: m.linear(x) * 1e-5, linear=linear), [((16, 64), "float32")], "float16")
@@ -56,20 +56,20 @@ def test_sixteen_bits_are_rounded_after_each_node() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "float16"), (torch.bfloat16, "bfloat16")])
-def test_a_module_of_halves_is_measured_by_what_halves_hold(dtype: torch.dtype, precision: Precision) -> None:
-    """The manifest says no precision: the module itself does."""
+def test_a_half_module_has_the_tolerance_of_half(dtype: torch.dtype, precision: Precision) -> None:
+    """The precision comes from the module, not from the manifest."""
     torch.manual_seed(0)
     module = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval().to(dtype)
     cut = cut_of(module, [(("b", 8, 64), precision)])
     report = verify(cut.job, cut.read)
     (part,) = report.partitions
-    assert part.error > TOLERANCES["onnxruntime"]["float32"]  # float32's tolerance would call it wrong
+    assert part.error > TOLERANCES["onnxruntime"]["float32"]  # with the tolerance of float32 it would be wrong
     assert part.status == report.whole.status == "right"
     assert part.tolerance == report.whole.tolerance == report.tolerance == cut.job.tolerances[precision]
 
 
-def _one_half() -> Cut:
-    """Two outputs: the first is computed in float32, the second has gone through float16."""
+def _one_half_output() -> Cut:
+    """A model with two outputs: the first is computed in float32, the second in float16."""
     torch.manual_seed(0)
     members = {"exact": nn.Linear(64, 8), "coarse": nn.Linear(64, 8).half()}
     return cut_of(
@@ -77,38 +77,38 @@ def _one_half() -> Cut:
     )
 
 
-def test_each_output_has_the_tolerance_of_what_it_was_computed_in() -> None:
-    cut = _one_half()
+def test_each_output_has_the_tolerance_of_its_precision() -> None:
+    cut = _one_half_output()
     report = verify(cut.job, cut.read)
     assert report.partitions[0].status == report.whole.status == "right"
 
-    class FarOff(FromTorch):
+    class WithError(FromTorch):
         def __init__(self, output: int) -> None:
             super().__init__(cut, lambda value: value)
             self._output = output
 
         def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-            found = super().__call__(part, values, point)
-            return [value * 1.001 if number == self._output else value for number, value in enumerate(found)]
+            results = super().__call__(part, values, point)
+            return [value * 1.001 if number == self._output else value for number, value in enumerate(results)]
 
-    first = verify(cut.job, cut.read, lambda *_: FarOff(0))
-    second = verify(cut.job, cut.read, lambda *_: FarOff(1))
+    first = verify(cut.job, cut.read, lambda *_: WithError(0))
+    second = verify(cut.job, cut.read, lambda *_: WithError(1))
     (exact,), (coarse,) = first.partitions, second.partitions
     assert (exact.status, exact.output, exact.tolerance, exact.precision) == ("wrong", 0, 1e-5, "float32")
     assert (coarse.status, coarse.output, coarse.tolerance) == ("right", 1, 5e-3)
-    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the same error is two things
-    assert first.tolerance == second.tolerance == 5e-3  # the document says the coarsest
+    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the same error, but another verdict
+    assert first.tolerance == second.tolerance == 5e-3  # the document contains the coarsest tolerance
 
 
-def test_a_tolerance_of_the_users_own_is_that_of_all() -> None:
-    cut = replace_job(_one_half(), tolerances=tolerances("onnxruntime", 0.0))
+def test_a_tolerance_of_the_user_applies_to_all_outputs() -> None:
+    cut = replace_job(_one_half_output(), tolerances=tolerances("onnxruntime", 0.0))
     report = verify(cut.job, cut.read)
     entries = (*report.partitions, report.whole, report.lowered, report)
     assert {entry.tolerance for entry in entries} == {0.0}
     assert report.partitions[0].status == "wrong" and report.lowered.status == "right"
 
 
-def test_outputs_of_every_kind() -> None:
+def test_outputs_of_all_dtypes_and_empty_outputs_are_compared() -> None:
     def several(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         return x > 0, y + 1, x.argmax(-1), x[:, :0], torch.log(x)
 
@@ -117,17 +117,17 @@ def test_outputs_of_every_kind() -> None:
     assert report.whole.status == "right" and report.partitions[0].status == "right"
 
 
-def test_the_worst_inputs_are_kept_and_can_be_replayed(mlp: Cut, tmp_path: Path) -> None:
+def test_the_worst_inputs_are_stored_and_can_be_replayed(mlp: Cut, tmp_path: Path) -> None:
     place = tmp_path / "deep" / "worst.safetensors"
     report = verify(replace_job(mlp, worst=str(place)).job, mlp.read)
     assert report.worst_input == str(place)
     worst = report.partitions[0].worst
-    (kept,) = inputs.read(place, mlp.job.inputs)
-    assert kept.shape == (worst.sizes[0], 8)
+    (stored,) = inputs.read(place, mlp.job.inputs)
+    assert stored.shape == (worst.sizes[0], 8)
     point = Point(0, "replay", tuple(worst.sizes), 0)
-    again = replace_job(mlp, replay=str(place), points=(point,), shapes=((tuple(kept.shape),),))
-    found = verify(again.job, mlp.read)
-    assert found.partitions[0].error == report.partitions[0].error and found.worst_input is None
+    replayed = replace_job(mlp, replay=str(place), points=(point,), shapes=((tuple(stored.shape),),))
+    replay_report = verify(replayed.job, mlp.read)
+    assert replay_report.partitions[0].error == report.partitions[0].error and replay_report.worst_input is None
 
 
 def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
@@ -137,7 +137,7 @@ def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
 
 
 class FromTorch:
-    """A runner that computes as PyTorch does and then applies `spoil` to the results."""
+    """A runner that computes with PyTorch and then applies `spoil` to the results."""
 
     name: Runner = "engine"
 
@@ -155,10 +155,12 @@ def test_another_runner_is_compared_in_the_same_way(mlp: Cut) -> None:
     runner = FromTorch(mlp, lambda value: value)
     report = verify(mlp.job, mlp.read, lambda *_: runner)
     assert (report.runner, report.whole.error, report.whole.status) == ("engine", 0.0, "right")
-    assert tuple(runner.points) == mlp.job.points  # once each: what reaches a first partition is the same
+    assert (
+        tuple(runner.points) == mlp.job.points
+    )  # one run for each point: the inputs of the first partition are the same
 
 
-def test_an_engine_that_is_wrong_where_the_conversion_is_right_has_no_place_in_the_graph(mlp: Cut) -> None:
+def test_a_wrong_engine_with_a_right_conversion_has_no_place_in_the_graph(mlp: Cut) -> None:
     report = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, lambda value: value * 1.01))
     (part,) = report.partitions
     assert part.status == "wrong" and part.error == pytest.approx(0.01, rel=0.1) and part.place is None
@@ -217,9 +219,9 @@ def test_a_wrong_partition_stays_wrong_if_a_later_run_is_impossible(mlp: Cut) ->
     assert len(calls) > 1 and part.status == "wrong" and part.error == pytest.approx(1.0)
 
 
-def test_without_points_nothing_is_right(mlp: Cut) -> None:
-    none = replace_job(mlp, points=(), shapes=())
-    report = verify(none.job, none.read)
+def test_without_points_everything_is_unchecked(mlp: Cut) -> None:
+    without_points = replace_job(mlp, points=(), shapes=())
+    report = verify(without_points.job, without_points.read)
     assert {entry.status for entry in (*report.partitions, report.whole)} == {"unchecked"}
 
 
@@ -243,7 +245,7 @@ def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_input_with_unsupported_values_is_an_error_without_the_traced_program() -> None:
-    """As of a package on a machine that has nothing else."""
+    """A machine may have only a package, without the traced program."""
     cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
     with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
         verify(replace_job(cut, program="").job, cut.read)
@@ -256,14 +258,14 @@ def test_another_failure_does_not_blame_an_input(mlp: Cut) -> None:
     assert "has values" not in caught.value.text and "--replay" in str(caught.value.hint)
 
 
-def test_a_wrong_index_that_the_next_partition_cannot_take_makes_the_whole_wrong() -> None:
+def test_a_wrong_index_that_fails_in_the_next_partition_makes_the_whole_wrong() -> None:
     first = cut_of(Calls(lambda m, x: x.argmax(-1)), [((4, 5), "float32")])
     second = cut_of(Calls(lambda m, x: m.table(x), table=nn.Embedding(5, 3)), [((4,), "int64")])
-    (one,), (two,) = first.partitions.partitions, second.partitions.partitions
-    two = replace(two, name="rows", kind="torch", inputs=(("model:0", two.inputs[0][1]),))
+    (first_part,), (second_part,) = first.partitions.partitions, second.partitions.partitions
+    second_part = replace(second_part, name="rows", kind="torch", inputs=(("model:0", second_part.inputs[0][1]),))
     blobs = {**first.blobs, **second.blobs}
     both = Cut(first.job, blobs, first.program, first.lowered, first.graph)
-    partitions = both.keep(Partitions((one, two), ("rows:0",)).to_bytes())
+    partitions = both.keep(Partitions((first_part, second_part), ("rows:0",)).to_bytes())
     programs = {**first.job.programs, **second.job.programs}
     both = replace_job(both, program="", partitions=partitions, programs=programs, weights=second.job.weights)
     right = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value))

@@ -1,4 +1,4 @@
-"""Casts are few, in the right modules, and leave the weights alone."""
+"""No cast is repeated, each belongs to the right module, and weights keep their dtype."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_one_cast_per_value_dtype_and_repeated_module(lowered: Any, name: str) -
 
 
 @pytest.mark.parametrize("name", ["pre_norm", "post_norm", "bert", "vit"])
-def test_values_cross_between_repeated_modules_in_half(lowered: Any, name: str) -> None:
+def test_values_between_repeated_modules_are_half(lowered: Any, name: str) -> None:
     for node in lowered(name, "float16").graph.nodes:
         value = node.meta.get("val") if node.op == "call_function" else None
         if isinstance(value, torch.Tensor) and value.dtype is torch.float32:
@@ -36,9 +36,9 @@ def test_values_cross_between_repeated_modules_in_half(lowered: Any, name: str) 
 def test_a_weights_cast_belongs_to_the_module_that_reads_it(lowered: Any) -> None:
     program = lowered("pre_norm", "float16")
     weights = set(program.weight_nodes)
-    found = {cast.args[0].name: path_of(cast) for cast in _casts(program) if cast.args[0] in weights}
-    assert found["p_layers_1_qkv_weight"] == "layers.1.qkv"
-    assert not any("norm" in name for name in found)  # norms take their weights as they are
+    module_of_cast = {cast.args[0].name: path_of(cast) for cast in _casts(program) if cast.args[0] in weights}
+    assert module_of_cast["p_layers_1_qkv_weight"] == "layers.1.qkv"
+    assert not any("norm" in name for name in module_of_cast)  # weights of norms are not cast
 
 
 def test_the_casts_of_inputs_and_outputs_belong_to_the_model(lowered: Any) -> None:
@@ -57,8 +57,8 @@ class Tied(nn.Module):
         return self.lin(self.lin(x) * torch.zeros_like(x).add(2.0))
 
 
-def test_a_tied_weight_is_cast_once_and_a_constant_in_the_shape_of_another_keeps_its_dtype(lower_module: Any) -> None:
-    found, program = lower_module(Tied(), (torch.randn(2, 4),), "float16")
+def test_a_tied_weight_is_cast_once_and_zeros_like_keeps_its_dtype(lower_module: Any) -> None:
+    traced, program = lower_module(Tied(), (torch.randn(2, 4),), "float16")
     sources = [cast.args[0] for cast in _casts(program)]
     assert len(sources) == len(set(sources))
-    assert torch.allclose(found.run(program)[0], found.eager()[0], atol=1e-2)
+    assert torch.allclose(traced.run(program)[0], traced.eager()[0], atol=1e-2)

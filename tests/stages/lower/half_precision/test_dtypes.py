@@ -1,4 +1,4 @@
-"""Which operators compute in half, and that equal layers come out equal."""
+"""Tests which operators compute in half, and that equal layers stay equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def _layer(program: Program, prefix: str) -> list[str]:
-    """The nodes of a module, as operators, dtypes and edges by position; what comes from outside by dtype."""
+    """The nodes of a module: operators, dtypes, and operands by position. For operands from outside: their dtype."""
     inside = [
         node
         for node in program.graph.nodes
@@ -32,7 +32,7 @@ def _layer(program: Program, prefix: str) -> list[str]:
     return [f"{n.target}{torch.fx.map_arg(n.args, text)}{dict(n.kwargs)} {dtypes(n)}" for n in inside]
 
 
-_TWINS = [
+_REPEATED_LAYERS = [
     ("pre_norm", "layers", 3),
     ("post_norm", "layers", 3),
     ("bert", "encoder.layer", 2),
@@ -40,8 +40,10 @@ _TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "prefix", "count"), _TWINS)
-def test_twin_layers_stay_equal_the_first_and_the_last_too(lowered: Any, name: str, prefix: str, count: int) -> None:
+@pytest.mark.parametrize(("name", "prefix", "count"), _REPEATED_LAYERS)
+def test_equal_layers_stay_equal_including_the_first_and_the_last(
+    lowered: Any, name: str, prefix: str, count: int
+) -> None:
     program = lowered(name, "float16")
     layers = [_layer(program, f"{prefix}.{index}") for index in range(count)]
     if not layers[0]:  # the name differs between versions of transformers
@@ -86,14 +88,14 @@ def test_arithmetic_that_only_float32_reads_is_float32(lower_module: Any) -> Non
     }
 
 
-def test_data_movement_between_float32_operators_makes_no_casts(lower_module: Any) -> None:
+def test_data_movement_between_float32_operators_needs_no_casts(lower_module: Any) -> None:
     _, program = lower_module(Chain(), (torch.randn(4, 4),), "float16")
     casts = [node for node in program.graph.nodes if "_to_copy" in str(node.target)]
-    assert len(casts) == 2  # the input down, the product up
+    assert len(casts) == 2  # the input to float16, the product to float32
     assert _dtypes(program)["transpose"] is torch.float32
 
 
-def test_data_movement_follows_half(lower_module: Any) -> None:
+def test_data_movement_after_half_operators_is_half(lower_module: Any) -> None:
     _, program = lower_module(Mixed(), (torch.randn(4, 4),), "bfloat16")
     assert _dtypes(program)["reshape"] is torch.bfloat16
     assert _dtypes(program)["relu"] is torch.bfloat16
@@ -109,8 +111,8 @@ class MaskedLayer(nn.Module):
         return (y @ y.transpose(1, 2) + mask).softmax(-1) @ x
 
 
-class GivenMask(nn.Module):
-    """The mask is an input, so its numbers are unknown before run time."""
+class MaskAsInput(nn.Module):
+    """A model with a mask as an input: its numbers are unknown before run time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,18 +124,18 @@ class GivenMask(nn.Module):
         return x
 
 
-def test_a_mask_that_comes_in_as_an_input_reaches_its_softmax_in_float32(lower_module: Any) -> None:
+def test_a_mask_that_is_an_input_stays_float32_up_to_the_softmax(lower_module: Any) -> None:
     mask = torch.zeros(2, 3)
     mask[1] = torch.finfo(torch.float32).min  # rows that are masked entirely: eager gives the average
-    found, program = lower_module(GivenMask(), (torch.randn(2, 3, 4), mask), "float16")
-    value, wanted = found.run(program)[0], found.eager()[0]
+    traced, program = lower_module(MaskAsInput(), (torch.randn(2, 3, 4), mask), "float16")
+    value, expected = traced.run(program)[0], traced.eager()[0]
     assert not value.isnan().any()
-    assert (value - wanted).abs().max() / wanted.abs().max() < 5e-3
+    assert (value - expected).abs().max() / expected.abs().max() < 5e-3
     assert _layer(program, "layers.0") == _layer(program, "layers.1")
 
 
-def test_a_repeated_module_is_the_innermost_numbered_one() -> None:
+def test_a_repeated_module_is_the_innermost_module_with_a_number() -> None:
     node = torch.fx.Graph().placeholder("x")
-    for path, wanted in (("", ""), ("head", ""), ("layers.3.attention.out", "layers.3"), ("a.0.mlp.2", "a.0.mlp.2")):
+    for path, expected in (("", ""), ("head", ""), ("layers.3.attention.out", "layers.3"), ("a.0.mlp.2", "a.0.mlp.2")):
         node.meta["nn_module_stack"] = {"key": (path, "class")}
-        assert repeat_of(node) == wanted
+        assert repeat_of(node) == expected

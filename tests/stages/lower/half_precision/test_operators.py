@@ -1,4 +1,4 @@
-"""The table of operators is sound: names exist, stand once, carry reasons, and half kernels give half."""
+"""The table of operators: names exist, are listed once and have reasons; sensitive operators stay in float32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_operator_is_in_one_row() -> None:
     assert sorted(names) == sorted(set(names)) == sorted(OPERATORS)
 
 
-def test_every_operator_of_the_table_is_one_of_aten() -> None:
+def test_every_operator_of_the_table_exists_in_aten() -> None:
     known = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if "aten::" in name}
     assert set(OPERATORS) - known == set()
     assert {name.split(".")[0] for name in OVERLOADS} <= known
@@ -41,6 +41,6 @@ def test_unlisted_operators_stay_in_float32() -> None:
     assert row(len).result is Result.FOLLOWS
 
 
-def test_rounding_division_is_kept_though_division_is_not() -> None:
+def test_rounding_division_stays_in_float32_and_division_does_not() -> None:
     assert row(torch.ops.aten.div.Tensor).role is Role.ELEMENTWISE
     assert row(torch.ops.aten.div.Tensor_mode).role is Role.KEEP

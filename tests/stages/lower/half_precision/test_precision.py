@@ -1,4 +1,4 @@
-"""Programs lowered to half precision equal the eager float32 model, at half's tolerance."""
+"""Programs that are lowered to half precision equal the eager float32 model within the tolerance of half."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _TOLERANCE = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
 _MODELS = ["mlp", "conv", "by_hand", "sdpa", "rms_norm", "pre_norm", "post_norm", "positions", "vit", "bert"]
 
 
-def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], precision: str) -> None:
-    assert [value.dtype for value in found] == [value.dtype for value in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one.isnan(), other.isnan())
-        error = (one - other).nan_to_num().abs().max() / other.nan_to_num().abs().max()
+def assert_close(results: list[torch.Tensor], expected_tensors: list[torch.Tensor], precision: str) -> None:
+    assert [value.dtype for value in results] == [value.dtype for value in expected_tensors]
+    for result, expected in zip(results, expected_tensors, strict=True):
+        assert torch.equal(result.isnan(), expected.isnan())
+        error = (result - expected).nan_to_num().abs().max() / expected.nan_to_num().abs().max()
         assert error <= _TOLERANCE[precision]
 
 
@@ -35,17 +35,17 @@ def test_a_lowered_program_equals_eager(traced: Any, lowered: Any, name: str, pr
 @pytest.mark.parametrize(
     ("name", "precision"), [("mlp", "bfloat16"), ("conv", "float16"), ("vit", "float16"), ("bert", "bfloat16")]
 )
-def test_matrix_products_are_half_and_inputs_outputs_and_weights_are_not_touched(
+def test_matrix_products_are_half_and_inputs_outputs_and_weights_keep_their_dtypes(
     traced: Any, lowered: Any, name: str, precision: str
 ) -> None:
-    program, before = lowered(name, precision), traced(name).program
+    program, original = lowered(name, precision), traced(name).program
     half = getattr(torch, precision)
     products = [n for n in program.graph.nodes if str(n.target).startswith(("aten.linear", "aten.conv2d"))]
     assert products and all(node.meta["val"].dtype is half for node in products)
-    for now, then in zip(program.placeholders, before.placeholders, strict=True):
-        assert now.meta["val"].dtype is then.meta["val"].dtype
-    for now, then in zip(program.output_nodes, before.output_nodes, strict=True):
-        assert now.meta["val"].dtype is then.meta["val"].dtype
+    for lowered_node, original_node in zip(program.placeholders, original.placeholders, strict=True):
+        assert lowered_node.meta["val"].dtype is original_node.meta["val"].dtype
+    for lowered_node, original_node in zip(program.output_nodes, original.output_nodes, strict=True):
+        assert lowered_node.meta["val"].dtype is original_node.meta["val"].dtype
 
 
 def test_float32_has_no_casts_and_no_half(lowered: Any) -> None:
@@ -58,22 +58,22 @@ def test_float32_has_no_casts_and_no_half(lowered: Any) -> None:
 
 
 class Where(nn.Module):
-    """-inf in a softmax by hand: eager gives NaN in a row that is masked entirely."""
+    """Masks the input of a softmax with -inf: eager gives NaN in a row that is masked entirely."""
 
     def forward(self, scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_nan_stays_where_eager_has_it(lower_module: Any, precision: str) -> None:
+def test_rows_that_are_nan_in_eager_stay_nan(lower_module: Any, precision: str) -> None:
     mask = torch.tensor([[True, False, True], [False, False, False]])
-    found, program = lower_module(Where(), (torch.randn(2, 3), mask), precision)
-    assert found.eager()[0][1].isnan().all()
-    assert_close(found.run(program), found.eager(), precision)
+    traced, program = lower_module(Where(), (torch.randn(2, 3), mask), precision)
+    assert traced.eager()[0][1].isnan().all()
+    assert_close(traced.run(program), traced.eager(), precision)
 
 
 class Dtypes(nn.Module):
-    """The model's own dtypes stay: integers, booleans, float64, and its own half."""
+    """A model with integers, booleans, float64 and casts to bfloat16."""
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         double = x.double() / 3
@@ -84,15 +84,15 @@ class Dtypes(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_other_dtypes_are_never_touched(lower_module: Any, precision: str) -> None:
+def test_integers_booleans_float64_and_casts_of_the_model_are_kept(lower_module: Any, precision: str) -> None:
     inputs = (torch.rand(3, 4) * 4, torch.randint(0, 4, (3, 4)))
-    found, program = lower_module(Dtypes(), inputs, precision)
-    double, own, gathered, counts, above, full = found.run(program)
-    wanted = found.eager()
-    assert [v.dtype for v in found.run(program)] == [v.dtype for v in wanted]
-    for exact, value in zip((double, own, counts, above, full), (wanted[i] for i in (0, 1, 3, 4, 5)), strict=True):
+    traced, program = lower_module(Dtypes(), inputs, precision)
+    double, own, gathered, counts, above, full = traced.run(program)
+    expected = traced.eager()
+    assert [v.dtype for v in traced.run(program)] == [v.dtype for v in expected]
+    for exact, value in zip((double, own, counts, above, full), (expected[i] for i in (0, 1, 3, 4, 5)), strict=True):
         assert torch.equal(exact, value)
-    assert_close([gathered], [wanted[2]], precision)
+    assert_close([gathered], [expected[2]], precision)
 
 
 class Branch(nn.Module):
@@ -102,14 +102,14 @@ class Branch(nn.Module):
 
 
 def test_nested_graphs_stay_in_float32(lower_module: Any) -> None:
-    found, program = lower_module(Branch(), (torch.rand(4, 4),), "float16")
+    traced, program = lower_module(Branch(), (torch.rand(4, 4),), "float16")
     (cond,) = (node for node in program.graph.nodes if "cond" in str(node.target))
     assert [source.meta["val"].dtype for source in cond.args[3]] == [torch.float32]
-    assert_close(found.run(program), found.eager(), "float16")
+    assert_close(traced.run(program), traced.eager(), "float16")
 
 
 class Doubled(nn.Module):
-    """An operator whose kernel in C++ asks for the size of its input as a number."""
+    """A model with an operator whose C++ kernel needs the size of its input as a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,11 +122,11 @@ class Doubled(nn.Module):
 @pytest.mark.parametrize("reloaded", [False, True])
 def test_a_dynamic_size_stays_dynamic(lower_module: Any, table: Any, reloaded: bool) -> None:
     height = torch.export.Dim("height", min=2, max=20)
-    found, program = lower_module(Doubled(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
-    if reloaded:  # as the step finds it: without the sizes that it was traced with
-        program = lower(Program.from_bytes(found.program.to_bytes()), "float16", table)
+    traced, program = lower_module(Doubled(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
+    if reloaded:  # the lower step gets a stored program, which has no sizes of the example
+        program = lower(Program.from_bytes(traced.program.to_bytes()), "float16", table)
     (upsampled,) = (node for node in program.graph.nodes if "upsample" in str(node.target))
     assert upsampled.meta["val"].dtype is torch.float16
     assert [type(size) for size in upsampled.meta["val"].shape] == [int, int, torch.SymInt, int]
-    found.inputs = (torch.randn(1, 3, 7, 10),)
-    assert_close(found.run(program), found.eager(), "float16")
+    traced.inputs = (torch.randn(1, 3, 7, 10),)
+    assert_close(traced.run(program), traced.eager(), "float16")

@@ -1,4 +1,4 @@
-"""Which values are seen not to fit half, and how far they are followed."""
+"""Tests which values are recognized as too large or too small for half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.stages.lower.half_precision.ranges import Range, ranges
 _MIN = torch.finfo(torch.float32).min
 
 
-class Of(nn.Module):
+class FunctionModule(nn.Module):
     def __init__(self, function: Any) -> None:
         super().__init__()
         self.function = function
@@ -46,14 +46,14 @@ _CASES = {
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_the_range_of(case: str, table: Any) -> None:
-    function, wanted = _CASES[case]
+def test_the_range_of_an_expression(case: str, table: Any) -> None:
+    function, expected = _CASES[case]
     inputs = (torch.randn(2, 3), torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool))
-    exported = torch.export.export(Of(function), inputs).run_decompositions(table)
+    exported = torch.export.export(FunctionModule(function), inputs).run_decompositions(table)
     constants = {
         spec.arg.name: exported.constants[spec.target]
         for spec in exported.graph_signature.input_specs
         if spec.target in exported.constants
     }
-    found = ranges(exported.graph, constants, torch.float16)
-    assert found[exported.graph.output_node().args[0][0]] is wanted
+    range_of_node = ranges(exported.graph, constants, torch.float16)
+    assert range_of_node[exported.graph.output_node().args[0][0]] is expected

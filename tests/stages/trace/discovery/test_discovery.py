@@ -1,6 +1,6 @@
-"""A change of a file that a model imports or reads makes its trace stale, for every kind of reader; other files do not.
+"""A trace is stale after a change of a file that the model imports or reads, in any way. Other files do not count.
 
-One child process uses all readers; the tests look at what it found. Each `READ` file is then edited, and must be seen.
+One child process reads files in many ways. The tests check its observations, and edit each file of `READ`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.stages.trace.user_code.observe import file_digest, observe
 
-#: Files that the model reads, each by another reader.
+#: Files that the model reads, each in a different way.
 READ = {
     "models/__init__.py": "import of a package",
     "models/net.py": "import of the source's module",
@@ -65,9 +65,9 @@ ABSENT = {
     "data/nofile.txt": "Path.exists, not found",
     "models/layers": "a package that would shadow a module",
     "models/optional.py": "an import that failed",
-    "json.py": "never: see test_a_standard_module_that_is_loaded_already_cannot_be_shadowed",
+    "json.py": "never looked up: see test_a_standard_module_that_is_loaded_already_cannot_be_shadowed",
     "numbers_of_mine.py": "an import that failed, in the root",
-    "shared_name.py": "found in the second root, would be found in the first",
+    "shared_name.py": "found in the second root; the first root is searched before",
 }
 
 NEVER = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
@@ -184,14 +184,14 @@ def project(tmp_path_factory: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: Any) -> Any:
+def child(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: Any) -> Any:
     source = Source(
         "python", "models.net:build", deps=("data/declared/*.yaml",), env=("DECLARED",), roots=(".", "shared")
     )
     environment = {"SEEN_GET": "1", "DECLARED": "yes"}
-    child = in_child(job_of({"x": (2, 4)}, source=source), project, tmp_path_factory.mktemp("child"), environment)
-    assert child.error is None, child.error
-    return child
+    result = in_child(job_of({"x": (2, 4)}, source=source), project, tmp_path_factory.mktemp("child"), environment)
+    assert result.error is None, result.error
+    return result
 
 
 def name_of(project: Path, name: str) -> str:
@@ -199,11 +199,11 @@ def name_of(project: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", READ, ids=READ.values())
-def test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen(found: Any, project: Path, name: str) -> None:
+def test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen(child: Any, project: Path, name: str) -> None:
     part = f"file:{name_of(project, name)}"
-    assert part in found.observations, READ[name]
+    assert part in child.observations, READ[name]
     path = project / name_of(project, name)
-    seen = found.observations[part]
+    seen = child.observations[part]
     assert seen == hashlib.sha256(path.read_bytes()).hexdigest()
     before = path.read_bytes()
     try:
@@ -214,23 +214,23 @@ def test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen(found: Any, pro
 
 
 @pytest.mark.parametrize("name", [name for name in ABSENT if name != "json.py"])
-def test_an_absent_file_that_was_looked_up_is_a_dependency(found: Any, name: str) -> None:
-    assert found.observations.get(f"file:{name}") == "absent", ABSENT[name]
+def test_an_absent_file_that_was_looked_up_is_a_dependency(child: Any, name: str) -> None:
+    assert child.observations.get(f"file:{name}") == "absent", ABSENT[name]
 
 
-def test_a_standard_module_that_is_loaded_already_cannot_be_shadowed(found: Any) -> None:
-    assert "file:json.py" not in found.observations
+def test_a_standard_module_that_is_loaded_already_cannot_be_shadowed(child: Any) -> None:
+    assert "file:json.py" not in child.observations
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_an_unrelated_file_is_not_a_dependency(found: Any, name: str) -> None:
-    assert f"file:{name}" not in found.observations
+def test_an_unrelated_file_is_not_a_dependency(child: Any, name: str) -> None:
+    assert f"file:{name}" not in child.observations
 
 
 @pytest.mark.parametrize("name", ["listed", "scanned", "globbed", "walked", "walked/deep", "declared"])
-def test_a_directory_that_is_listed_is_a_listing(found: Any, project: Path, name: str) -> None:
+def test_a_directory_that_is_listed_is_a_listing(child: Any, project: Path, name: str) -> None:
     dependency = Dependency("listing", f"data/{name}")
-    seen = found.observations[dependency.part]
+    seen = child.observations[dependency.part]
     assert observe(dependency, project, file_digest) == seen
     (project / "data" / name / "new.txt").write_text("")
     try:
@@ -239,32 +239,32 @@ def test_a_directory_that_is_listed_is_a_listing(found: Any, project: Path, name
         (project / "data" / name / "new.txt").unlink()
 
 
-def test_only_listed_directories_are_listings(found: Any) -> None:
-    listings = {part for part in found.observations if part.startswith("listing:")}
+def test_only_listed_directories_are_listings(child: Any) -> None:
+    listings = {part for part in child.observations if part.startswith("listing:")}
     assert listings == {
         *(f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")),
         "listing:models/registry",
     }
 
 
-def test_a_link_that_was_resolved_is_seen_to_point_elsewhere(found: Any, project: Path) -> None:
+def test_a_link_that_was_resolved_is_a_dependency(child: Any, project: Path) -> None:
     dependency = Dependency("link", "data/current")
-    assert found.observations[dependency.part] == observe(dependency, project, file_digest) == "v1"
-    assert {part for part in found.observations if part.startswith("link:")} == {dependency.part}
+    assert child.observations[dependency.part] == observe(dependency, project, file_digest) == "v1"
+    assert {part for part in child.observations if part.startswith("link:")} == {dependency.part}
 
 
-def test_a_module_that_a_registry_would_import_is_seen(found: Any, project: Path) -> None:
+def test_a_new_module_in_a_folder_that_is_imported_changes_the_listing(child: Any, project: Path) -> None:
     dependency = Dependency("listing", "models/registry")
-    assert observe(dependency, project, file_digest) == found.observations[dependency.part]
+    assert observe(dependency, project, file_digest) == child.observations[dependency.part]
     (project / "models/registry/two.py").write_text("")
     try:
-        assert observe(dependency, project, file_digest) != found.observations[dependency.part]
+        assert observe(dependency, project, file_digest) != child.observations[dependency.part]
     finally:
         (project / "models/registry/two.py").unlink()
 
 
-def test_variables_that_user_code_reads_are_dependencies_by_digest(found: Any) -> None:
-    seen = {part: value for part, value in found.observations.items() if part.startswith("environment:")}
+def test_variables_that_user_code_reads_are_dependencies_by_digest(child: Any) -> None:
+    seen = {part: value for part, value in child.observations.items() if part.startswith("environment:")}
     assert seen == {
         "environment:SEEN_GET": hashlib.sha256(b"1").hexdigest(),
         "environment:SEEN_GETENV": "absent",
@@ -290,7 +290,7 @@ def build():
     return torch.nn.ReLU().eval()
 """
 
-#: Sets variables while torch is imported, as torch does for its caches; and a library that sets a default.
+#: Sets variables while torch is imported, as torch does for its caches.
 TORCH_SETS = """\
 import importlib.util, os, sys
 
@@ -304,11 +304,11 @@ assert "torch" not in sys.modules
 """
 
 
-def test_of_a_variable_counts_what_the_process_started_with(
+def test_the_observed_value_of_a_variable_is_that_at_the_start_of_the_process(
     tmp_path: Path, job_of: Callable[..., Any], in_child: Callable[..., Any]
 ) -> None:
-    root, site, child = (tmp_path / name for name in ("project", "site-packages", "child"))
-    for folder in (root, site, child):
+    root, site, child_folder = (tmp_path / name for name in ("project", "site-packages", "child"))
+    for folder in (root, site, child_folder):
         folder.mkdir()
     (root / "net.py").write_text(SETTERS)
     library = "import os\ndef default(name):\n    if name not in os.environ: os.environ[name] = 'library'\n"
@@ -320,10 +320,10 @@ def test_of_a_variable_counts_what_the_process_started_with(
     environment = {"READ_FIRST": "started", "TAKEN": "started", "CHANGED_WITH_TORCH": "started"}
     prelude = f"import site\nsite.addsitedir({str(site)!r})\n{TORCH_SETS}"
     job = job_of({"x": (2, 4)}, source=Source("python", "net:build"))
-    found = in_child(job, root, child, environment, prelude)
-    assert found.error is None and found.uncacheable is None, found
+    result = in_child(job, root, child_folder, environment, prelude)
+    assert result.error is None and result.uncacheable is None, result
     started = hashlib.sha256(b"started").hexdigest()
-    assert {part: value for part, value in found.observations.items() if part.startswith("environment:")} == {
+    assert {part: value for part, value in result.observations.items() if part.startswith("environment:")} == {
         "environment:READ_FIRST": started,
         "environment:DEFAULTED": "absent",
         "environment:TAKEN": started,
@@ -333,41 +333,41 @@ def test_of_a_variable_counts_what_the_process_started_with(
     }
 
 
-def test_installed_code_is_a_distribution_and_none_of_its_files(found: Any) -> None:
+def test_installed_code_is_a_distribution_and_none_of_its_files(child: Any) -> None:
     import numpy as installed
 
-    assert found.observations["distribution:torch"] == torch.__version__
-    assert found.observations["distribution:numpy"] == installed.__version__
-    assert "distribution:safetensors" in found.observations
-    assert "distribution:trtbuild" not in found.observations and "distribution:pytest" not in found.observations
+    assert child.observations["distribution:torch"] == torch.__version__
+    assert child.observations["distribution:numpy"] == installed.__version__
+    assert "distribution:safetensors" in child.observations
+    assert "distribution:trtbuild" not in child.observations and "distribution:pytest" not in child.observations
     prefix = os.path.realpath(sys.prefix)
-    assert not [part for part in found.order if part.startswith(("file:" + prefix, "file:" + sys.base_prefix))]
+    assert not [part for part in child.order if part.startswith(("file:" + prefix, "file:" + sys.base_prefix))]
 
 
-def test_paths_of_this_machine_are_not_in_it_but_for_what_lies_outside_the_project(found: Any, project: Path) -> None:
-    absolute = [part for part in found.order if ":/" in part]
+def test_only_files_outside_of_the_project_have_absolute_paths(child: Any, project: Path) -> None:
+    absolute = [part for part in child.order if ":/" in part]
     elsewhere = str(project.parent / "elsewhere")
     assert [part for part in absolute if not part.partition(":")[2].startswith(elsewhere)] == []
 
 
-def test_observations_are_in_the_order_of_first_use(found: Any) -> None:
-    files = [part for part in found.order if part in {f"file:{name}" for name in READ}]
-    wanted = ["models/__init__.py", "models/net.py", "models/layers.py", "shared/blocks.py", "models/late.py"]
-    assert [part for part in files if part in {f"file:{name}" for name in wanted}] == [
-        f"file:{name}" for name in wanted
+def test_observations_are_in_the_order_of_first_use(child: Any) -> None:
+    files = [part for part in child.order if part in {f"file:{name}" for name in READ}]
+    expected = ["models/__init__.py", "models/net.py", "models/layers.py", "shared/blocks.py", "models/late.py"]
+    assert [part for part in files if part in {f"file:{name}" for name in expected}] == [
+        f"file:{name}" for name in expected
     ]
 
 
-def test_no_bytecode_is_written(found: Any, project: Path) -> None:
+def test_no_bytecode_is_written(child: Any, project: Path) -> None:
     assert not list(project.rglob("__pycache__"))
 
 
-def test_a_traced_model_is_cacheable(found: Any) -> None:
-    assert found.uncacheable is None
+def test_a_traced_model_is_cacheable(child: Any) -> None:
+    assert child.uncacheable is None
 
 
-def test_planning_sees_what_the_trace_saw(found: Any, project: Path, monkeypatch: Any) -> None:
+def test_planning_observes_the_same_values_as_the_trace(child: Any, project: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("SEEN_GET", "1")
     monkeypatch.setenv("DECLARED", "yes")
-    for part, seen in found.observations.items():
+    for part, seen in child.observations.items():
         assert observe(Dependency.from_part(part), project, file_digest) == seen, part

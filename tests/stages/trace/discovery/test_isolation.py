@@ -1,4 +1,4 @@
-"""Tests that need a child process: bytecode, shadowing, changes during a trace, custom operators."""
+"""Traces in a child process: bytecode, shadowed modules, changes during a trace, custom operators."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ torch.library.register_fake("mine::thrice", lambda x: torch.empty_like(x), lib=l
 
 
 @pytest.fixture(scope="module")
-def found(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def child(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = Path(os.path.realpath(tmp_path_factory.mktemp("isolation"))) / "project"
     root.mkdir()
     (root / "kernels.py").write_text(KERNELS)
@@ -59,28 +59,28 @@ def found(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_fac
     (root / "profile.py").write_text("raise RuntimeError('shadowed')")
     (root / "counter.txt").write_text("1")
     path = root / "net.py"
-    # the bytecode of other code of the same size and second, which Python itself would run
+    # bytecode of another source with the same size and time: Python itself would run it
     path.write_text(MODEL.replace("FACTOR", "2"))
     py_compile.compile(str(path))
     status = path.stat()
     path.write_text(MODEL.replace("FACTOR", "7"))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     source = Source("python", "net:build", cacheable=False)
-    found = in_child(job_of({"x": (2, 4)}, source=source), root, tmp_path_factory.mktemp("child"))
-    assert found.error is None, found.error
-    return found
+    result = in_child(job_of({"x": (2, 4)}, source=source), root, tmp_path_factory.mktemp("child"))
+    assert result.error is None, result.error
+    return result
 
 
-def test_a_stale_pyc_file_is_not_run(found: Any) -> None:
-    assert "aten.mul.Tensor(%2, 7)" in found.graph
+def test_a_stale_pyc_file_is_not_run(child: Any) -> None:
+    assert "aten.mul.Tensor(%2, 7)" in child.graph
 
 
-def test_a_project_file_does_not_shadow_what_installed_code_imports(found: Any) -> None:
-    assert "file:mailbox.py" in found.observations and "file:profile.py" not in found.observations
+def test_a_project_file_does_not_shadow_a_module_that_installed_code_imports(child: Any) -> None:
+    assert "file:mailbox.py" in child.observations and "file:profile.py" not in child.observations
 
 
-def test_reasons_against_caching_a_trace_are_listed(found: Any) -> None:
-    assert found.uncacheable.split("; ") == [
+def test_reasons_against_caching_a_trace_are_listed(child: Any) -> None:
+    assert child.uncacheable.split("; ") == [
         "the manifest says `cacheable: false`",
         "net.py:8 reads all environment variables",
         "read the ones you need by name",
@@ -88,12 +88,12 @@ def test_reasons_against_caching_a_trace_are_listed(found: Any) -> None:
     ]
 
 
-def test_a_custom_operator_enters_by_the_digest_of_its_file(found: Any) -> None:
-    digests = found.interface["operators"]
+def test_a_custom_operator_enters_by_the_digest_of_its_file(child: Any) -> None:
+    digests = child.interface["operators"]
     assert set(digests) == {"mine.twice.default", "mine.thrice.default"}
-    # both are in one file
-    assert set(digests.values()) == {hashlib.sha256(found.observations["file:kernels.py"].encode()).hexdigest()}
-    assert f"mine.twice.default@{digests['mine.twice.default']}(" in found.graph
+    # both operators are in one file
+    assert set(digests.values()) == {hashlib.sha256(child.observations["file:kernels.py"].encode()).hexdigest()}
+    assert f"mine.twice.default@{digests['mine.twice.default']}(" in child.graph
 
 
 def test_an_operator_whose_implementation_is_unknown_is_not_kept(tmp_path: Path) -> None:
@@ -113,5 +113,5 @@ def test_a_file_that_another_process_changes_during_the_trace_stops_it(
         "import subprocess, torch\nopen('config.txt').read()\nsubprocess.run('echo 2 > config.txt', shell=True)\n"
         "def build():\n    return torch.nn.ReLU().eval()\n"
     )
-    found = in_child(job_of({"input": (2, 4)}, source=Source("python", "net:build")), root, tmp_path)
-    assert found.error["code"] == "changed-during-trace" and "config.txt" in found.error["text"]
+    result = in_child(job_of({"input": (2, 4)}, source=Source("python", "net:build")), root, tmp_path)
+    assert result.error["code"] == "changed-during-trace" and "config.txt" in result.error["text"]

@@ -1,4 +1,4 @@
-"""Pins: what was seen stays what was seen, or the trace says so."""
+"""The recorder: an observed file that changes during the trace is an error or makes the trace uncacheable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, pr
         recorder.observations()
 
 
-def test_an_old_file_is_pinned_by_its_times(recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_file_is_compared_by_its_times(
+    recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)
     path = project / "a.txt"
     recorder.file(path)
@@ -58,7 +60,7 @@ def test_an_old_file_is_pinned_by_its_times(recorder: Recorder, project: Path, m
         recorder.observations()
 
 
-def test_the_bytes_that_were_compiled_are_the_ones_that_count(recorder: Recorder, project: Path) -> None:
+def test_a_file_that_differs_from_the_compiled_bytes_is_an_error(recorder: Recorder, project: Path) -> None:
     recorder.file(project / "a.txt", digest="0" * 64)
     with pytest.raises(SourceError):
         recorder.observations()
@@ -71,7 +73,7 @@ def test_a_file_that_appears_during_the_trace_is_an_error(recorder: Recorder, pr
         recorder.observations()
 
 
-def test_a_file_that_the_trace_makes_after_looking_for_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
+def test_a_trace_that_looks_for_a_file_and_then_writes_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
     recorder.file(project / "cache.npy")
     recorder.wrote(project / "cache.npy")
     (project / "cache.npy").write_text("made")
@@ -80,7 +82,7 @@ def test_a_file_that_the_trace_makes_after_looking_for_it_is_uncacheable(recorde
     assert recorder.reasons == ["the model's code writes to cache.npy, which it looked at before"]
 
 
-def test_a_listing_that_the_trace_itself_changes_is_uncacheable(recorder: Recorder, project: Path) -> None:
+def test_a_trace_that_changes_a_folder_that_it_listed_is_uncacheable(recorder: Recorder, project: Path) -> None:
     (project / "sub").mkdir()
     recorder.directory(project / "sub")
     recorder.wrote(project / "sub/new.txt")
@@ -96,7 +98,7 @@ def test_a_file_that_the_trace_writes_is_not_a_dependency(recorder: Recorder, pr
     assert parts(recorder) == {}
 
 
-def test_a_file_that_the_trace_reads_and_writes_over_is_uncacheable(recorder: Recorder, project: Path) -> None:
+def test_a_trace_that_reads_a_file_and_overwrites_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
     recorder.file(project / "a.txt")
     recorder.wrote(project / "a.txt")
     (project / "a.txt").write_text("b")
@@ -118,7 +120,7 @@ def test_a_symlink_is_recorded_with_its_target(recorder: Recorder, project: Path
     assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
 
 
-def test_a_link_that_is_read_is_where_it_points(recorder: Recorder, project: Path) -> None:
+def test_a_link_is_recorded_by_its_target_path(recorder: Recorder, project: Path) -> None:
     (project / "link.txt").symlink_to("a.txt")
     (project / "inside").symlink_to(project / "sub")
     for name in ("link.txt", "inside", "a.txt", "none", project.parent):
@@ -130,13 +132,13 @@ def test_a_link_that_is_read_is_where_it_points(recorder: Recorder, project: Pat
         recorder.observations()
 
 
-def test_the_project_itself_can_be_listed_and_outputs_do_not_count(recorder: Recorder, project: Path) -> None:
+def test_a_listing_of_the_project_ignores_outputs(recorder: Recorder, project: Path) -> None:
     recorder.directory(project)
-    (seen,) = parts(recorder).items()
-    assert seen[0] == "listing:."
+    (listing,) = parts(recorder).items()
+    assert listing[0] == "listing:."
     (project / "dist").mkdir()
     (project / "cache").mkdir()
-    assert parts(recorder) == dict([seen])
+    assert parts(recorder) == dict([listing])
     (project / "new.json").write_text("")
     with pytest.raises(SourceError, match="changed while"):
         recorder.observations()
@@ -157,7 +159,7 @@ def test_directories_above_the_project_are_not_dependencies(recorder: Recorder, 
     assert parts(recorder) == {}
 
 
-def test_a_directory_that_was_asked_about_is_a_directory(recorder: Recorder, project: Path) -> None:
+def test_directories_and_special_files_are_recorded_by_their_kind(recorder: Recorder, project: Path) -> None:
     (project / "sub").mkdir()
     recorder.file(project / "sub")
     os.mkfifo(project / "pipe")
@@ -165,7 +167,7 @@ def test_a_directory_that_was_asked_about_is_a_directory(recorder: Recorder, pro
     assert parts(recorder) == {"file:sub": "directory", "file:pipe": "special"}
 
 
-def test_names_that_say_nothing_about_a_model_are_ignored(recorder: Recorder) -> None:
+def test_system_files_and_invalid_names_are_ignored(recorder: Recorder) -> None:
     for name in ("/proc/self/maps", "/dev/null", "/etc/passwd", os.__file__, pytest.__file__, 3, None, b"\0"):
         recorder.file(name)
     assert set(parts(recorder)) == {"distribution:pytest"}

@@ -12,7 +12,7 @@ from trtbuild.stages.trace.export.checks import refuse_training_mode
 SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
 
-def refused(traced, job_of, module, shapes=SHAPES) -> SourceError:
+def error_of(traced, job_of, module, shapes=SHAPES) -> SourceError:
     with pytest.raises(SourceError) as caught:
         traced(module, job_of(shapes))
     return caught.value
@@ -33,7 +33,7 @@ def test_a_module_of_torch_export_gets_a_hint_without_eval(job_of) -> None:
     assert "exported_program" in caught.value.hint and ".eval()" not in caught.value.hint
 
 
-def test_one_submodule_in_training_mode_is_refused_by_its_name(job_of) -> None:
+def test_rejects_a_submodule_in_training_mode_and_names_it(job_of) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
     model[1].train()
     with pytest.raises(SourceError, match=r"1 \(Dropout\)"):
@@ -51,11 +51,11 @@ def test_a_mutated_buffer_is_refused_by_its_name(traced, job_of) -> None:
             self.calls.add_(1)
             return x + self.calls
 
-    error = refused(traced, job_of, Model().eval())
+    error = error_of(traced, job_of, Model().eval())
     assert error.code == "mutated-buffer" and "'calls'" in error.text
 
 
-def test_a_buffer_that_is_mutated_at_one_size_only_is_refused(traced, job_of) -> None:
+def test_rejects_a_write_to_a_buffer_at_one_size_only(traced, job_of) -> None:
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -66,17 +66,17 @@ def test_a_buffer_that_is_mutated_at_one_size_only_is_refused(traced, job_of) ->
                 self.calls.add_(1)
             return x * 2
 
-    error = refused(traced, job_of, Model().eval())
+    error = error_of(traced, job_of, Model().eval())
     assert error.code == "mutated-buffer" and "'calls'" in error.text
 
 
-def test_a_mutated_input_is_refused_by_its_name(traced, job_of) -> None:
+def test_rejects_a_write_to_an_input_and_names_it(traced, job_of) -> None:
     class Model(nn.Module):
         def forward(self, x):
             x.mul_(2)
             return x + 1
 
-    error = refused(traced, job_of, Model().eval())
+    error = error_of(traced, job_of, Model().eval())
     assert error.code == "mutated-input" and "'x'" in error.text
     assert error.file.endswith("test_checks.py") and error.line == Model.forward.__code__.co_firstlineno + 1
 
@@ -96,18 +96,18 @@ def test_a_random_operator_is_refused_with_the_users_line(traced, job_of, functi
         def forward(self, x):
             return function(x)  # torch keeps the line of the module's forward
 
-    error = refused(traced, job_of, Model().eval())
+    error = error_of(traced, job_of, Model().eval())
     assert error.code == "random-operator" and operator in error.text
     assert error.file == "tests/stages/trace/export/test_checks.py"
     assert error.line == Model.forward.__code__.co_firstlineno + 1
 
 
-def test_dropout_that_is_switched_off_is_not_random(traced, job_of) -> None:
-    def quiet(x):
+def test_accepts_dropout_that_is_switched_off(traced, job_of) -> None:
+    def without_dropout(x):
         y = nn.functional.dropout(x, 0.5, training=False)
         return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.0)
 
-    traced(quiet, job_of(SHAPES))
+    traced(without_dropout, job_of(SHAPES))
 
 
 def test_in_place_writes_to_views_are_right(traced, job_of) -> None:
@@ -117,21 +117,21 @@ def test_in_place_writes_to_views_are_right(traced, job_of) -> None:
         y[:, 1:3].mul_(3)
         return y.t()[0], y
 
-    found = traced(write, job_of(SHAPES))
-    assert len(found.interface["outputs"]) == 2
-    assert "copy_" not in found.graph and "mul_." not in found.graph
+    result = traced(write, job_of(SHAPES))
+    assert len(result.interface["outputs"]) == 2
+    assert "copy_" not in result.graph and "mul_." not in result.graph
 
 
-def test_a_size_among_the_outputs_is_refused(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: (x, x.shape[0]))
+def test_rejects_a_size_among_the_outputs(traced, job_of) -> None:
+    error = error_of(traced, job_of, lambda x: (x, x.shape[0]))
     assert error.code == "output" and "size" in error.text
 
 
-def test_a_model_that_returns_no_tensor_is_refused(traced, job_of) -> None:
-    assert refused(traced, job_of, lambda x: (None, 3)).code == "output"
+def test_rejects_a_model_that_returns_no_tensor(traced, job_of) -> None:
+    assert error_of(traced, job_of, lambda x: (None, 3)).code == "output"
 
 
-def test_a_python_attribute_that_counts_calls_is_found_by_the_proof(traced, job_of) -> None:
+def test_rejects_a_python_attribute_that_counts_calls(traced, job_of) -> None:
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -141,4 +141,4 @@ def test_a_python_attribute_that_counts_calls_is_found_by_the_proof(traced, job_
             self.calls += 1
             return x * self.calls
 
-    assert refused(traced, job_of, Model().eval()).code in ("frozen-branch", "export")
+    assert error_of(traced, job_of, Model().eval()).code in ("frozen-branch", "export")

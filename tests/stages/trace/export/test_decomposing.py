@@ -1,4 +1,4 @@
-"""Decomposing gives the same program as a retrace; if that is not certain, the program is retraced."""
+"""A decomposition gives the same program as a retrace. If this is not certain, the program is retraced."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Layer(nn.Module):
         self.register_buffer("scale", torch.arange(8.0), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found, _ = self.attention(x, x, x, need_weights=False)
-        return self.norm(x + self.dropout(found)) * self.scale
+        attended, _ = self.attention(x, x, x, need_weights=False)
+        return self.norm(x + self.dropout(attended)) * self.scale
 
 
 CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "reshape": (lambda x: x.reshape(-1, 8) + 1, ROWS),
-    "reshape of what is not contiguous": (lambda x: x.transpose(1, 2).reshape(x.shape[0], 32) + 1, ROWS),
+    "reshape of a tensor that is not contiguous": (lambda x: x.transpose(1, 2).reshape(x.shape[0], 32) + 1, ROWS),
     "flatten": (lambda x: x.flatten(1) * 2, ROWS),
     "unflatten": (lambda x: x.unflatten(2, (2, 4)) * 2, ROWS),
     "contiguous": (lambda x: x.transpose(1, 2).contiguous() + x.contiguous().transpose(1, 2), ROWS),
@@ -55,21 +55,23 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_program_is_that_of_a_retrace(name: str, traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decomposition_equals_a_retrace(name: str, traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shapes = CASES[name]
     if isinstance(model, nn.Module):
         model = model.eval()
     job = job_of(shapes)
-    made = []
-    monkeypatch.setattr(exporting, "decomposed", lambda raw: made.append(decomposed(raw)) or made[-1])
-    got = traced(model, job)
-    assert made[0] is not None
+    decompositions = []
+    monkeypatch.setattr(
+        exporting, "decomposed", lambda raw: decompositions.append(decomposed(raw)) or decompositions[-1]
+    )
+    result = traced(model, job)
+    assert decompositions[0] is not None
     monkeypatch.setattr(exporting, "decomposed", lambda raw: None)
-    want = traced(model, job)
-    assert got.graph == want.graph
-    assert got.modules == want.modules
-    assert got.interface == want.interface
-    assert [slot for slot, _ in got.weights] == [slot for slot, _ in want.weights]
+    retraced = traced(model, job)
+    assert result.graph == retraced.graph
+    assert result.modules == retraced.modules
+    assert result.interface == retraced.interface
+    assert [slot for slot, _ in result.weights] == [slot for slot, _ in retraced.weights]
 
 
 def _writes(x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +90,7 @@ class Counts(nn.Module):
         return x + self.count
 
 
-DOUBTS: dict[str, Callable[..., Any]] = {
+UNCERTAIN: dict[str, Callable[..., Any]] = {
     "a write to a view": _writes,
     "a buffer": Counts().eval(),
     "a branch": lambda x: torch.cond(x.shape[0] > 2, lambda x: x + 1, lambda x: x - 1, (x,)),
@@ -98,42 +100,44 @@ DOUBTS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", DOUBTS)
+@pytest.mark.parametrize("name", UNCERTAIN)
 def test_an_uncertain_decomposition_is_retraced(name: str) -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return model(x)
 
-    model = DOUBTS[name]
-    whole = model if isinstance(model, nn.Module) else Model().eval()
+    model = UNCERTAIN[name]
+    module = model if isinstance(model, nn.Module) else Model().eval()
     dynamic = ({0: torch.export.Dim("rows", min=1, max=8)},)
-    raw = torch.export.export(whole, (torch.zeros(4, 4, 8),), dynamic_shapes=dynamic, strict=False)
+    raw = torch.export.export(module, (torch.zeros(4, 4, 8),), dynamic_shapes=dynamic, strict=False)
     before = raw.graph_module.code
     assert decomposed(raw) is None
     assert raw.graph_module.code == before
 
 
-def test_strides_that_export_left_open_are_retraced(traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_with_undecided_strides_is_retraced(traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.layer_norm(x, (8,)).view(-1, 8) @ torch.ones(8, 8)
 
-    made = []
-    monkeypatch.setattr(exporting, "decomposed", lambda raw: made.append(decomposed(raw)) or made[-1])
-    got = traced(rows, job_of({"x": ((1, 2, 8), (3, 5, 8), (8, 9, 8))}))
-    assert made == [None]
-    assert '"min"' not in got.graph
+    decompositions = []
+    monkeypatch.setattr(
+        exporting, "decomposed", lambda raw: decompositions.append(decomposed(raw)) or decompositions[-1]
+    )
+    result = traced(rows, job_of({"x": ((1, 2, 8), (3, 5, 8), (8, 9, 8))}))
+    assert decompositions == [None]
+    assert '"min"' not in result.graph
 
 
-def test_the_program_that_is_handed_in_stays_as_it_is() -> None:
+def test_decomposing_does_not_change_its_input() -> None:
     raw = torch.export.export(Layer().eval(), (torch.zeros(3, 4, 8),), strict=False)
     before = raw.graph_module.code, str(raw.graph_signature)
-    found = decomposed(raw)
-    assert found is not None and found.graph is not raw.graph
+    result = decomposed(raw)
+    assert result is not None and result.graph is not raw.graph
     assert (raw.graph_module.code, str(raw.graph_signature)) == before
 
 
-def test_torch_still_has_what_tells_a_composite_operator() -> None:
-    """`stages.trace.export.decomposing` and `stages.lower.functionalize` use these two, which torch keeps to itself."""
+def test_torch_has_the_internal_functions_about_composite_operators() -> None:
+    """`stages.trace.export.decomposing` and `stages.lower.functionalize` use these two private functions of torch."""
     aten = torch.ops.aten
     assert [utils._is_cia_op(op) for op in (aten.reshape.default, aten.linear.default, aten.add.Tensor)] == [
         True,

@@ -1,4 +1,4 @@
-"""The errors about dims that the model does not have as declared."""
+"""Errors about dims whose declaration does not agree with the model."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ TWO = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((1, 4), (6, 4), (64, 4))}
 WIDE = {"image": ((4, 4), (6, 8), (64, 64))}
 
 
-def refused(traced, job_of, function, shapes, **more) -> SourceError:
+def error_of(traced, job_of, function, shapes, **more) -> SourceError:
     with pytest.raises(SourceError) as caught:
         traced(function, job_of(shapes, **more))
     return caught.value
 
 
 def test_a_size_that_must_be_a_multiple_names_input_dim_and_what_to_write(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x.view(-1, 2, 4, 4), FREE, dims=[NamedDim("batch", (("image", 0),))])
+    error = error_of(traced, job_of, lambda x: x.view(-1, 2, 4, 4), FREE, dims=[NamedDim("batch", (("image", 0),))])
     assert error.code == "constraint"
     assert "dim 'batch' (image.0) may have any size, but the model needs a multiple of 2" in error.text
     assert error.hint == "write dims: {batch: {at: [image.0], multiple_of: 2}}"
     assert (error.file, error.line) == ("trtbuild.yaml", 20)
 
 
-def test_two_dims_that_must_be_equal_are_to_share_a_name(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda q, k: q + k, TWO)
+def test_the_error_about_two_equal_dims_suggests_one_name(traced, job_of) -> None:
+    error = error_of(traced, job_of, lambda q, k: q + k, TWO)
     assert error.code == "constraint"
     assert "axis key.0 must always be as long as axis query.0" in error.text
     assert "dims: {query_0: {at: [query.0, key.0]}}" in error.hint
 
 
-def test_a_size_that_the_model_fixes_is_to_be_static(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x + torch.ones(8, 4, 4), FREE)
+def test_the_error_about_a_fixed_size_suggests_a_static_axis(traced, job_of) -> None:
+    error = error_of(traced, job_of, lambda x: x + torch.ones(8, 4, 4), FREE)
     assert error.code == "constraint"
     assert "axis image.0 is declared dynamic, but the model fixes it to 8" in error.text
     assert "write 8 as min, opt and max of image.0 in every profile" in error.hint
@@ -44,36 +44,36 @@ def test_a_size_that_the_model_fixes_is_to_be_static(traced, job_of) -> None:
 
 def test_a_fixed_size_is_reported_as_a_size_not_in_units(traced, job_of) -> None:
     shapes = {"image": ((32, 4), (64, 4), (320, 4))}
-    error = refused(
+    error = error_of(
         traced, job_of, lambda x: x + torch.ones(64, 4), shapes, dims=[NamedDim("height", (("image", 0),), 32)]
     )
     assert "fixes it to 64" in error.text
 
 
 def test_a_range_that_the_model_does_not_support_is_an_error(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x if x.shape[0] > 4 else x * 2, FREE)
+    error = error_of(traced, job_of, lambda x: x if x.shape[0] > 4 else x * 2, FREE)
     assert "is declared 1..64, but the model needs at least 5" in error.text
     assert "change the profiles so that image.0 is at least 5" in error.hint
 
 
 def test_an_unsupported_relation_is_reported_with_the_manifests_names(traced, job_of) -> None:
     shapes = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((2, 4), (7, 4), (65, 4))}
-    error = refused(traced, job_of, lambda q, k: q + k[1:], shapes)
+    error = error_of(traced, job_of, lambda q, k: q + k[1:], shapes)
     assert "axis key.0 must always be query_0 + 1" in error.text
 
 
 def test_a_branch_on_one_size_is_reported_with_the_manifests_names(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x + 1 if x.shape[0] == 5 else x, FREE)
+    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == 5 else x, FREE)
     assert "image.0 != 5" in error.text and "trtdim" not in error.text and "L[" not in error.text
 
 
 def test_a_branch_on_values_names_the_users_line(traced, job_of) -> None:
     def branch(x):
-        if x.sum() > 0:  # the line
+        if x.sum() > 0:  # the error names this line
             return x
         return x * 2
 
-    error = refused(traced, job_of, branch, FREE)
+    error = error_of(traced, job_of, branch, FREE)
     assert error.code == "data-dependent"
     assert error.file == "tests/stages/trace/export/test_exporting.py"
     assert error.line == branch.__code__.co_firstlineno + 1
@@ -83,7 +83,7 @@ def test_an_error_in_forward_shows_the_users_frames_only(traced, job_of) -> None
     def broken(x):
         return x @ torch.ones(3, 3)
 
-    error = refused(traced, job_of, broken, FREE)
+    error = error_of(traced, job_of, broken, FREE)
     assert error.line == broken.__code__.co_firstlineno + 1
     assert "in broken: return x @ torch.ones(3, 3)" in error.text
     assert "site-packages" not in error.text and "trtbuild/stages" not in error.text
@@ -106,18 +106,18 @@ def test_a_shared_dim_is_one_symbol_and_a_static_axis_none(traced, job_of) -> No
         {"query": ((1, 1, 4), (2, 6, 4), (3, 9, 4)), "key": ((1, 1, 4), (2, 6, 4), (3, 9, 4))},
         dims=[NamedDim("seq", (("query", 1), ("key", 1))), NamedDim("batch", (("query", 0), ("key", 0)))],
     )
-    found = traced(lambda q, k: q @ k.transpose(1, 2), job).interface
-    assert [entry["shape"] for entry in found["inputs"]] == [[["sym", 0], ["sym", 1], 4]] * 2
-    assert found["outputs"][0]["shape"] == [["sym", 0], ["sym", 1], ["sym", 1]]
+    result = traced(lambda q, k: q @ k.transpose(1, 2), job).interface
+    assert [entry["shape"] for entry in result["inputs"]] == [[["sym", 0], ["sym", 1], 4]] * 2
+    assert result["outputs"][0]["shape"] == [["sym", 0], ["sym", 1], ["sym", 1]]
 
 
 def test_multiples_are_units_in_the_program(traced, job_of) -> None:
     job = job_of({"image": ((32, 4), (64, 4), (320, 4))}, dims=[NamedDim("height", (("image", 0),), 32)])
-    found = traced(lambda x: x.view(-1, 32, 4), job)
-    assert found.interface["inputs"][0]["shape"] == [["mul", 32, ["sym", 0]], 4]
-    assert found.interface["outputs"][0]["shape"] == [["sym", 0], 32, 4]
-    assert found.interface["symbols"] == [{"name": "height", "min": 32, "max": 320, "multiple_of": 32}]
-    assert "symbol 0 in 1..10\n" in found.graph
+    result = traced(lambda x: x.view(-1, 32, 4), job)
+    assert result.interface["inputs"][0]["shape"] == [["mul", 32, ["sym", 0]], 4]
+    assert result.interface["outputs"][0]["shape"] == [["sym", 0], 32, 4]
+    assert result.interface["symbols"] == [{"name": "height", "min": 32, "max": 320, "multiple_of": 32}]
+    assert "symbol 0 in 1..10\n" in result.graph
 
 
 def test_keyword_inputs_keep_the_manifests_order(traced, job_of) -> None:
@@ -130,14 +130,14 @@ def test_keyword_inputs_keep_the_manifests_order(traced, job_of) -> None:
     with pytest.raises(SourceError, match=r"fails at the example shapes: mask \[2, 5\], x \[3, 5\]"):
         traced(Model().eval(), job_of(shapes, inputs=inputs))
     static = {"mask": (1, 5), "x": ((1, 5), (3, 5), (9, 5))}
-    found = traced(Model().eval(), job_of(static, inputs=inputs)).interface
-    assert [(entry["name"], entry["keyword"], entry["shape"]) for entry in found["inputs"]] == [
+    result = traced(Model().eval(), job_of(static, inputs=inputs)).interface
+    assert [(entry["name"], entry["keyword"], entry["shape"]) for entry in result["inputs"]] == [
         ("mask", True, [1, 5]),
         ("x", False, [["sym", 0], 5]),
     ]
 
 
 def test_opt_one_is_traced_at_two(traced, job_of) -> None:
-    found = traced(lambda x: x * 2, job_of({"x": ((1, 4), (1, 4), (8, 4))}))
-    assert found.interface["outputs"][0]["shape"] == [["sym", 0], 4]
-    assert "symbol 0 in 1..8\n" in found.graph
+    result = traced(lambda x: x * 2, job_of({"x": ((1, 4), (1, 4), (8, 4))}))
+    assert result.interface["outputs"][0]["shape"] == [["sym", 0], 4]
+    assert "symbol 0 in 1..8\n" in result.graph

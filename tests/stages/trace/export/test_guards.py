@@ -1,4 +1,4 @@
-"""Sizes that break the guards which export keeps silently."""
+"""Sizes that break guards of the exported program. Export does not report these guards."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ SHAPES = {"x": ((1, 4, 3), (8, 8, 3), (64, 32, 3))}
 DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]
 
 
-def found(job_of: Callable[..., Any], *guards: str, points: Any = ()) -> Any:
+def guesses_for(job_of: Callable[..., Any], *guards: str, points: Any = ()) -> Any:
     job = job_of(SHAPES, dims=DIMS)
     return guesses(guards, {"x": 0, "args": (0,)}, job.shapes, job.inputs, points)
 
 
 def test_a_guard_that_always_holds_needs_no_guess(job_of: Callable[..., Any]) -> None:
-    assert not found(job_of, "L['x'].size()[0] >= 1", "L['x'].size()[1] % 4 == 0", "L['x'].size()[2] == 3")
+    assert not guesses_for(job_of, "L['x'].size()[0] >= 1", "L['x'].size()[1] % 4 == 0", "L['x'].size()[2] == 3")
 
 
-def test_a_guess_is_the_smallest_size_that_breaks_it_and_one_from_the_middle(job_of: Callable[..., Any]) -> None:
-    first, second = found(job_of, "L['x'].size()[1] % 8 == 0")
+def test_the_guesses_are_the_smallest_size_that_breaks_a_guard_and_a_middle_size(job_of: Callable[..., Any]) -> None:
+    first, second = guesses_for(job_of, "L['x'].size()[1] % 8 == 0")
     assert first.sizes == (8, 4) and second.sizes[1] % 8 == 4
     assert first.text == "x.1 % 8 == 0"
     assert first.hint == "write dims: {width: {at: [x.1], multiple_of: 8}}"
 
 
 def test_a_range_guard_is_reported_as_a_range(job_of: Callable[..., Any]) -> None:
-    first, *_ = found(job_of, "L['args'][0].size()[0] > 4")
+    first, *_ = guesses_for(job_of, "L['args'][0].size()[0] > 4")
     assert first.sizes[0] == 1 and first.hint == "change the profiles so that x.0 is at least 5 and at most 64"
 
 
 def test_a_relation_of_two_dims_has_no_hint(job_of: Callable[..., Any]) -> None:
-    first, *_ = found(job_of, "L['x'].size()[0] <= L['x'].size()[1]")
+    first, *_ = guesses_for(job_of, "L['x'].size()[0] <= L['x'].size()[1]")
     assert first.sizes[0] > first.sizes[1] and first.hint is None
 
 
-def test_a_point_that_is_tried_anyway_is_guess_enough(job_of: Callable[..., Any]) -> None:
-    assert not found(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
+def test_no_guess_is_added_if_a_known_point_breaks_the_guard(job_of: Callable[..., Any]) -> None:
+    assert not guesses_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
 
 
 def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> None:
-    assert found(job_of, "L['x'].size()[0] % 2 == 0 and max(L['x'].size()[1], 5) < 100")
-    assert not found(job_of, "L['x'].size()[1] // 4 >= 1", "math.ceil(L['x'].size()[0] / 2) >= 1")
+    assert guesses_for(job_of, "L['x'].size()[0] % 2 == 0 and max(L['x'].size()[1], 5) < 100")
+    assert not guesses_for(job_of, "L['x'].size()[1] // 4 >= 1", "math.ceil(L['x'].size()[0] / 2) >= 1")
 
 
 def test_other_guards_are_ignored(job_of: Callable[..., Any]) -> None:
-    assert not found(job_of, "L['x'].stride()[0] == 1", "L['y'].size()[0] == 1", "not python(", "L['x'].size()[9] == 1")
+    assert not guesses_for(
+        job_of, "L['x'].stride()[0] == 1", "L['y'].size()[0] == 1", "not python(", "L['x'].size()[9] == 1"
+    )
 
 
 def test_a_division_by_zero_is_a_broken_guard(job_of: Callable[..., Any]) -> None:
-    first, *_ = found(job_of, "8 // (L['x'].size()[0] - 5) < 100")
+    first, *_ = guesses_for(job_of, "8 // (L['x'].size()[0] - 5) < 100")
     assert first.sizes[0] == 5
 
 

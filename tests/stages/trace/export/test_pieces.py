@@ -1,4 +1,4 @@
-"""Splits along an axis whose size differs from call to call."""
+"""Splits along a dynamic axis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def targets(data: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize(("pieces", "start"), [([0], 0), ([1], 2), ([0, 1], 0)])
-def test_a_program_with_unused_pieces_can_be_loaded_and_is_right(traced, job_of, pieces, start) -> None:
+def test_a_program_with_unused_pieces_can_be_loaded_and_equals_eager(traced, job_of, pieces, start) -> None:
     program = traced(lambda x: [x.split(2)[n] * 2 for n in pieces], job_of(FOURS, dims=FOUR)).program
     assert targets(program).count("aten.slice.Tensor") == len(pieces)
     assert "aten.split.Tensor" not in targets(program)
@@ -35,8 +35,8 @@ def test_without_the_slices_the_program_cannot_be_loaded(traced, job_of, monkeyp
         Program.from_bytes(program)
 
 
-def test_a_split_of_a_static_axis_or_with_all_pieces_used_stays(traced, job_of) -> None:
+def test_a_split_of_a_static_axis_or_with_all_pieces_used_is_kept(traced, job_of) -> None:
     static = traced(lambda x: x.split(1, 1)[0] * 2, job_of(FOURS, dims=FOUR)).program
-    whole = traced(lambda x: torch.cat([p * 2 for p in x.split(x.shape[0] // 2)]), job_of(FOURS, dims=FOUR)).program
+    all_used = traced(lambda x: torch.cat([p * 2 for p in x.split(x.shape[0] // 2)]), job_of(FOURS, dims=FOUR)).program
     assert "aten.split.Tensor" in targets(static)
-    assert "aten.split.Tensor" in targets(whole)
+    assert "aten.split.Tensor" in targets(all_used)

@@ -1,4 +1,4 @@
-"""Inputs that forward does not take: which one, what forward takes, and what to write."""
+"""Errors about inputs that forward does not accept: they name the input and the arguments of forward, and give a hint."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Model(nn.Module):
     def forward(self, image: Any, mask: Any, *, scale: Any = None) -> Any: ...
 
 
-def refused(job_of: Callable[..., Any], *inputs: Input) -> SourceError:
+def error_of(job_of: Callable[..., Any], *inputs: Input) -> SourceError:
     job = job_of({entry.name: (2, 2) for entry in inputs}, inputs=inputs)
     args, kwargs = call_arguments(inputs, [None] * len(inputs))
     with pytest.raises(SourceError) as caught:
         bound_to_forward(Model(), job, args, kwargs, Frames(Places(), Path(__file__).parents[4]))
     assert caught.value.code == "signature"
-    takes = f"the model takes (image, mask, *, scale=None) (tests/stages/trace/export/test_signature.py:{_line()})"
-    assert takes in (caught.value.hint or "")
+    signature = f"the model takes (image, mask, *, scale=None) (tests/stages/trace/export/test_signature.py:{_line()})"
+    assert signature in (caught.value.hint or "")
     return caught.value
 
 
@@ -36,26 +36,26 @@ def _line() -> int:
     return Model.forward.__code__.co_firstlineno
 
 
-def test_a_keyword_that_forward_has_not(job_of: Callable[..., Any]) -> None:
-    error = refused(job_of, Input("image"), Input("mask"), Input("scael", keyword=True))
+def test_rejects_a_keyword_that_forward_does_not_have(job_of: Callable[..., Any]) -> None:
+    error = error_of(job_of, Input("image"), Input("mask"), Input("scael", keyword=True))
     assert error.text == "forward has no argument 'scael'"
     assert (error.hint or "").startswith("did you mean 'scale'?")
-    assert error.line == 12, "the place of that input in the manifest"
+    assert error.line == 12, "the line is not that of the input in the manifest"
 
 
-def test_an_argument_that_no_input_gives(job_of: Callable[..., Any]) -> None:
-    error = refused(job_of, Input("image"))
+def test_rejects_a_missing_argument(job_of: Callable[..., Any]) -> None:
+    error = error_of(job_of, Input("image"))
     assert error.text == "forward needs 'mask', which the manifest's inputs do not give"
     assert "`mask: {}`" in (error.hint or "")
 
 
-def test_more_inputs_than_forward_takes(job_of: Callable[..., Any]) -> None:
-    error = refused(job_of, Input("image"), Input("mask"), Input("scale"))
+def test_rejects_more_inputs_than_forward_takes(job_of: Callable[..., Any]) -> None:
+    error = error_of(job_of, Input("image"), Input("mask"), Input("scale"))
     assert error.text == "the manifest has 3 positional inputs, and forward takes 2"
     assert "'scale', or write `keyword: true`" in (error.hint or "")
     assert error.line == 12
 
 
-def test_an_input_that_is_passed_twice(job_of: Callable[..., Any]) -> None:
-    error = refused(job_of, Input("first"), Input("second"), Input("mask", keyword=True))
+def test_rejects_an_input_that_is_passed_twice(job_of: Callable[..., Any]) -> None:
+    error = error_of(job_of, Input("first"), Input("second"), Input("mask", keyword=True))
     assert error.text.startswith("'mask' is passed by name and also by position")

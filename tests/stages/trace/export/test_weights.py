@@ -1,4 +1,4 @@
-"""Tied weights are structure, and a weights file fits strictly."""
+"""Tied weights are part of the graph, and a weights file must fit the model exactly."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Tied(nn.Module):
         return self.b(self.a(x)) * self.scale + self.steps
 
 
-def heads(module: nn.Module, *without: str) -> Any:
+def weight_table(module: nn.Module, *without: str) -> Any:
     named = module.state_dict().items()
     return tuple((n, str(v.dtype)[6:], tuple(v.shape)) for n, v in named if n not in without)
 
 
-def refused(traced: Callable[..., Any], job_of: Callable[..., Any], module: nn.Module, weights: Any) -> SourceError:
+def error_of(traced: Callable[..., Any], job_of: Callable[..., Any], module: nn.Module, weights: Any) -> SourceError:
     with pytest.raises(SourceError) as caught:
         traced(module, job_of(SHAPES, weights=weights))
     assert caught.value.code == "weights" and caught.value.line == 4
@@ -49,55 +49,63 @@ def refused(traced: Callable[..., Any], job_of: Callable[..., Any], module: nn.M
 
 
 def test_tied_weights_are_one_input_and_an_alias(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
-    found = traced(Tied(), job_of(SHAPES))
-    assert [entry["name"] for entry in found.interface["weights"]] == ["a.weight", "a.bias", "b.bias", "scale", "steps"]
-    assert found.interface["aliases"] == {"b.weight": "a.weight"}
-    assert traced(Tied(tie=False), job_of(SHAPES)).graph != found.graph
+    result = traced(Tied(), job_of(SHAPES))
+    assert [entry["name"] for entry in result.interface["weights"]] == [
+        "a.weight",
+        "a.bias",
+        "b.bias",
+        "scale",
+        "steps",
+    ]
+    assert result.interface["aliases"] == {"b.weight": "a.weight"}
+    assert traced(Tied(tie=False), job_of(SHAPES)).graph != result.graph
 
 
-def test_weights_that_the_graph_does_not_touch_are_left_out(
+def test_weights_that_the_graph_does_not_use_are_left_out(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
-    found = traced(Tied(), job_of(SHAPES))
-    assert found.interface["unused"] == ["unused.weight", "unused.bias"]
-    assert Program.from_bytes(found.program).weights == 5
+    result = traced(Tied(), job_of(SHAPES))
+    assert result.interface["unused"] == ["unused.weight", "unused.bias"]
+    assert Program.from_bytes(result.program).weights == 5
 
 
-def test_values_come_in_slot_order(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+def test_values_are_in_the_order_of_their_slots(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
     module = Tied()
-    found = traced(module, job_of(SHAPES))
+    result = traced(module, job_of(SHAPES))
     expected = [module.a.weight, module.a.bias, module.b.bias, module.scale, module.steps]
-    assert [slot for slot, _ in found.weights] == [0, 1, 2, 3, 4]
-    assert all(torch.equal(value, want) for (_, value), want in zip(found.weights, expected, strict=True))
+    assert [slot for slot, _ in result.weights] == [0, 1, 2, 3, 4]
+    assert all(
+        torch.equal(value, expected_value) for (_, value), expected_value in zip(result.weights, expected, strict=True)
+    )
 
 
-def test_with_a_weights_file_only_what_no_file_holds_is_kept(
+def test_with_a_weights_file_only_non_persistent_values_are_stored(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
     module = Tied()
-    found = traced(module, job_of(SHAPES, weights=heads(module)))
-    assert [slot for slot, _ in found.weights] == [4]
-    assert not found.interface["weights"][4]["persistent"]
+    result = traced(module, job_of(SHAPES, weights=weight_table(module)))
+    assert [slot for slot, _ in result.weights] == [4]
+    assert not result.interface["weights"][4]["persistent"]
 
 
-def test_one_name_of_a_tied_weight_is_enough(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+def test_a_file_may_have_only_one_name_of_a_tied_weight(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
     module = Tied()
-    by_first = traced(module, job_of(SHAPES, weights=heads(module, "b.weight"))).interface
+    by_first = traced(module, job_of(SHAPES, weights=weight_table(module, "b.weight"))).interface
     assert by_first["weights"][0]["name"] == "a.weight" and by_first["aliases"] == {"b.weight": "a.weight"}
-    by_second = traced(module, job_of(SHAPES, weights=heads(module, "a.weight"))).interface
+    by_second = traced(module, job_of(SHAPES, weights=weight_table(module, "a.weight"))).interface
     assert by_second["weights"][0]["name"] == "b.weight" and by_second["aliases"] == {"a.weight": "b.weight"}
 
 
-def test_a_file_with_other_names_shapes_or_dtypes_does_not_fit(
+def test_rejects_a_file_with_other_names_shapes_or_dtypes(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
     module = Tied()
-    table = {name: (dtype, shape) for name, dtype, shape in heads(module)}
+    table = {name: (dtype, shape) for name, dtype, shape in weight_table(module)}
     table["a.biass"] = table.pop("a.bias")
     table["scale"] = ("float16", (4,))
     table["unused.bias"] = ("float32", (3,))
     del table["a.weight"], table["b.weight"]
-    text = refused(traced, job_of, module, tuple((n, d, s) for n, (d, s) in table.items())).text
+    text = error_of(traced, job_of, module, tuple((n, d, s) for n, (d, s) in table.items())).text
     assert "missing: a.weight" in text
     assert "missing: a.bias (nearest: a.biass)" in text
     assert "unexpected: a.biass (nearest: a.bias)" in text
@@ -109,25 +117,29 @@ def test_the_graph_does_not_depend_on_whether_values_come_from_a_file(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
     module = Tied()
-    assert traced(module, job_of(SHAPES)).graph == traced(module, job_of(SHAPES, weights=heads(module))).graph
+    assert traced(module, job_of(SHAPES)).graph == traced(module, job_of(SHAPES, weights=weight_table(module))).graph
 
 
-def test_two_parameters_over_one_memory_are_one_weight(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+def test_two_parameters_with_the_same_memory_are_one_weight(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
     module = Tied(tie=False)
     module.b.weight = nn.Parameter(module.a.weight.data)
     assert traced(module, job_of(SHAPES)).interface["aliases"] == {"b.weight": "a.weight"}
 
 
-def test_two_views_of_one_memory_are_two_weights(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+def test_views_of_different_parts_of_one_memory_are_two_weights(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
     module = Tied(tie=False)
     both = torch.randn(8, 4)
     module.a.weight, module.b.weight = nn.Parameter(both[:4]), nn.Parameter(both[4:])
-    found = traced(module, job_of(SHAPES))
-    assert found.interface["aliases"] == {} and torch.equal(found.weights[2][1], both[4:])
+    result = traced(module, job_of(SHAPES))
+    assert result.interface["aliases"] == {} and torch.equal(result.weights[2][1], both[4:])
 
 
-class Keeper(nn.Module):
-    """Keeps its weight, or a view of it, as a plain attribute too."""
+class KeepsWeight(nn.Module):
+    """Has its weight, or a view of the weight, also in a plain attribute."""
 
     def __init__(self, view: bool) -> None:
         super().__init__()
@@ -139,32 +151,32 @@ class Keeper(nn.Module):
         return self.l(x) + x @ self.kept[0].t()
 
 
-def test_a_weight_that_is_kept_as_a_plain_attribute_is_still_the_weight(
+def test_a_plain_attribute_that_is_a_weight_is_not_a_constant(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
-    found = traced(Keeper(view=False), job_of(SHAPES))
-    assert "constant" not in found.graph and len(found.weights) == 2
+    result = traced(KeepsWeight(view=False), job_of(SHAPES))
+    assert "constant" not in result.graph and len(result.weights) == 2
 
 
-def test_a_view_of_a_weight_as_a_plain_attribute_cannot_be_bound_by_name(
+def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
-    module = Keeper(view=True)
+    module = KeepsWeight(view=True)
     assert "constant" in traced(module, job_of(SHAPES)).graph
-    assert "keeps a view" in refused(traced, job_of, module, heads(module)).text
+    assert "keeps a view" in error_of(traced, job_of, module, weight_table(module)).text
 
 
-def test_a_module_that_loads_in_its_own_way_cannot_be_bound_by_name(
+def test_rejects_a_weights_file_for_a_module_that_changes_loading(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
     class Own(Tied):
         def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
             super()._load_from_state_dict(*args, **kwargs)
 
-    assert "change what they load: the model (Own)" in refused(traced, job_of, Own(), heads(Own())).text
+    assert "change what they load: the model (Own)" in error_of(traced, job_of, Own(), weight_table(Own())).text
 
 
-def test_unset_weights_that_a_file_will_fill_do_not_blind_the_proof(
+def test_the_proof_works_with_uninitialized_weights_that_a_file_will_fill(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
     class Branch(nn.Module):
@@ -177,26 +189,26 @@ def test_unset_weights_that_a_file_will_fill_do_not_blind_the_proof(
             return x @ self.w if x.shape[0] == 1 else x @ self.w * 2
 
     with pytest.raises(SourceError) as caught:
-        traced(Branch(), job_of(SHAPES, weights=heads(Branch())))
+        traced(Branch(), job_of(SHAPES, weights=weight_table(Branch())))
     assert caught.value.code == "frozen-branch"
 
 
-def test_weights_are_kept_in_a_copy_of_the_process(job_of) -> None:
-    here: list[int] = []
+def test_weights_are_stored_by_a_forked_process(job_of) -> None:
+    calls_in_this_process: list[int] = []
 
     def keep(weights):
-        here.append(1)
+        calls_in_this_process.append(1)
         return [os.getpid(), [[slot, list(value.shape)] for slot, value in weights]]
 
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
         traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), keep=keep)
     process, kept = traced.kept
-    assert process != os.getpid() and here == []
+    assert process != os.getpid() and calls_in_this_process == []
     assert kept == [[slot, list(value.shape)] for slot, value in traced.weights]
 
 
-def test_weights_that_could_not_be_kept_are_left_to_the_caller(job_of) -> None:
+def test_the_caller_gets_weights_that_could_not_be_stored(job_of) -> None:
     def keep(weights):
         raise OSError("the disk is full")
 

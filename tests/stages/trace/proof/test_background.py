@@ -1,4 +1,4 @@
-"""A function in a forked copy changes nothing here, and its end is not an error."""
+"""A function that runs in a forked process changes nothing in this process. If the fork dies, no error is raised."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import time
 from trtbuild.stages.trace.proof.background import ForkedCall
 
 
-def test_the_answer_comes_from_another_process_and_nothing_stays_here() -> None:
-    left: list[int] = []
+def test_the_answer_comes_from_a_process_that_does_not_change_this_one() -> None:
+    calls_in_this_process: list[int] = []
 
     def look() -> int:
-        left.append(1)
+        calls_in_this_process.append(1)
         return os.getpid()
 
     with ForkedCall(look) as call:
         assert call.answer() not in (None, os.getpid())
-    assert left == []
+    assert calls_in_this_process == []
 
 
 def test_a_call_that_dies_raises_or_hangs_returns_none() -> None:
     def dies() -> None:
-        faulthandler.disable()  # pytest's would write a page into the test's log
+        faulthandler.disable()  # the handler of pytest would write a page into the log
         os.kill(os.getpid(), signal.SIGSEGV)
 
     def fails() -> None:
@@ -37,7 +37,7 @@ def test_a_call_that_dies_raises_or_hangs_returns_none() -> None:
         assert call.answer() is None
 
 
-def test_it_is_ended_with_the_block() -> None:
+def test_the_end_of_the_block_ends_the_process() -> None:
     with ForkedCall(lambda: time.sleep(60)) as call:
         child = call._child
     assert child is not None
@@ -45,4 +45,4 @@ def test_it_is_ended_with_the_block() -> None:
         os.kill(child, 0)
     except ProcessLookupError:
         return
-    raise AssertionError("the copy is still there")
+    raise AssertionError("the process still exists")

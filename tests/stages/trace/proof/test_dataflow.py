@@ -1,4 +1,4 @@
-"""Equal flows are equal results; what a flow cannot stand for is not followed."""
+"""Functions with equal flows give equal results. A function whose results its flow does not determine is not followed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def flow(flows: Flows, function: Callable[..., Any], inputs: Sequence[torch.Tens
         return flows.results(lambda values: function(*values), inputs, leaf)
 
 
-def are_equal(one: Callable[..., Any], other: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> bool:
+def are_equal(first: Callable[..., Any], second: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> bool:
     flows = Flows()
-    return bool(flow(flows, one, inputs) == flow(flows, other, inputs))
+    return bool(flow(flows, first, inputs) == flow(flows, second, inputs))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (lambda x: F.linear(x, WEIGHT), lambda x: x @ WEIGHT.t()),
         (lambda x: x.clone() + 1, lambda x: x + 1),
@@ -43,12 +43,12 @@ def are_equal(one: Callable[..., Any], other: Callable[..., Any], inputs: Sequen
         (lambda x: x + torch.arange(4).float(), lambda x: x + torch.tensor([0.0, 1.0, 2.0, 3.0])),
     ],
 )
-def test_equivalent_functions_are_equal(one: Any, other: Any) -> None:
-    assert are_equal(one, other)
+def test_equivalent_functions_are_equal(first: Any, second: Any) -> None:
+    assert are_equal(first, second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (lambda x: x * 2, lambda x: x * 3),
         (lambda x: x * 2, lambda x: x * 2.0),
@@ -56,7 +56,7 @@ def test_equivalent_functions_are_equal(one: Any, other: Any) -> None:
         (
             lambda x: F.linear(x, WEIGHT),
             lambda x: F.linear(x, OTHER),
-        ),  # their numbers are equal now; they need not stay it
+        ),  # the two weights are equal now, but may differ later
         (lambda x: x.softmax(0), lambda x: x.softmax(1)),
         (lambda x: x + torch.arange(4), lambda x: x + torch.arange(1, 5)),
         (lambda x: x.double(), lambda x: x),
@@ -65,8 +65,8 @@ def test_equivalent_functions_are_equal(one: Any, other: Any) -> None:
         (lambda x: x[:2], lambda x: x[1:]),
     ],
 )
-def test_different_functions_are_not_equal(one: Any, other: Any) -> None:
-    assert not are_equal(one, other)
+def test_different_functions_are_not_equal(first: Any, second: Any) -> None:
+    assert not are_equal(first, second)
 
 
 def test_swapped_inputs_are_not_equal() -> None:
@@ -75,10 +75,10 @@ def test_swapped_inputs_are_not_equal() -> None:
 
 def test_an_attention_mask_without_effect_is_ignored() -> None:
     q = torch.empty(1, 2, 5, 8)
-    zeros, ones = torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 5, dtype=torch.bool).tril()
+    allow_all, causal = torch.ones(5, 5, dtype=torch.bool), torch.ones(5, 5, dtype=torch.bool).tril()
     attend = F.scaled_dot_product_attention
-    assert are_equal(lambda q: attend(q, q, q, attn_mask=zeros), lambda q: attend(q, q, q), (q,))
-    assert not are_equal(lambda q: attend(q, q, q, attn_mask=ones), lambda q: attend(q, q, q), (q,))
+    assert are_equal(lambda q: attend(q, q, q, attn_mask=allow_all), lambda q: attend(q, q, q), (q,))
+    assert not are_equal(lambda q: attend(q, q, q, attn_mask=causal), lambda q: attend(q, q, q), (q,))
 
 
 def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
@@ -118,7 +118,7 @@ def test_unsupported_functions_are_not_followed(function: Any) -> None:
     assert bool((WEIGHT == 1).all())
 
 
-def test_the_model_sees_ordinary_tensors() -> None:
+def test_the_model_gets_ordinary_tensors() -> None:
     seen = []
 
     def model(x: torch.Tensor) -> torch.Tensor:
@@ -138,16 +138,16 @@ def test_a_branch_on_a_size_is_another_flow() -> None:
     assert not are_equal(Branch(), lambda x: x * 2, (torch.empty(4, 4),))
 
 
-def test_a_constant_index_beyond_its_table_fails_as_the_model_does() -> None:
-    """A position embedding of 4 rows, at 5 positions: model and program are the same, and both fail."""
+def test_a_constant_index_beyond_its_table_fails_as_in_the_model() -> None:
+    """A position embedding with 4 rows, called with 5 positions, fails in the model and in the flow."""
     with pytest.raises(IndexError):
         flow(Flows(), lambda x: x + F.embedding(torch.arange(5), WEIGHT), (torch.empty(5, 4),))
     with pytest.raises((IndexError, RuntimeError)):
         flow(Flows(), lambda x: x.gather(0, torch.full((3, 4), 3)))
 
 
-def test_indices_that_sizes_could_make_larger_are_not_followed() -> None:
-    """Positions that are counted from a mask, as RoBERTa does it."""
+def test_indices_that_grow_with_sizes_are_not_followed() -> None:
+    """Positions that are counted from a mask, as in RoBERTa."""
     mask = torch.empty(9, dtype=torch.int64)
     with pytest.raises(CannotFollow):
         flow(Flows(), lambda mask: F.embedding(mask.cumsum(0), WEIGHT), (mask,))
@@ -169,7 +169,7 @@ def test_indices_that_are_inputs_are_followed() -> None:
 
 
 def test_state_from_an_earlier_call_is_not_a_constant() -> None:
-    class Keeps(torch.nn.Module):
+    class KeepsFirstResult(torch.nn.Module):
         kept: torch.Tensor | None = None
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -177,7 +177,7 @@ def test_state_from_an_earlier_call_is_not_a_constant() -> None:
                 self.kept = x * 0
             return x + self.kept[:1]
 
-    module, flows = Keeps(), Flows()
+    module, flows = KeepsFirstResult(), Flows()
     flows.results(lambda inputs: module(*inputs), [torch.ones(2, 3)], lambda tensor: None)
     with pytest.raises(CannotFollow, match="earlier call"):
         flows.results(lambda inputs: module(*inputs), [torch.ones(4, 3)], lambda tensor: None)

@@ -1,4 +1,4 @@
-"""The trace proves itself at the ends of every profile, and where export guessed."""
+"""A trace is proven at min and max of every profile, and at sizes where export made assumptions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BY_TWO = {"x": ((4, 4), (8, 4), (16, 4))}
 SQUARE = {"x": ((4, 4), (6, 8), (16, 32))}
 
 
-def refused(traced, job_of, module, shapes=BATCH, **more) -> SourceError:
+def error_of(traced, job_of, module, shapes=BATCH, **more) -> SourceError:
     with pytest.raises(SourceError) as caught:
         traced(module, job_of(shapes, **more))
     return caught.value
 
 
 def test_a_branch_on_batch_size_one_is_a_frozen_branch(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x * 2 if x.shape[0] == 1 else x * 3)
+    error = error_of(traced, job_of, lambda x: x * 2 if x.shape[0] == 1 else x * 3)
     assert error.code == "frozen-branch"
     assert "x.0 = 1" in error.text and (error.file, error.line) == ("trtbuild.yaml", 10)
     assert "torch.where" in error.hint
@@ -32,7 +32,7 @@ def test_a_branch_with_equal_results_is_not_a_frozen_branch(traced, job_of) -> N
     traced(lambda x: x + x if x.shape[0] == 1 else x * 2, job_of(BATCH))
 
 
-def test_the_example_and_the_proof_draw_from_the_range_of_an_input(traced, job_of) -> None:
+def test_the_values_of_the_example_and_of_the_proof_are_in_the_range_of_an_input(traced, job_of) -> None:
     table = nn.Embedding(5, 3)
     seen = []
 
@@ -47,13 +47,13 @@ def test_the_example_and_the_proof_draw_from_the_range_of_an_input(traced, job_o
     assert len(set(torch.cat([ids.reshape(-1) for ids in seen]).tolist())) > 2
 
 
-def test_integers_that_fail_at_some_size_lead_to_their_range(traced, job_of) -> None:
+def test_the_error_about_integers_that_fail_at_some_size_suggests_a_range(traced, job_of) -> None:
     table = nn.Embedding(5, 3)
 
     def model(ids):
         return table((ids * 0 + 1).cumsum(0))
 
-    error = refused(traced, job_of, model, {"ids": ((1, 4), (2, 4), (8, 4))}, inputs=(Input("ids", "int64"),))
+    error = error_of(traced, job_of, model, {"ids": ((1, 4), (2, 4), (8, 4))}, inputs=(Input("ids", "int64"),))
     assert error.code == "eager" and "range: [LOWEST, HIGHEST]" in error.hint
 
 
@@ -62,45 +62,45 @@ def test_each_profile_is_proven_at_both_ends(traced, job_of) -> None:
         return x * 2 if x.shape[0] * x.shape[1] > 100 else x * 3
 
     shapes = [{"x": ((2, 4), (4, 8), (8, 8))}, {"x": ((2, 4), (4, 8), (16, 16))}]
-    error = refused(traced, job_of, model, shapes)
+    error = error_of(traced, job_of, model, shapes)
     assert error.code == "frozen-branch" and "x.0 = 16, x.1 = 16" in error.text
 
 
-def test_a_guard_on_a_multiple_that_export_keeps_silent_about_is_proven(traced, job_of) -> None:
-    """torch 2.13 exports this with ``2*Dim`` without a word, and it is wrong at 6 and 10."""
+def test_a_guard_on_a_multiple_that_export_does_not_report_is_proven(traced, job_of) -> None:
+    """torch 2.13 exports this with ``2*Dim`` without a message. The program is wrong at 6 and 10."""
     dims = [NamedDim("rows", (("x", 0),), 2)]
-    error = refused(traced, job_of, lambda x: x if x.shape[0] % 4 == 0 else x + 1, BY_TWO, dims=dims)
+    error = error_of(traced, job_of, lambda x: x if x.shape[0] % 4 == 0 else x + 1, BY_TWO, dims=dims)
     assert error.code == "frozen-branch" and "x.0 = 6" in error.text
     assert error.hint == "write dims: {rows: {at: [x.0], multiple_of: 4}}"
     assert (error.file, error.line) == ("trtbuild.yaml", 20)
 
 
-def test_a_view_that_fits_some_multiples_only_is_the_models_own_failure(traced, job_of) -> None:
+def test_a_view_that_fits_some_multiples_only_is_an_error_of_the_model(traced, job_of) -> None:
     dims = [NamedDim("rows", (("x", 0),), 2)]
-    error = refused(traced, job_of, lambda x: x.view(-1, 16), BY_TWO, dims=dims)
+    error = error_of(traced, job_of, lambda x: x.view(-1, 16), BY_TWO, dims=dims)
     assert error.code == "eager" and "x.0 = 6" in error.text
     assert "multiple_of: 4" in error.hint
 
 
 def test_a_relation_between_two_dims_that_export_keeps_silent_about_is_proven(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x + 1 if x.shape[0] > x.shape[1] else x + 2, SQUARE)
+    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] > x.shape[1] else x + 2, SQUARE)
     assert error.code == "frozen-branch" and "x.0 <= x.1" in error.text
 
 
 def test_a_branch_on_two_equal_dims_is_proven_inside_the_range(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: x + 1 if x.shape[0] == x.shape[1] else x + 2, SQUARE)
+    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == x.shape[1] else x + 2, SQUARE)
     assert error.code == "frozen-branch"
 
 
-def test_a_model_that_fails_at_a_profiles_end_names_the_shapes_and_the_users_line(traced, job_of) -> None:
-    def picky(x):
+def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_line(traced, job_of) -> None:
+    def fails_at_one_row(x):
         if x.shape[0] == 1:
             raise ValueError("one is too few")
         return x
 
-    error = refused(traced, job_of, picky)
+    error = error_of(traced, job_of, fails_at_one_row)
     assert error.code == "eager" and "x.0 = 1" in error.text and "one is too few" in error.text
-    assert error.line == picky.__code__.co_firstlineno + 2
+    assert error.line == fails_at_one_row.__code__.co_firstlineno + 2
 
 
 def test_integers_and_bools_are_proven_exactly(traced, job_of) -> None:
@@ -112,20 +112,20 @@ def test_nan_and_infinities_at_the_same_places_are_equal(traced, job_of) -> None
 
 
 def test_differences_are_relative_to_the_largest_number() -> None:
-    one = torch.tensor([1.0, 1000.0])
-    assert difference(one, one.clone()) is None
-    assert difference(one + torch.tensor([0.001, 0.0]), one) is None
-    assert difference(one + torch.tensor([0.0, 1.0]), one) == pytest.approx(1e-3)
-    assert difference(torch.tensor([float("nan"), 1.0]), one) == "NaN at other places"
-    assert difference(torch.tensor([float("inf"), 1.0]), one) == "infinities at other places"
-    assert difference(one.double(), one) == "dtype torch.float64 instead of torch.float32"
-    assert difference(one[:1], one) == "shape [1] instead of [2]"
+    expected = torch.tensor([1.0, 1000.0])
+    assert difference(expected, expected.clone()) is None
+    assert difference(expected + torch.tensor([0.001, 0.0]), expected) is None
+    assert difference(expected + torch.tensor([0.0, 1.0]), expected) == pytest.approx(1e-3)
+    assert difference(torch.tensor([float("nan"), 1.0]), expected) == "NaN at other places"
+    assert difference(torch.tensor([float("inf"), 1.0]), expected) == "infinities at other places"
+    assert difference(expected.double(), expected) == "dtype torch.float64 instead of torch.float32"
+    assert difference(expected[:1], expected) == "shape [1] instead of [2]"
     assert difference(torch.tensor([1]), torch.tensor([2])) == "other values"
     assert difference(torch.zeros(2), torch.zeros(2)) is None
     assert difference(torch.ones(2), torch.zeros(2)) == float("inf")
 
 
-def test_weights_that_are_not_contiguous_are_proven_as_they_are_kept(traced, job_of) -> None:
+def test_weights_that_are_not_contiguous_are_stored_contiguously(traced, job_of) -> None:
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -134,6 +134,6 @@ def test_weights_that_are_not_contiguous_are_proven_as_they_are_kept(traced, job
         def forward(self, x):
             return x @ self.w
 
-    found = traced(Model().eval(), job_of(BATCH))
-    ((slot, value),) = found.weights
+    result = traced(Model().eval(), job_of(BATCH))
+    ((slot, value),) = result.weights
     assert slot == 0 and value.is_contiguous() and value.shape == (4, 3)

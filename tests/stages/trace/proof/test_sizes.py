@@ -1,4 +1,4 @@
-"""Sizes that a trace says and the model does not have everywhere."""
+"""Recorded sizes that the model does not have at all sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TWO = {"a": ((1, 4), (2, 4), (2, 4)), "b": ((1, 4), (2, 4), (2, 4))}
 THREE = TWO | {"c": ((1, 4), (2, 4), (2, 4))}
 
 
-def refused(traced, job_of, function, shapes, **more) -> SourceError:
+def error_of(traced, job_of, function, shapes, **more) -> SourceError:
     with pytest.raises(SourceError) as caught:
         traced(function, job_of(shapes, **more))
     return caught.value
@@ -28,36 +28,36 @@ def refused(traced, job_of, function, shapes, **more) -> SourceError:
         lambda a, b: (a * b).sum(),
     ],
 )
-def test_two_axes_of_1_to_2_that_the_model_joins_must_be_one_dim(traced, job_of, function) -> None:
-    """torch.export takes 1..2 for the number 2, and sees nothing to say."""
-    error = refused(traced, job_of, function, TWO)
+def test_two_axes_of_1_to_2_that_the_model_combines_must_be_one_dim(traced, job_of, function) -> None:
+    """torch.export treats 1..2 as the number 2, and reports nothing."""
+    error = error_of(traced, job_of, function, TWO)
     assert error.code == "constraint"
     assert "axis b.0 must always be as long as axis a.0, but they are declared as two dims" in error.text
     assert error.hint == "name one dim for all places: dims: {a_0: {at: [a.0, b.0]}}"
 
 
 def test_only_the_two_equal_axes_of_three_are_reported(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda a, b, c: (a * c, b.relu()), THREE)
+    error = error_of(traced, job_of, lambda a, b, c: (a * c, b.relu()), THREE)
     assert "axis c.0 must always be as long as axis a.0" in error.text
-    assert "must always be as long as" in refused(traced, job_of, lambda a, b, c: a * b * c, THREE).text
+    assert "must always be as long as" in error_of(traced, job_of, lambda a, b, c: a * b * c, THREE).text
 
 
-def test_axes_of_1_to_2_that_are_one_dim_or_never_meet_are_right(traced, job_of) -> None:
+def test_accepts_axes_of_1_to_2_that_are_one_dim_or_are_not_combined(traced, job_of) -> None:
     traced(lambda a, b: a * b, job_of(TWO, dims=[NamedDim("n", (("a", 0), ("b", 0)))]))
     traced(lambda a, b: (a * 2, b * 3), job_of(TWO))
 
 
-def test_a_slice_that_is_longer_than_the_axis_at_its_smallest_is_refused(traced, job_of) -> None:
+def test_rejects_a_slice_that_is_longer_than_the_smallest_size_of_its_axis(traced, job_of) -> None:
     shapes = {"x": ((2, 4), (6, 4), (16, 4))}
     even = [NamedDim("rows", (("x", 0),), 2)]
     for function in (lambda x: x[:3] * 2, lambda x: x[:3].sum(), lambda x: x[x.long()[:3, 0].clamp(0, 1)]):
-        error = refused(traced, job_of, function, shapes, dims=even)
+        error = error_of(traced, job_of, function, shapes, dims=even)
         assert error.code == "changing-size"
         assert "with rows = 2, aten.slice.Tensor gives" in error.text
         assert error.hint.startswith("leave that size out of the profiles")
 
 
 def test_a_mask_that_indexes_itself_is_not_treated_as_integers(traced, job_of) -> None:
-    """Its number of rows depends on data, so it has no declared size to compare."""
+    """The number of rows of the result depends on data. So no declared size is compared."""
     shapes = {"x": ((2, 4), (6, 4), (16, 4))}
     traced(lambda x: ((m := x > 0)[m].sum(), x * 2), job_of(shapes))

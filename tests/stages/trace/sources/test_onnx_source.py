@@ -1,4 +1,4 @@
-"""ONNX sources: read, checked, and made a graph over the manifest's inputs and dims."""
+"""ONNX sources: they are read, checked and converted to a graph with the inputs and dims of the manifest."""
 
 from __future__ import annotations
 
@@ -57,67 +57,67 @@ def model(**changes: Any) -> onnx.ModelProto:
 def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPES, **job: Any) -> SourceGraph:
     if proto is not None:
         onnx.save(proto, folder / "net.onnx")
-    made = make_job(shapes, source=Source("onnx", "net.onnx"), **job)
-    return OnnxSource(made, folder, Frames(Places(), folder), makers()).read()
+    trace_job = make_job(shapes, source=Source("onnx", "net.onnx"), **job)
+    return OnnxSource(trace_job, folder, Frames(Places(), folder), makers()).read()
 
 
-def run(given: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The canonical model by onnxruntime, with its weights."""
-    whole, _ = for_opset(given.blob, 20)
+def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The outputs of the canonical model with its weights, computed by onnxruntime."""
+    converted, _ = for_opset(graph.blob, 20)
     session = onnxruntime.InferenceSession(
-        materialize(whole, {f"w{slot}": value.numpy() for slot, value in given.weights})
+        materialize(converted, {f"w{slot}": value.numpy() for slot, value in graph.weights})
     )
     return list(session.run(None, {f"i{number}": value for number, value in enumerate(inputs)}))
 
 
 def test_large_initializers_are_weights_and_small_ones_stay(tmp_path: Path) -> None:
-    given = read(tmp_path, model())
-    assert [(entry["name"], entry["dtype"], entry["shape"]) for entry in given.interface["weights"]] == [
+    graph = read(tmp_path, model())
+    assert [(entry["name"], entry["dtype"], entry["shape"]) for entry in graph.interface["weights"]] == [
         ("w", "float32", [64, 8])
     ]
-    assert torch.equal(given.weights[0][1], torch.from_numpy(WEIGHT))
-    proto = onnx.ModelProto.FromString(given.blob)
+    assert torch.equal(graph.weights[0][1], torch.from_numpy(WEIGHT))
+    proto = onnx.ModelProto.FromString(graph.blob)
     assert [tensor.name for tensor in proto.graph.initializer] == ["w0", "c0"]
 
 
-def test_it_computes_what_the_file_does(tmp_path: Path) -> None:
-    given = read(tmp_path, model())
+def test_the_graph_computes_the_same_as_the_file(tmp_path: Path) -> None:
+    graph = read(tmp_path, model())
     x = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
-    (want,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
-    (got,) = run(given, [x])
-    assert np.array_equal(got, want)
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    (result,) = run(graph, [x])
+    assert np.array_equal(result, expected)
 
 
-def test_types_are_in_the_manifests_symbols(tmp_path: Path) -> None:
-    given = read(tmp_path, model(), {"x": ([2, 64], [4, 64], [8, 64])}, dims=[NamedDim("rows", (("x", 0),), 2)])
-    assert given.interface["inputs"][0]["shape"] == [["mul", 2, ["sym", 0]], 64]
-    assert given.interface["outputs"] == [{"name": "y", "dtype": "float32", "shape": [["mul", 2, ["sym", 0]], 8]}]
-    assert given.interface["output_tree"] == {"kind": "tensor", "index": 0}
-    assert types(given.blob).inputs[0].shape == (["mul", 2, ["sym", 0]], 64)
+def test_types_use_the_symbols_of_the_manifest(tmp_path: Path) -> None:
+    graph = read(tmp_path, model(), {"x": ([2, 64], [4, 64], [8, 64])}, dims=[NamedDim("rows", (("x", 0),), 2)])
+    assert graph.interface["inputs"][0]["shape"] == [["mul", 2, ["sym", 0]], 64]
+    assert graph.interface["outputs"] == [{"name": "y", "dtype": "float32", "shape": [["mul", 2, ["sym", 0]], 8]}]
+    assert graph.interface["output_tree"] == {"kind": "tensor", "index": 0}
+    assert types(graph.blob).inputs[0].shape == (["mul", 2, ["sym", 0]], 64)
 
 
 def test_a_dynamic_size_of_the_file_may_be_static_in_the_manifest(tmp_path: Path) -> None:
-    given = read(tmp_path, model(), {"x": [4, 64]})
-    assert given.interface["outputs"][0]["shape"] == [4, 8]
+    graph = read(tmp_path, model(), {"x": [4, 64]})
+    assert graph.interface["outputs"][0]["shape"] == [4, 8]
 
 
-def test_a_size_that_shape_inference_does_not_tell_is_known_by_running(tmp_path: Path) -> None:
+def test_a_size_that_shape_inference_cannot_tell_is_found_by_running_the_model(tmp_path: Path) -> None:
     nodes = [h.make_node("NonZero", ["x"], ["y"])]
-    given = read(tmp_path, model(nodes=nodes, outputs=[h.make_tensor_value_info("y", T.INT64, None)], initializers=[]))
-    assert given.interface["outputs"][0]["shape"] == [2, ["data", 0]]
+    graph = read(tmp_path, model(nodes=nodes, outputs=[h.make_tensor_value_info("y", T.INT64, None)], initializers=[]))
+    assert graph.interface["outputs"][0]["shape"] == [2, ["data", 0]]
 
 
-def test_inputs_go_by_name_in_the_manifests_order(tmp_path: Path) -> None:
+def test_inputs_are_matched_by_name_and_have_the_order_of_the_manifest(tmp_path: Path) -> None:
     inputs = [h.make_tensor_value_info(name, T.FLOAT, ["n", 4]) for name in ("a", "b")]
     proto = model(nodes=[h.make_node("Sub", ["a", "b"], ["y"])], inputs=inputs, initializers=[])
     rows = ([1, 4], [2, 4], [4, 4])
-    given = read(tmp_path, proto, {"b": rows, "a": rows}, dims=[NamedDim("n", (("a", 0), ("b", 0)))])
-    one, two = np.ones((2, 4), np.float32), np.full((2, 4), 3, np.float32)
-    (got,) = run(given, [two, one])  # b first
-    assert (got == -2).all()
+    graph = read(tmp_path, proto, {"b": rows, "a": rows}, dims=[NamedDim("n", (("a", 0), ("b", 0)))])
+    ones, threes = np.ones((2, 4), np.float32), np.full((2, 4), 3, np.float32)
+    (result,) = run(graph, [threes, ones])  # the manifest declares b first
+    assert (result == -2).all()
 
 
-def test_names_metadata_and_the_form_of_numbers_are_not_in_the_graph(tmp_path: Path) -> None:
+def test_names_metadata_and_the_storage_of_numbers_are_not_in_the_graph(tmp_path: Path) -> None:
     first = graph_text(read(tmp_path, model()).blob)
     proto = model(name="other")
     proto.producer_name, proto.doc_string, proto.graph.node[0].name = "somebody", "text", "renamed"
@@ -131,12 +131,12 @@ def test_names_metadata_and_the_form_of_numbers_are_not_in_the_graph(tmp_path: P
         else:
             holder.input[1] = "kernel"
     assert graph_text(read(tmp_path, proto).blob) == first
-    bent = model()
-    bent.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.zeros(8, np.float32), "b"))
-    assert graph_text(read(tmp_path, bent).blob) != first
+    changed = model()
+    changed.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.zeros(8, np.float32), "b"))
+    assert graph_text(read(tmp_path, changed).blob) != first
 
 
-def test_another_weight_is_the_same_graph(tmp_path: Path) -> None:
+def test_another_weight_gives_the_same_graph(tmp_path: Path) -> None:
     first = read(tmp_path, model())
     proto = model()
     proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(WEIGHT * 2, "w"))
@@ -145,7 +145,7 @@ def test_another_weight_is_the_same_graph(tmp_path: Path) -> None:
     assert not torch.equal(second.weights[0][1], first.weights[0][1])
 
 
-def test_users_names_of_nodes_come_along(tmp_path: Path) -> None:
+def test_the_users_names_of_nodes_are_recorded(tmp_path: Path) -> None:
     assert node_names(read(tmp_path, model()).blob) == [
         ("act", "Relu", ""),
         ("MatMul_1", "MatMul", ""),
@@ -153,7 +153,7 @@ def test_users_names_of_nodes_come_along(tmp_path: Path) -> None:
     ]
 
 
-def test_external_data_and_constants_in_nodes(tmp_path: Path) -> None:
+def test_external_data_and_constants_in_nodes_are_read(tmp_path: Path) -> None:
     proto = model(
         nodes=[
             h.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(WEIGHT)),
@@ -163,21 +163,21 @@ def test_external_data_and_constants_in_nodes(tmp_path: Path) -> None:
         initializers=[onnx.numpy_helper.from_array(np.arange(8, dtype=np.float32), "b")],
     )
     onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
-    given = read(tmp_path)
+    graph = read(tmp_path)
     assert (tmp_path / "net.data").stat().st_size > 0
     x = np.ones((2, 64), np.float32)
-    (want,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
-    assert np.array_equal(run(given, [x])[0], want)
-    assert len(given.weights) == 1
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x})
+    assert np.array_equal(run(graph, [x])[0], expected)
+    assert len(graph.weights) == 1
 
 
-def test_functions_of_the_model_are_written_out(tmp_path: Path) -> None:
+def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     proto = model(nodes=[h.make_node("Twice", ["x"], ["y"], domain="mine")], initializers=[])
     body = [h.make_node("Add", ["a", "a"], ["b"])]
     proto.functions.append(h.make_function("mine", "Twice", ["a"], ["b"], body, [h.make_opsetid("", 17)]))
     proto.opset_import.append(h.make_opsetid("mine", 1))
-    (got,) = run(read(tmp_path, proto), [np.ones((2, 64), np.float32)])
-    assert (got == 2).all()
+    (result,) = run(read(tmp_path, proto), [np.ones((2, 64), np.float32)])
+    assert (result == 2).all()
 
 
 def test_nested_graphs_keep_their_weights(tmp_path: Path) -> None:
@@ -198,22 +198,22 @@ def test_nested_graphs_keep_their_weights(tmp_path: Path) -> None:
         h.make_node("If", ["c"], ["y"], **branches),
     ]
     zero = onnx.numpy_helper.from_array(np.float32(0), "zero")
-    given = read(tmp_path, model(nodes=nodes, initializers=[big, zero]))
+    graph = read(tmp_path, model(nodes=nodes, initializers=[big, zero]))
     for sign, factor in ((1, 2), (-1, 3)):
         x = np.full((2, 64), sign, np.float32)
-        assert np.array_equal(run(given, [x])[0], x * factor)
+        assert np.array_equal(run(graph, [x])[0], x * factor)
 
 
-def strange() -> onnx.ModelProto:
+def with_unknown_operator() -> onnx.ModelProto:
     proto = model(nodes=[h.make_node("Gelu", ["x"], ["y"], name="odd", domain="com.microsoft")], initializers=[])
     proto.opset_import.append(h.make_opsetid("com.microsoft", 1))
     return proto
 
 
 @pytest.mark.parametrize(
-    ("make", "shapes", "words", "line"),
+    ("make", "shapes", "message", "line"),
     [
-        (strange, SHAPES, "node 'odd' of net.onnx is com.microsoft.Gelu", 3),
+        (with_unknown_operator, SHAPES, "node 'odd' of net.onnx is com.microsoft.Gelu", 3),
         (lambda: None, SHAPES, "net.onnx does not exist", 3),
         (model, {"q": SHAPES["x"]}, "net.onnx has no input 'q'", 10),
         (model, {"x": SHAPES["x"], "z": [1]}, "net.onnx has no input 'z'", 11),
@@ -239,15 +239,15 @@ def strange() -> onnx.ModelProto:
         ),
     ],
 )
-def test_rejects_models(
-    tmp_path: Path, make: Callable[[], onnx.ModelProto | None], shapes: Mapping[str, Any], words: str, line: int
+def test_rejects_invalid_models_and_names_the_manifests_line(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto | None], shapes: Mapping[str, Any], message: str, line: int
 ) -> None:
-    with pytest.raises(SourceError, match=words) as caught:
+    with pytest.raises(SourceError, match=message) as caught:
         read(tmp_path, make(), shapes)
     assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", line)
 
 
-def test_rejects_another_dtype_and_says_what_to_write(tmp_path: Path) -> None:
+def test_rejects_another_dtype_and_suggests_the_right_one(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is float32 with 2 axes; the manifest says float16") as caught:
         read(tmp_path, model(), inputs=[Input("x", "float16")])
     assert caught.value.hint == "write inputs: {x: {dtype: float32}}"

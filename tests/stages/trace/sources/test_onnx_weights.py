@@ -1,4 +1,4 @@
-"""The numbers of an ONNX file, in every way that files keep them."""
+"""The numbers of an ONNX file, in each form in which a file can store them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def graph(tensor: onnx.TensorProto) -> onnx.GraphProto:
 @pytest.mark.parametrize("kind", [T.INT4, T.UINT4])
 @pytest.mark.parametrize("count", [5, 4096])
 @pytest.mark.parametrize("raw", [False, True])
-def test_numbers_that_share_a_byte_stay_what_they_are(kind: int, count: int, raw: bool) -> None:
+def test_numbers_that_share_a_byte_keep_their_values(kind: int, count: int, raw: bool) -> None:
     values = np.arange(count) % 7
     tensor = h.make_tensor("k", kind, [count], values)
     if raw:
         tensor = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), "k")
         assert len(tensor.raw_data) == (count + 1) // 2
-    found = graph(tensor)
-    assert take_weights(found, Path(), JOB) == {}
-    np.testing.assert_array_equal(onnx.numpy_helper.to_array(found.initializer[0]).astype(int), values)
+    proto = graph(tensor)
+    assert take_weights(proto, Path(), JOB) == {}
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(proto.initializer[0]).astype(int), values)
 
 
 @pytest.mark.parametrize("count", [3, 4096])
-def test_rejects_other_than_as_many_bytes_as_type_and_shape_need(count: int) -> None:
+def test_rejects_data_whose_size_does_not_match_type_and_shape(count: int) -> None:
     tensor = T(name="k", data_type=T.FLOAT, dims=[count], raw_data=bytes(4 * count - 4))
     with pytest.raises(SourceError, match=f"has {4 * count - 4} bytes; its type and shape need {4 * count}"):
         take_weights(graph(tensor), Path(), JOB)

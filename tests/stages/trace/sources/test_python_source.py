@@ -1,4 +1,4 @@
-"""Errors of `python:` sources name the callable if it has to change, otherwise the line of the manifest."""
+"""Errors of `python:` sources name the line of the callable if it has to change, otherwise the line of the manifest."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ MANIFEST = ("trtbuild.yaml", 3)
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Any]) -> Callable[..., SourceError]:
+def error_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Any]) -> Callable[..., SourceError]:
     (tmp_path / "wrong_source.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "wrong_source", raising=False)
 
-    def refused(target: str, **kwargs: Any) -> SourceError:
+    def error_of(target: str, **kwargs: Any) -> SourceError:
         job = job_of({"x": (4, 4)}, source=Source("python", target, kwargs))
         with pytest.raises(SourceError) as caught:
             PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read()
         return caught.value
 
-    return refused
+    return error_of
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,17 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..
         ("wrong_source:training", {}, "is in training mode", ".eval()", ("wrong_source.py", 17)),
     ],
 )
-def test_refused(
-    refused: Callable[..., SourceError], target: str, kwargs: Any, text: str, hint: str, place: tuple[str, int]
+def test_rejects_wrong_sources_and_names_the_place(
+    error_of: Callable[..., SourceError], target: str, kwargs: Any, text: str, hint: str, place: tuple[str, int]
 ) -> None:
-    error = refused(target, **kwargs)
+    error = error_of(target, **kwargs)
     assert text in error.text
     assert hint in (error.hint or "")
     assert (error.file, error.line) == place
 
 
 def test_a_callable_that_takes_anything_is_called(
-    refused: Callable[..., SourceError], tmp_path: Path, job_of: Callable[..., Any]
+    error_of: Callable[..., SourceError], tmp_path: Path, job_of: Callable[..., Any]
 ) -> None:
     job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything", {"depth": 1}))
     assert isinstance(PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read(), nn.Linear)

@@ -1,4 +1,4 @@
-"""The sources that a manifest may name, and the errors about others."""
+"""The kinds of sources that a manifest may name, and the errors about other sources."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def open_source(
     return open_source
 
 
-def refused(open_source: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> SourceError:
+def error_of(open_source: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> SourceError:
     with pytest.raises(SourceError) as caught:
         open_source(*args, **kwargs)
     return caught.value
@@ -75,31 +75,31 @@ def test_kwargs_reach_the_function(open_source: Callable[..., nn.Module]) -> Non
 
 
 def test_a_missing_module_is_an_error_with_the_searched_folders(open_source: Callable[..., nn.Module]) -> None:
-    error = refused(open_source, "nowhere.at_all:build")
+    error = error_of(open_source, "nowhere.at_all:build")
     assert error.code == "import" and "no module 'nowhere.at_all'" in error.text
     assert "searched in the project" in error.hint
     assert (error.file, error.line) == ("trtbuild.yaml", 3)
 
 
-def test_a_name_that_is_not_there_lists_what_is(open_source: Callable[..., nn.Module]) -> None:
-    error = refused(open_source, "source_module:bulid")
+def test_the_error_about_a_missing_name_lists_the_names_of_the_module(open_source: Callable[..., nn.Module]) -> None:
+    error = error_of(open_source, "source_module:bulid")
     assert "has no 'bulid'" in error.text and "build" in error.hint
 
 
 @pytest.mark.parametrize(("target", "kind"), [("pair", "tuple"), ("number", "int")])
 def test_rejects_sources_that_are_not_modules(open_source: Callable[..., nn.Module], target: str, kind: str) -> None:
-    error = refused(open_source, f"source_module:{target}")
+    error = error_of(open_source, f"source_module:{target}")
     assert error.code == "source" and kind in error.text and "torch.nn.Module" in error.text
 
 
 def test_a_source_that_raises_shows_the_users_line(open_source: Callable[..., nn.Module]) -> None:
-    error = refused(open_source, "source_module:raising", depth=2)
+    error = error_of(open_source, "source_module:raising", depth=2)
     assert "raising(depth=2) fails" in error.text and "KeyError" in error.text
     assert (error.file, error.line) == ("source_module.py", 13)
 
 
-def test_a_source_in_training_mode_is_refused(open_source: Callable[..., nn.Module]) -> None:
-    assert refused(open_source, "source_module:training").code == "training-mode"
+def test_rejects_a_source_in_training_mode(open_source: Callable[..., nn.Module]) -> None:
+    assert error_of(open_source, "source_module:training").code == "training-mode"
 
 
 def test_uninitialized_weights_are_the_same_in_every_process(open_source: Callable[..., nn.Module]) -> None:
@@ -137,22 +137,22 @@ def test_an_exported_program_keeps_names_and_module_paths_under_narrower_dims(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
     job = job_for(job_of, 4, 8, 16, unit=4)
-    found = traced(open_source(pt2, job=job), job)
-    assert [entry["name"] for entry in found.interface["weights"]] == ["inner.0.weight", "inner.0.bias", "shift"]
-    assert [entry["persistent"] for entry in found.interface["weights"]] == [True, True, False]
-    assert found.interface["inputs"][1]["shape"] == [["mul", 4, ["sym", 0]], 4]
-    assert "symbol 0 in 1..4\n" in found.graph
-    assert found.modules[0][:2] == ("inner.0", "aten.linear.default")
+    result = traced(open_source(pt2, job=job), job)
+    assert [entry["name"] for entry in result.interface["weights"]] == ["inner.0.weight", "inner.0.bias", "shift"]
+    assert [entry["persistent"] for entry in result.interface["weights"]] == [True, True, False]
+    assert result.interface["inputs"][1]["shape"] == [["mul", 4, ["sym", 0]], 4]
+    assert "symbol 0 in 1..4\n" in result.graph
+    assert result.modules[0][:2] == ("inner.0", "aten.linear.default")
 
 
-def test_an_exported_program_may_be_made_static(
+def test_the_manifest_can_make_an_exported_program_static(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
     job = job_for(job_of, 8, 8, 8)
     assert traced(open_source(pt2, job=job), job).interface["outputs"][0]["shape"] == [8, 4]
 
 
-def test_an_exported_program_is_the_same_graph_as_its_python_source(
+def test_an_exported_program_gives_the_same_graph_as_its_python_source(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
     job = job_for(job_of, 2, 4, 16)
@@ -180,32 +180,34 @@ def test_keyword_inputs_of_an_exported_program_may_be_declared_in_any_order(
         dims=[NamedDim("batch", (("x", 0), ("scale", 0), ("shift", 0)))],
         source=Source("exported_program", "affine.pt2"),
     )
-    found = traced(open_source("affine.pt2", job=job), job)
-    assert [entry["name"] for entry in found.interface["inputs"]] == ["x", "scale", "shift"]
-    assert found.graph == traced(Affine().eval(), job).graph
+    result = traced(open_source("affine.pt2", job=job), job)
+    assert [entry["name"] for entry in result.interface["inputs"]] == ["x", "scale", "shift"]
+    assert result.graph == traced(Affine().eval(), job).graph
 
 
-def test_a_profile_outside_the_exported_range_names_both(
+def test_the_error_about_a_profile_outside_the_exported_range_names_both_ranges(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:
-    error = refused(open_source, pt2, job=job_for(job_of, 2, 4, 64))
+    error = error_of(open_source, pt2, job=job_for(job_of, 2, 4, 64))
     assert error.code == "range" and "was exported for 2..32; the profiles say 2..64" in error.text
     assert (error.file, error.line) == ("trtbuild.yaml", 20)
 
 
-def test_an_exported_multiple_has_to_be_declared(
+def test_rejects_an_exported_multiple_that_is_not_declared(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:
-    error = refused(open_source, pt2, job=job_for(job_of, 2, 4, 16, unit=1))
+    error = error_of(open_source, pt2, job=job_for(job_of, 2, 4, 16, unit=1))
     assert error.code == "range" and "multiple_of: 2" in error.hint
 
 
-def test_a_static_axis_of_an_exported_program_is_not_dynamic(
+def test_rejects_a_range_for_a_static_axis_of_an_exported_program(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:
     inputs = (Input("x"), Input("mask", keyword=True))
     shapes = {"x": ((2, 2), (2, 4), (2, 8)), "mask": (2, 4)}
-    error = refused(open_source, pt2, job=job_of(shapes, inputs=inputs, source=Source("exported_program", "block.pt2")))
+    error = error_of(
+        open_source, pt2, job=job_of(shapes, inputs=inputs, source=Source("exported_program", "block.pt2"))
+    )
     assert error.code == "range" and "x.1 of block.pt2 is fixed to 4; the profiles say 2..8" in error.text
 
 
@@ -216,24 +218,24 @@ def test_a_static_axis_of_an_exported_program_is_not_dynamic(
         ((Input("x", "float16"), Input("mask", keyword=True)), "input 'x' of block.pt2 is float32"),
     ],
 )
-def test_inputs_that_do_not_match_an_exported_program_are_an_error(
+def test_rejects_inputs_that_do_not_match_an_exported_program(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str, inputs: Any, text: str
 ) -> None:
     job = job_of({"x": (4, 4), "mask": (4, 4)}, inputs=inputs, source=Source("exported_program", "block.pt2"))
-    error = refused(open_source, pt2, job=job)
+    error = error_of(open_source, pt2, job=job)
     assert error.code == "signature" and text in error.text
 
 
 def test_rejects_files_that_are_not_exported_programs(open_source: Callable[..., nn.Module], tmp_path: Path) -> None:
     (tmp_path / "bad.pt2").write_bytes(b"no")
-    assert "cannot read bad.pt2" in refused(open_source, "bad.pt2", kind="exported_program").text
-    assert "does not exist" in refused(open_source, "none.pt2", kind="exported_program").text
+    assert "cannot read bad.pt2" in error_of(open_source, "bad.pt2", kind="exported_program").text
+    assert "does not exist" in error_of(open_source, "none.pt2", kind="exported_program").text
 
 
 def test_a_module_that_fails_while_it_is_imported_shows_the_users_line(
     open_source: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
     (tmp_path / "source_broken.py").write_text("import torch\n\nraise ValueError('no such thing')\n")
-    error = refused(open_source, "source_broken:build")
+    error = error_of(open_source, "source_broken:build")
     assert error.code == "import" and (error.file, error.line) == ("source_broken.py", 3)
     assert "ValueError: no such thing" in error.text

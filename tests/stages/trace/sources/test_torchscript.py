@@ -1,4 +1,4 @@
-"""TorchScript sources: converted under the manifest's dims, and proven against the script itself."""
+"""TorchScript sources: they are converted with the dims of the manifest, and the proof compares with the script."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Branch(nn.Module):
         return x * 3
 
 
-def saved(module: nn.Module, folder: Path, *, training: bool = False) -> torch.jit.ScriptModule:
+def save_script(module: nn.Module, folder: Path, *, training: bool = False) -> torch.jit.ScriptModule:
     torch.manual_seed(0)
     script = torch.jit.script(module.train(training))
     torch.jit.save(script, str(folder / "net.ts"))
     return script
 
 
-def traced(folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None) -> tuple[Any, Traced]:
+def trace_script(folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None) -> tuple[Any, Traced]:
     job = make_job(shapes, inputs=inputs, source=Source("torchscript", "net.ts"))
     frames = Frames(Places(), folder)
     with torch.no_grad():
@@ -61,97 +61,99 @@ def traced(folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | No
         return module, trace_module(module, job, frames)
 
 
-def test_weights_outputs_and_dims_are_the_scripts(tmp_path: Path) -> None:
-    script = saved(Net(), tmp_path)
-    module, found = traced(tmp_path, ROWS)
-    assert {entry["name"] for entry in found.interface["weights"] if entry["persistent"]} <= set(script.state_dict())
-    assert sum(not entry["persistent"] for entry in found.interface["weights"]) == 1  # a constant of the script's code
+def test_weights_outputs_and_dims_are_those_of_the_script(tmp_path: Path) -> None:
+    script = save_script(Net(), tmp_path)
+    module, traced = trace_script(tmp_path, ROWS)
+    assert {entry["name"] for entry in traced.interface["weights"] if entry["persistent"]} <= set(script.state_dict())
+    assert (
+        sum(not entry["persistent"] for entry in traced.interface["weights"]) == 1
+    )  # a constant in the code of the script
     assert set(module.state_dict()) == set(script.state_dict())
-    assert [entry["shape"] for entry in found.interface["outputs"]] == [[["sym", 0], 6], [["sym", 0]]]
-    assert found.interface["output_tree"]["kind"] == "tuple"
-    assert found.interface["output_tree"]["items"][1]["kind"] == "dict"
+    assert [entry["shape"] for entry in traced.interface["outputs"]] == [[["sym", 0], 6], [["sym", 0]]]
+    assert traced.interface["output_tree"]["kind"] == "tuple"
+    assert traced.interface["output_tree"]["items"][1]["kind"] == "dict"
 
 
-def test_the_program_computes_what_the_script_does_at_other_sizes(tmp_path: Path) -> None:
-    script = saved(Net(), tmp_path)
-    _, found = traced(tmp_path, ROWS)
-    program = Program.from_bytes(found.program)
+def test_the_program_equals_the_script_at_other_sizes(tmp_path: Path) -> None:
+    script = save_script(Net(), tmp_path)
+    _, traced = trace_script(tmp_path, ROWS)
+    program = Program.from_bytes(traced.program)
     constants = program.constants
-    values = [value for _, value in found.weights]
+    values = [value for _, value in traced.weights]
     x = torch.randn(5, 4)
     rest = iter([*values, x])
     arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]
-    got = program.exported.graph_module(*arguments)
+    results = program.exported.graph_module(*arguments)
     with torch.no_grad():
         first, second = script(x)
-    assert torch.allclose(got[0], first) and torch.allclose(got[1], second["sum"])
+    assert torch.allclose(results[0], first) and torch.allclose(results[1], second["sum"])
 
 
-def test_keyword_only_arguments_go_by_their_names(tmp_path: Path) -> None:
-    saved(Keyword(), tmp_path)
+def test_keyword_only_arguments_are_matched_by_name(tmp_path: Path) -> None:
+    save_script(Keyword(), tmp_path)
     inputs = [Input("mask", keyword=True), Input("x")]
-    _, found = traced(tmp_path, {"mask": [1, 4], "x": ROWS["x"]}, inputs)
-    assert [(entry["name"], entry["keyword"]) for entry in found.interface["inputs"]] == [("mask", True), ("x", False)]
+    _, traced = trace_script(tmp_path, {"mask": [1, 4], "x": ROWS["x"]}, inputs)
+    assert [(entry["name"], entry["keyword"]) for entry in traced.interface["inputs"]] == [("mask", True), ("x", False)]
 
 
 def test_rejects_a_branch_on_a_dynamic_size(tmp_path: Path) -> None:
-    saved(Branch(), tmp_path)
+    save_script(Branch(), tmp_path)
     with pytest.raises(SourceError, match=r"declared dynamic, but the model fixes it to 3") as caught:
-        traced(tmp_path, ROWS)
+        trace_script(tmp_path, ROWS)
     assert caught.value.code == "constraint"
 
 
-def test_the_proof_is_against_the_script_and_not_its_conversion(
+def test_the_proof_compares_with_the_script_not_with_its_conversion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._export.converter import TS2EPConverter, TS2FXGraphConverter
 
-    saved(Net(), tmp_path)
+    save_script(Net(), tmp_path)
     assert issubclass(TS2EPConverter, object)
-    convert, bent = TS2FXGraphConverter.convert, []
+    convert, changed = TS2FXGraphConverter.convert, []
 
     def wrong(self: Any) -> torch.fx.GraphModule:
         module = convert(self)
         for node in module.graph.nodes:
             if node.target is torch.ops.aten.relu.default:
                 node.target = torch.ops.aten.tanh.default
-                bent.append(node)
+                changed.append(node)
         module.recompile()
         return module
 
     monkeypatch.setattr(TS2FXGraphConverter, "convert", wrong)
     with pytest.raises(SourceError, match="the traced program is not the model"):
-        traced(tmp_path, ROWS)
-    assert bent
+        trace_script(tmp_path, ROWS)
+    assert changed
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda folder: (folder / "net.ts").write_text("no"), "torch.jit.load cannot read net.ts"),
         (lambda folder: None, "net.ts does not exist"),
-        (lambda folder: saved(Net(), folder, training=True), "is in training mode"),
-        (lambda folder: saved(Keyword(), folder), r"net.ts takes \(x, mask\); the manifest declares x"),
+        (lambda folder: save_script(Net(), folder, training=True), "is in training mode"),
+        (lambda folder: save_script(Keyword(), folder), r"net.ts takes \(x, mask\); the manifest declares x"),
     ],
 )
-def test_rejects_files(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
+def test_rejects_invalid_files(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
     make(tmp_path)
-    with pytest.raises(SourceError, match=words) as caught:
-        traced(tmp_path, ROWS)
+    with pytest.raises(SourceError, match=message) as caught:
+        trace_script(tmp_path, ROWS)
     assert caught.value.file == "trtbuild.yaml"
 
 
 def test_an_unsupported_torchscript_model_is_an_error_with_hints(tmp_path: Path) -> None:
-    saved(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), tmp_path)
+    save_script(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), tmp_path)
     with pytest.raises(SourceError, match="PyTorch's converter from TorchScript cannot convert") as caught:
-        traced(tmp_path, {"src": ([1, 4, 8], [2, 4, 8], [4, 4, 8])}, [Input("src")])
+        trace_script(tmp_path, {"src": ([1, 4, 8], [2, 4, 8], [4, 4, 8])}, [Input("src")])
     assert caught.value.hint is not None and "python:" in caught.value.hint
 
 
 def test_the_file_is_a_dependency(tmp_path: Path, in_child: Callable[..., ChildTrace]) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    saved(Net(), project)
-    found = in_child(make_job(ROWS, source=Source("torchscript", "net.ts")), project, tmp_path)
-    assert found.error is None
-    assert len(found.observations["file:net.ts"]) == 64
+    save_script(Net(), project)
+    traced = in_child(make_job(ROWS, source=Source("torchscript", "net.ts")), project, tmp_path)
+    assert traced.error is None
+    assert len(traced.observations["file:net.ts"]) == 64

@@ -1,4 +1,4 @@
-"""Hints about exceptions of the user's code: one line for each known kind, and no hint for others."""
+"""Hints about exceptions of the user's code: one for each known kind of exception, and none for other exceptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INPUTS = (Input("x", "float16"),)
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "hint"),
     [
         (ModuleNotFoundError("No module named 'timmm'", name="timmm"), f"{sys.executable} -m pip install timmm"),
         (ModuleNotFoundError("No module named 'json.nothing'", name="json.nothing"), "json is installed, but has no"),
@@ -29,23 +29,23 @@ INPUTS = (Input("x", "float16"),)
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_advice(error: BaseException, words: str) -> None:
-    assert words in (advice(error) or "")
+def test_a_known_exception_has_a_hint(error: BaseException, hint: str) -> None:
+    assert hint in (advice(error) or "")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyError("depth"), FileNotFoundError(2, "", "/abs"), OSError()])
-def test_no_advice_where_the_error_says_it_all(error: BaseException) -> None:
+def test_other_exceptions_have_no_hint(error: BaseException) -> None:
     assert advice(error) is None
 
 
-def test_a_module_beside_the_failing_file_is_not_to_be_installed(tmp_path: Path) -> None:
+def test_the_hint_about_a_module_beside_the_failing_file_names_its_folder(tmp_path: Path) -> None:
     (tmp_path / "helper.py").touch()
     error = ModuleNotFoundError("No module named 'helper'", name="helper")
     assert "is in that file's folder" in (advice(error, str(tmp_path / "net.py")) or "")
     assert "pip install helper" in (advice(error, str(tmp_path / "other/net.py")) or "")
 
 
-def test_the_nearest_module_is_looked_for_where_the_package_lies(tmp_path: Path) -> None:
+def test_the_most_similar_module_is_searched_in_the_folder_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models/training.py").touch()
     assert misspelt_module("models.trainign", [tmp_path]) == "models.training"
@@ -53,7 +53,7 @@ def test_the_nearest_module_is_looked_for_where_the_package_lies(tmp_path: Path)
     assert misspelt_module("nowhere.at_all", [tmp_path]) is None
 
 
-def test_torchs_dtype_errors_lead_to_hints_about_the_manifest() -> None:
+def test_dtype_errors_of_torch_have_hints_about_the_manifest() -> None:
     def raised(call: object) -> Exception:
         with pytest.raises(RuntimeError) as caught:
             call()  # type: ignore[operator]
@@ -69,11 +69,11 @@ def test_torchs_dtype_errors_lead_to_hints_about_the_manifest() -> None:
     assert shape_advice(AttributeError("head"), INPUTS, "shapes") is None
 
 
-def test_integers_that_the_model_does_not_take_lead_to_their_range() -> None:
+def test_the_hint_about_integers_that_the_model_does_not_accept_suggests_a_range() -> None:
     beyond = IndexError("index out of range in self")
     ids, known = Input("ids", "int64"), Input("pos", "int32", range=(5, 9))
     assert "`ids: {dtype: int64, range: [LOWEST, HIGHEST]}`" in (value_advice(beyond, (known, ids)) or "")
     assert "from `pos: {range: [5, 9]}`: correct the range" in (value_advice(beyond, (*INPUTS, known)) or "")
-    assert value_advice(beyond, INPUTS) is None  # no integer is given
+    assert value_advice(beyond, INPUTS) is None  # INPUTS has no integer input
     assert value_advice(IndexError("Dimension out of range (expected [-1, 0])"), (ids,)) is None
     assert value_advice(RuntimeError("out of memory"), (ids,)) is None

@@ -1,4 +1,4 @@
-"""Looking up a dependency again, and what a manifest adds by hand."""
+"""Observing a dependency again, and the dependencies that a manifest declares by patterns."""
 
 from __future__ import annotations
 
@@ -25,71 +25,71 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def seen(kind: str, name: str, project: Path) -> str:
+def observed(kind: str, name: str, project: Path) -> str:
     return observe(Dependency(kind, name), project, file_digest)  # type: ignore[arg-type]
 
 
-def test_a_file(project: Path) -> None:
-    assert seen("file", "c.txt", project) == hashlib.sha256(b"c.txt").hexdigest()
-    assert seen("file", str(project / "c.txt"), project) == seen("file", "c.txt", project)
-    assert seen("file", "a", project) == "directory"
-    assert seen("file", "none", project) == seen("file", "c.txt/none", project) == "absent"
+def test_a_file_is_observed_by_its_digest(project: Path) -> None:
+    assert observed("file", "c.txt", project) == hashlib.sha256(b"c.txt").hexdigest()
+    assert observed("file", str(project / "c.txt"), project) == observed("file", "c.txt", project)
+    assert observed("file", "a", project) == "directory"
+    assert observed("file", "none", project) == observed("file", "c.txt/none", project) == "absent"
 
 
-def test_a_listing_is_names_without_derived_state(project: Path) -> None:
-    before = seen("listing", "a", project)
+def test_a_listing_has_names_only_and_ignores_derived_files(project: Path) -> None:
+    before = observed("listing", "a", project)
     (project / "a/x.json").write_text("other")
     (project / "a/__pycache__").rename(project / "a/.trtbuild")
-    assert seen("listing", "a", project) == before
+    assert observed("listing", "a", project) == before
     (project / "a/b").rename(project / "a/bb")
-    assert seen("listing", "a", project) != before
-    assert seen("listing", "none", project) == "absent"
+    assert observed("listing", "a", project) != before
+    assert observed("listing", "none", project) == "absent"
 
 
-def test_a_link(project: Path) -> None:
+def test_a_link_is_observed_by_its_target(project: Path) -> None:
     (project / "l").symlink_to("a/b")
     (project / "m").symlink_to(project / "a")
-    assert seen("link", "l", project) == "a/b"
-    assert seen("link", "m", project) == "./a"
-    assert seen("link", "a", project) == seen("link", "none", project) == "absent"
+    assert observed("link", "l", project) == "a/b"
+    assert observed("link", "m", project) == "./a"
+    assert observed("link", "a", project) == observed("link", "none", project) == "absent"
 
 
-def test_a_pattern_in_the_project_itself_sees_a_new_match(project: Path) -> None:
+def test_a_pattern_in_the_project_folder_lists_the_folder(project: Path) -> None:
     recorder = Recorder(project, Places(), {})
     patterns.add("*.txt", project, recorder)
-    assert {seen.dependency.part for seen in recorder.observations()} == {"file:c.txt", "listing:."}
+    assert {observation.dependency.part for observation in recorder.observations()} == {"file:c.txt", "listing:."}
 
 
-def test_a_listing_tells_a_file_from_a_directory(project: Path) -> None:
+def test_a_listing_distinguishes_files_and_directories(project: Path) -> None:
     (project / "d").mkdir()
     (project / "d/one").mkdir()
-    before = seen("listing", "d", project)
+    before = observed("listing", "d", project)
     (project / "d/one").rmdir()
     (project / "d/one").write_text("")
-    assert seen("listing", "d", project) != before
+    assert observed("listing", "d", project) != before
 
 
-def test_a_distribution(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen("distribution", "pytest", project) == pytest.__version__
-    assert seen("distribution", "no-such-thing", project) == "absent"
+def test_a_distribution_is_observed_by_its_version(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert observed("distribution", "pytest", project) == pytest.__version__
+    assert observed("distribution", "no-such-thing", project) == "absent"
     (project / "My_Dist.x-1.5+local.dist-info").mkdir()
     monkeypatch.setattr(sys, "path", [str(project), *sys.path])
     assert installed_version("my-dist-x") == "1.5+local"
 
 
-def test_a_variable_is_a_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_is_observed_by_its_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "hunter2")
-    assert seen("environment", "A_SECRET", project) == hashlib.sha256(b"hunter2").hexdigest()
+    assert observed("environment", "A_SECRET", project) == hashlib.sha256(b"hunter2").hexdigest()
     monkeypatch.setenv("A_SECRET", "")
-    assert seen("environment", "A_SECRET", project) == hashlib.sha256(b"").hexdigest()
+    assert observed("environment", "A_SECRET", project) == hashlib.sha256(b"").hexdigest()
     monkeypatch.delenv("A_SECRET")
-    assert seen("environment", "A_SECRET", project) == "absent"
+    assert observed("environment", "A_SECRET", project) == "absent"
 
 
 def test_secret_variables_are_absent_for_user_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN", "TRTBUILD_SIGNING_KEY"):
         monkeypatch.setenv(name, "hunter2")
-        assert seen("environment", name, project) == "absent"
+        assert observed("environment", name, project) == "absent"
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,15 @@ def test_secret_variables_are_absent_for_user_code(project: Path, monkeypatch: p
         ("a/*/z.txt", ["file:a/b/z.txt", "listing:a"]),
     ],
 )
-def test_patterns_name_files_and_what_was_searched(project: Path, pattern: str, expected: list[str]) -> None:
+def test_patterns_give_the_matching_files_and_the_listed_folders(
+    project: Path, pattern: str, expected: list[str]
+) -> None:
     recorder = Recorder(project, Places(), {})
     patterns.add(pattern, project, recorder)
-    assert sorted(found.dependency.part for found in recorder.observations()) == expected
+    assert sorted(observation.dependency.part for observation in recorder.observations()) == expected
 
 
-def test_each_file_has_an_owner(project: Path) -> None:
+def test_a_path_belongs_to_user_python_distribution_or_trtbuild(project: Path) -> None:
     places = Places()
     assert places.of(str(project / "c.txt")) == Place("user")
     assert places.of(os.__file__) == Place("python")
@@ -122,7 +124,7 @@ def test_each_file_has_an_owner(project: Path) -> None:
         assert places.of(name) == Place("ignored"), name
 
 
-def test_a_file_beside_distributions_that_none_of_them_lists_is_the_users(
+def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = project / "site-packages"

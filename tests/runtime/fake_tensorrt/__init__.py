@@ -64,7 +64,7 @@ class FakeTensorRT:
     def counted(self, name: str) -> None:
         self.calls[name] = self.calls.get(name, 0) + 1
 
-    def say(self, words: messages.Messages) -> None:
+    def say(self, lines: messages.Messages) -> None:
         for severity, text in lines:
             self.logger.log(Severity[severity], text)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ProcessEnded(BaseException):
-    """The real TensorRT would end the process here. It is not an Exception, so that ``except Exception`` cannot catch it."""
+    """The real TensorRT would end the process here. Not an Exception, so that ``except Exception`` does not catch it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"a real process ends here with {status}")

@@ -35,7 +35,7 @@ _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """One ratio for file_size package; file_size package is measured in a separate process."""
+    """Two ratios for each package. Each package is measured in a separate process."""
     folder = session.folder("load")
     size = session.sizes.pull_mb * 1_000_000
     for contents, (engines, weights) in _PACKAGES.items():

@@ -6,7 +6,7 @@ SM is used, to choose the target. Everything else is as in a user's program: ind
 ``module()`` deserializes the engines later; `benchmarks.gpu` measures that on a GPU.
 
 There are two floors. Each runs on one thread in the same process, alternately, with a warm page cache:
-1. Read file_size needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
+1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
    must do this.
 2. Hash through a buffer of one megabyte, which stores nothing. This floor has no bound.
 """

@@ -90,11 +90,11 @@ def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
     (root / "index.json").write_text(json.dumps(index))
 
 
-LoadPackage = Callable[..., Loaded]
+Make = Callable[..., Loaded]
 
 
 @pytest.fixture
-def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadPackage:
+def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A function that loads such a package on the fake GPU. torch cannot be imported."""
 
     def write_and_load(**plans: bytes) -> Loaded:
@@ -111,7 +111,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadPacka
     return write_and_load
 
 
-def test_engines_run_at_any_shape_of_any_profile(load: LoadPackage, rig: Rig) -> None:
+def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
     module = load().module()
     assert repr(module) == "<trtbuild 'rows' on cuda:0: engines of target 'hopper'>" and not module.is_reference
     for rows in (1, 8, 3, 32, 9, 3):
@@ -122,7 +122,7 @@ def test_engines_run_at_any_shape_of_any_profile(load: LoadPackage, rig: Rig) ->
         np.testing.assert_array_equal(results["same"].numpy(), data)
 
 
-def test_rejects_invalid_inputs(load: LoadPackage, rig: Rig) -> None:
+def test_rejects_invalid_inputs(load: Make, rig: Rig) -> None:
     module = load().module()
     value, data = rig.values(3, 4, stream=rig.stream())
     for argument, text in (
@@ -138,7 +138,7 @@ def test_rejects_invalid_inputs(load: LoadPackage, rig: Rig) -> None:
     np.testing.assert_array_equal(module(x=value)["middle"].numpy(), data * 2 + 1)
 
 
-def test_several_threads_may_call_one_module(load: LoadPackage, rig: Rig) -> None:
+def test_several_threads_may_call_one_module(load: Make, rig: Rig) -> None:
     module = load().module()
     wrong: list[int] = []
 
@@ -157,7 +157,7 @@ def test_several_threads_may_call_one_module(load: LoadPackage, rig: Rig) -> Non
     assert not wrong
 
 
-def test_warmup_runs_every_profile(load: LoadPackage, rig: Rig) -> None:
+def test_warmup_runs_every_profile(load: Make, rig: Rig) -> None:
     loaded = load()
     loaded.warmup()
     value, data = rig.values(32, 4, stream=rig.stream())
@@ -165,7 +165,7 @@ def test_warmup_runs_every_profile(load: LoadPackage, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
-def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: LoadPackage, rig: Rig, way: str) -> None:
+def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Make, rig: Rig, way: str) -> None:
     """TensorRT accepts such a shape when it is set. But running it fails, and ``infer_shapes`` ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
@@ -187,13 +187,13 @@ def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: LoadPackage, 
     np.testing.assert_array_equal(call(1)["last"].numpy(), np.arange(4, dtype=np.float32).reshape(1, 4) * 4 + 3)
 
 
-def test_rejects_an_engine_that_lacks_a_profile(load: LoadPackage, rig: Rig) -> None:
+def test_rejects_an_engine_that_lacks_a_profile(load: Make, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("empty"))
     with pytest.raises(EngineError, match="the engine has 1 optimization profile, but not number 1"):
         loaded.module()(rig.values(32, 4, stream=rig.stream())[0])
 
 
-def test_runs_with_cuda_graphs(load: LoadPackage, rig: Rig) -> None:
+def test_runs_with_cuda_graphs(load: Make, rig: Rig) -> None:
     loaded = load()
     plain, captured = loaded.module(), loaded.module(cuda_graphs=True)
     assert plain is not captured and loaded.module() is plain
@@ -202,7 +202,7 @@ def test_runs_with_cuda_graphs(load: LoadPackage, rig: Rig) -> None:
         np.testing.assert_array_equal(captured(value)["last"].numpy(), data * 4 + 3)
 
 
-def test_a_closed_package_cannot_be_called(load: LoadPackage, rig: Rig) -> None:
+def test_a_closed_package_cannot_be_called(load: Make, rig: Rig) -> None:
     value, _ = rig.values(3, 4, stream=rig.stream())
     with load() as loaded:
         module = loaded.module()
@@ -211,7 +211,7 @@ def test_a_closed_package_cannot_be_called(load: LoadPackage, rig: Rig) -> None:
         module(value)
 
 
-def test_rejects_an_invalid_plan(load: LoadPackage, rig: Rig) -> None:
+def test_rejects_an_invalid_plan(load: Make, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=b"no plan" * 100)
     with pytest.raises(EngineError):
         loaded.module()

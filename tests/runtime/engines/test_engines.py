@@ -64,7 +64,7 @@ def test_outputs_are_new_tensors_each_time(rig: Rig) -> None:
     np.testing.assert_array_equal(first.numpy(), data * 2 + 1)
 
 
-def test_each_thread_has_its_own_context(rig: Rig) -> None:
+def test_threads_have_contexts_of_their_own_and_calls_are_safe(rig: Rig) -> None:
     part, wrong = rig.part("wide"), []
 
     def work(number: int) -> None:
@@ -147,7 +147,7 @@ def test_a_reused_context_computes_in_the_workspace_of_its_new_thread(rig: Rig) 
     np.testing.assert_array_equal(second.numpy(), data * 0.125**2)
 
 
-def test_contexts_are_destroyed_only_after_their_work(rig: Rig) -> None:
+def test_contexts_go_only_after_their_work(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, data = rig.values(2, 4, stream=stream)
     (output,) = part([value], rig.call(2, stream=stream))
@@ -176,7 +176,7 @@ def test_inputs_may_be_deleted_before_the_gpu_has_read_them(rig: Rig) -> None:
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
-def test_copies_unaligned_or_non_contiguous_inputs(rig: Rig) -> None:
+def test_unaligned_or_non_contiguous_inputs_are_copied_and_kept(rig: Rig) -> None:
     part, stream = rig.part("pair"), rig.stream()
     data = np.arange(6, dtype=np.float32).reshape(3, 2)
     whole = rig.array(data, stream)

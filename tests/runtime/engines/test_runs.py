@@ -96,7 +96,7 @@ def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
     assert (
         rig.trt.calls["set_input_shape"] == calls_before + 1
-    )  # the context may be in any state, so everything is set reused
+    )  # the context may be in any state, so everything is set again
 
 
 def test_raises_if_there_is_no_memory(rig: Rig) -> None:
@@ -156,7 +156,7 @@ def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
     }  # the output is in memory that was freed
 
 
-def test_allocates_only_outputs_after_the_first_call(rig: Rig) -> None:
+def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None:
     part, stream = rig.part("wide"), rig.stream()
     value, _ = rig.values(2, WIDTH, stream=stream)
     part([value], rig.call(2, stream=stream))

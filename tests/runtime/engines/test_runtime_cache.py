@@ -12,7 +12,7 @@ from trtbuild.runtime.engines.runtime_cache import MAGIC, Gpu, KernelFile, place
 H200 = Gpu("NVIDIA H200", 90, 13000)
 
 
-def test_the_path_depends_on_gpu_driver_and_library(tmp_path: Path) -> None:
+def test_another_gpu_driver_or_library_has_another_file(tmp_path: Path) -> None:
     paths = {
         places(tmp_path, "d", *arguments)[0]
         for arguments in (
@@ -36,7 +36,7 @@ def test_reads_a_written_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, len(MAGIC) + 10, -1])
-def test_does_not_use_a_truncated_cache(tmp_path: Path, length: int) -> None:
+def test_a_damaged_cache_is_not_used(tmp_path: Path, length: int) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels" * 100)
@@ -52,7 +52,7 @@ def test_does_not_use_an_altered_cache(tmp_path: Path) -> None:
     assert file.read() is None
 
 
-def test_does_not_read_a_cache_that_other_users_may_write(tmp_path: Path) -> None:
+def test_a_cache_that_other_users_may_write_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels")

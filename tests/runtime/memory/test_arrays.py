@@ -75,7 +75,7 @@ def test_uploads_and_downloads_values(memory: CudaMemory, dtype: str, data: Any)
 
 
 @pytest.mark.parametrize("kind", ["capsules", "old capsules", "interface"])
-def test_reads_arrays_of_other_libraries_without_a_copy(memory: CudaMemory, kind: str) -> None:
+def test_arrays_of_others_are_read_where_they_lie(memory: CudaMemory, kind: str) -> None:
     stream = memory.stream()
     own = memory.upload(FLOATS, "float32", stream)
     foreign: Any = Interface(own) if kind == "interface" else Capsules(own, is_old=kind == "old capsules")
@@ -177,7 +177,7 @@ def test_rejects_lazily_negated_arrays(memory: CudaMemory) -> None:
         memory.adopt(Lazy(own), "x", memory.stream())
 
 
-def test_keeps_an_adopted_array_until_the_call_has_finished(gpu: FakeGpu, memory: CudaMemory) -> None:
+def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
     foreign = Interface(memory.upload(FLOATS, "float32", stream))
     alive = weakref.ref(foreign)

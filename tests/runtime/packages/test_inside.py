@@ -49,7 +49,7 @@ def test_the_target_of_a_link_is_verified(package: Path) -> None:
         trtbuild.load(package, device="cpu", follow_links=True)
 
 
-def test_rejects_a_link_that_leads_out_through_annewer_link(package: Path) -> None:
+def test_rejects_a_link_that_leads_out_through_another_link(package: Path) -> None:
     name = program_name(package)
     outside = move_out(package, name)
     (package / name).unlink()

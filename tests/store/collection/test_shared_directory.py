@@ -562,7 +562,7 @@ print(hits, misses, builds)
 def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, child: Callable[..., Any]) -> None:
     """Writers use the same few blobs again and again, while collections remove everything that they may. The only effect is
     a miss, and in the end no record lacks a file."""
-    store_at(root).put_bytes(b"so that it is present")
+    store_at(root).put_bytes(b"so that it is there")
     writers = [child(WRITER_PROGRAM, root, seed, 2.0) for seed in range(2)]
     removed, condemned = 0, 0
     while any(writer.process.poll() is None for writer in writers):

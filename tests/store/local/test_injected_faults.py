@@ -31,7 +31,7 @@ AT_MOST = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
 def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-limit", str(AT_MOST)],
+        [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(AT_MOST)],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,

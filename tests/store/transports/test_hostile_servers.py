@@ -57,7 +57,7 @@ def test_a_listener_that_never_accepts_is_down() -> None:
             RemoteDown, lambda: remote(f"http://127.0.0.1:{listener.getsockname()[1]}").has("cas", NAME)
         )
         assert listener.accept(), "the client has connected"
-    assert "nothing received" in str(fault)
+    assert "nothing came" in str(fault)
     assert not fault.may_pass
 
 
@@ -88,7 +88,7 @@ def test_a_body_that_comes_byte_by_byte_fails() -> None:
     with Server(drip) as server:
         fault = assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
     assert 0 < sent < 1000
-    assert "hardly anything received" in str(fault)
+    assert "hardly anything came" in str(fault)
 
 
 def test_a_head_that_comes_byte_by_byte_fails() -> None:

@@ -39,7 +39,7 @@ def test_returns_entries_and_writes_them_once(s3: str) -> None:
         store.get("ac", KEY, 3)
 
 
-def test_sizes(s3: str, payload: Callable[[int, int], bytes]) -> None:
+def test_returns_bytes_of_every_size(s3: str, payload: Callable[[int, int], bytes]) -> None:
     store = remote(s3)
     for number, size in enumerate([0, 1, 1 << 18, (1 << 20) + 1, 7 << 20]):
         name, data = f"{number:064x}", payload(number, size)

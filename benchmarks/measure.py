@@ -130,15 +130,15 @@ class _Sampler(threading.Thread):
         self._root = psutil.Process(pid)
         self._watched = tuple(watched)
         self._sample_s = sample_s
-        self._stopped = threading.Event()
+        self._stop_requested = threading.Event()
         self.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        self._stop_requested.set()
         self.join()
 
     def run(self) -> None:
-        while not self._stopped.wait(self._sample_s):
+        while not self._stop_requested.wait(self._sample_s):
             self._sample()
 
     def _sample(self) -> None:

@@ -50,6 +50,7 @@ def _compile_at_run_time(rig: Rig) -> list[Kernels]:
         return engine
 
     rig.library.load_engine = load_engine  # type: ignore[method-assign]
+    return caches
 
 
 def _wide_partition(name: str, source: str) -> Partition:

@@ -28,11 +28,11 @@ Build = Callable[[LayeredStore, str], Record]
 
 
 def signs(signer: Signer, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([signer.trusted for signer in trusted], signer=signer, domain=domain, read_domains=reads)
+    return Keyring([entry.trusted for entry in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 def reads(*trusted: Signer, domains: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([signer.trusted for signer in trusted], read_domains=domains)
+    return Keyring([entry.trusted for entry in trusted], read_domains=domains)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ Opened = Callable[..., Store]
 
 
 def policy(signer: Signer | None, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([signer.trusted for signer in trusted], signer=signer, domain=domain, read_domains=reads)
+    return Keyring([entry.trusted for entry in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 @pytest.fixture(params=["local", "memory"])

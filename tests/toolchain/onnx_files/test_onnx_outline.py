@@ -74,5 +74,5 @@ def test_weights_of_eight_bits_have_a_size(name: str, make_mlp: Any) -> None:
     proto = onnx.ModelProto.FromString(make_mlp()[0])
     weight = next(t for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
     weight.data_type = onnx.TensorProto.DataType.Value(name)
-    sizes = {weight.name: weight.size_bytes for weight in outline(proto.SerializeToString()).weights}
+    sizes = {entry.name: entry.size_bytes for entry in outline(proto.SerializeToString()).weights}
     assert sizes[weight.name] == int(np.prod(weight.dims))

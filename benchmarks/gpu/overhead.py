@@ -19,7 +19,7 @@ from benchmarks.gpu.timing import issue
 
 #: The overhead of an engine call over the bare loop, in microseconds.
 BOUND_US = 20.0
-#: Models with one engine. One has a fixed shape, and one has two profiles.
+#: Models with one engine. One has a fixed shape, one changes its shape from call to call, and one has two profiles.
 MODELS = ("any_image", "class_token", "attention", "detector")
 
 

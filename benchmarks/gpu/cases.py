@@ -67,7 +67,7 @@ class Case:
         name, _, path = source.target.partition(":")
         folder = str((self.project / self.model.origin.file).parent)
         for loaded in [module for module in sys.modules if module.partition(".")[0] == name.partition(".")[0]]:
-            del sys.modules[loaded]  # every project has a `models` package of its own
+            del sys.modules[loaded]  # every project has its own `models` package
         sys.path.insert(0, folder)
         try:
             builder: Any = importlib.import_module(name)

@@ -33,7 +33,7 @@ def remote(transport: MemoryTransport) -> RemoteStore:
 
 @pytest.fixture
 def records(remote: RemoteStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> list[Record]:
-    """Eight records. All share one large blob, and each has a small blob of its own."""
+    """Eight records. All share one large blob, and each has its own small blob."""
     large = remote.put_bytes(payload(1, 3 * MIB))
     records = [
         remote.put_record(record_of(number, plan=large, info=remote.put_bytes(b"%d" % number))) for number in range(8)

@@ -428,7 +428,7 @@ def test_tls_with_a_private_certificate(certificate: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_rejects_an_invalid_certificate(certificate: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    if host == "localhost":  # the certificate is trusted, but for another name
+    if host == "localhost":  # the certificate is trusted, but its name is another one
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(handler, certificate) as server:
         with pytest.raises(RemoteDown, match="certificate does not hold") as caught:

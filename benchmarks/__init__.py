@@ -1,1 +1,1 @@
-"""The figures of trtbuild, each against a peer or a floor in the same run: ``python -m benchmarks`` (``make bench``)."""
+"""Measure trtbuild, and compare each number with a peer or a floor of the same run: ``python -m benchmarks``."""

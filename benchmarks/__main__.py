@@ -53,38 +53,38 @@ _WORK = Path(__file__).parent / ".work"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks that are named, or all."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     sizes = replace(
-        Sizes(), **{field.name: value for field in fields(Sizes) if (value := getattr(given, field.name)) is not None}
+        Sizes(), **{field.name: value for field in fields(Sizes) if (value := getattr(options, field.name)) is not None}
     )
-    if given.full:
+    if options.full:
         sizes = replace(sizes, weights_gb=10.0)
-    session = Session(given.work.absolute(), sizes, peers=given.peers.absolute())
-    if given.trtbuild:
-        session.trtbuild = given.trtbuild.absolute()
-    found: list[tuple[str, Row]] = []
+    session = Session(options.work.absolute(), sizes, peers=options.peers.absolute())
+    if options.trtbuild:
+        session.trtbuild = options.trtbuild.absolute()
+    measured: list[tuple[str, Row]] = []
     failed: list[str] = []
     print(_machine(), flush=True)
-    for name in given.names or BENCHMARKS:
+    for name in options.names or BENCHMARKS:
         started = time.monotonic()
         print(f"{name}: {(BENCHMARKS[name].__module__)}", flush=True)
         try:
             for row in BENCHMARKS[name](session):
-                found.append((name, row))
+                measured.append((name, row))
                 print(line(row), flush=True)
-        except Exception:  # the others are measured all the same
+        except Exception:  # the other benchmarks still run
             failed.append(name)
             traceback.print_exc()
         print(f"  [{name} took {time.monotonic() - started:.0f} s; load {os.getloadavg()[0]:.1f}]", flush=True)
-    print("\n" + table(found))
-    not_met = [f"{name}: {row.what}" for name, row in found if row.met is False]
+    print("\n" + table(measured))
+    not_met = [f"{name}: {row.what}" for name, row in measured if row.met is False]
     print(
-        f"\n{sum(row.met is True for _, row in found)} met, {len(not_met)} not met, {len(failed)} failed {failed or ''}"
+        f"\n{sum(row.met is True for _, row in measured)} met, {len(not_met)} not met, {len(failed)} failed {failed or ''}"
     )
-    if given.json:
-        document = {"machine": _machine(), "rows": [{"benchmark": name, **to_json(row)} for name, row in found]}
-        given.json.write_text(json.dumps({**document, "failed": failed}, indent=2) + "\n")
-    return 1 if failed or (given.strict and not_met) else 0
+    if options.json:
+        document = {"machine": _machine(), "rows": [{"benchmark": name, **to_json(row)} for name, row in measured]}
+        options.json.write_text(json.dumps({**document, "failed": failed}, indent=2) + "\n")
+    return 1 if failed or (options.strict and not_met) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

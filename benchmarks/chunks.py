@@ -1,9 +1,8 @@
 """Measure what content-defined chunking saves: one model built for three SMs and two profile sets.
 
-The cache's size is compared with the sum of the six plans and one copy of the weights: what a directory of build
-products holds. The cache's size is the sum of the lengths of all its files, including records, programs and
-conversions; the size on disk
-(512-byte blocks) is printed beside it.
+A plain directory of build products would contain the six plans and one copy of the weights. The benchmark compares
+the sum of their sizes with the cache's size. The cache's size is the sum of the lengths of all its files, including
+records, programs and conversions. The size on disk (512-byte blocks) is printed beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _SMS = (86, 89, 120)
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The ratio of the plain sizes to the stored ones."""
+    """The ratio of the plain sizes to the stored sizes."""
     six = project(session)
     session.say("  building six engines with an empty cache")
     forget_build(six, cache=True)

@@ -1,10 +1,10 @@
-"""ViT-B from sources to an engine, from a clean process and with an empty cache, against a straight script.
+"""Build ViT-B from sources to an engine in a new process with an empty cache, and compare with a direct script.
 
-The script (`straight_vit.py`) is what a good engineer writes with the documented calls. Both import the same
-`models/vit.py`, build for the same SM and profile with the builder's default settings, and write a plan; imports
-are counted on both sides. trtbuild also compares the traced program with the eager model, keeps everything in its
-cache and writes a package; nothing of that is subtracted. Time is wall time; memory is the peak of the process
-tree's PSS. Medians.
+The script (`straight_vit.py`) uses the documented calls, as a good engineer would write it. Both import the same
+`models/vit.py`, build for the same SM and profile with the builder's default settings, and write a plan. Imports
+are counted on both sides. trtbuild also compares the traced program with the eager model, stores everything in its
+cache and writes a package. The time of this extra work is not subtracted. Time is wall time; memory is the peak of
+the process tree's PSS. All numbers are medians.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def rows(session: Session) -> Iterator[Row]:
     whole = projects.vit(session.folder("vit-whole"), **sizes.vit)
     layered = projects.vit(session.folder("vit-layered"), granularity=True, **sizes.vit)
     session.say(f"  {sizes.cold_repeats} times: the script, one engine, an engine for each layer")
-    found = run_alternately(
+    medians = run_alternately(
         sizes.cold_repeats,
         script=lambda: session.script(whole, session.work / "straight"),
         whole=lambda: _cold(session, whole),
         layered=lambda: _cold(session, layered),
     )
-    session.note_script(found["script"])
-    script = found["script"]
-    yield from _compared("one engine", found["whole"], script, 1.0)
-    yield from _compared("an engine for each layer", found["layered"], script, 0.6)
+    session.note_script(medians["script"])
+    script = medians["script"]
+    yield from _compared("one engine", medians["whole"], script, 1.0)
+    yield from _compared("an engine for each layer", medians["layered"], script, 0.6)
     for project, engines in ((whole, 1), (layered, sizes.layers)):
         steps = session.document(project, "build")[1]["totals"]["engine"]
         count = steps["hit"] + steps["run"]

@@ -1,10 +1,9 @@
-"""24 processes on one store: they put and get the same engines, and some of them collect all the while.
+"""24 processes use one store: they put and get the same engines, and some of them collect at the same time.
 
-Each process needs every engine, each in another order, and builds the missing ones; the engines are large enough for
-several chunks and share half of their bytes. One process in six collects after each engine, with a size limit of one
-byte: this must remove the old records that were there before, and no record that a session uses. All sessions begin
-before the first
-engine is built, so each is built exactly once.
+Each process needs every engine, in an order that differs from process to process, and builds the missing engines.
+The engines are large enough for several chunks and share half of their bytes. One process in six collects after each
+engine, with a size limit of one byte. The collection must remove the records that are older than the sessions, and no
+record that a session uses. All sessions begin before the first engine is built, so each engine is built exactly once.
 
 The time is compared with that of one process that does the work of all processes in sequence.
 """
@@ -39,30 +38,32 @@ def rows(session: Session) -> Iterator[Row]:
     folder = session.fresh("crowd")
     count = session.sizes.crowd
     _put_old(LocalStore(folder / "store"))
-    taken, failures = _together(folder, count)
+    together_s, failures = _run_together(folder, count)
     built = (folder / "built").read_text().split()
     store = LocalStore(folder / "store")
-    left = {key for key, _ in store.entries.layout.entries("ac")}
-    wanted = {_recipe(number).key for number in range(_ENGINES)}
+    remaining = {key for key, _ in store.entries.layout.entries("ac")}
+    expected = {_recipe(number).key for number in range(_ENGINES)}
     report = verify(store)
     name = f"{count} processes put, get and collect"
     yield Check(f"{name}: no error", not failures, f"{len(failures)} failed {failures[:1] or ''}")
     once = sorted(built, key=int) == [str(number) for number in range(_ENGINES)]
     yield Check(f"{name}: each engine built once", once, f"{len(built)} built of {_ENGINES}")
-    intact = wanted <= left and not report.damage
+    intact = expected <= remaining and not report.damage
     yield Check(
-        f"{name}: no lost entry", intact, f"{len(wanted & left)} of {_ENGINES} left, {len(report.damage)} damaged"
+        f"{name}: no lost entry",
+        intact,
+        f"{len(expected & remaining)} of {_ENGINES} left, {len(report.damage)} damaged",
     )
     old = {_recipe(-number).key for number in range(1, _OLD + 1)}
-    yield Check(f"{name}: what was old is collected", not old & left, f"{len(old & left)} of {_OLD} left")
-    alone, failures = _together(folder / "alone", 1, rounds=count)
+    yield Check(f"{name}: what was old is collected", not old & remaining, f"{len(old & remaining)} of {_OLD} left")
+    alone_s, failures = _run_together(folder / "alone", 1, rounds=count)
     if failures:
         raise RuntimeError(failures[0])
-    yield Ratio(name, Value("together", taken), Value("one after another, in one process", alone))
+    yield Ratio(name, Value("together", together_s), Value("one after another, in one process", alone_s))
 
 
-def _together(folder: Path, count: int, rounds: int = 1) -> tuple[float, list[str]]:
-    """Seconds from the start signal to the end of the last process, and what failed."""
+def _run_together(folder: Path, count: int, rounds: int = 1) -> tuple[float, list[str]]:
+    """Return the seconds from the start signal to the end of the last process, and the error texts."""
     folder.mkdir(exist_ok=True)
     (folder / "built").touch()
     command = [sys.executable, "-m", "benchmarks.crowd", str(folder), str(rounds)]
@@ -73,7 +74,7 @@ def _together(folder: Path, count: int, rounds: int = 1) -> tuple[float, list[st
     try:
         for process in processes:
             assert process.stdout is not None
-            process.stdout.readline()  # it has its session
+            process.stdout.readline()  # its session has begun
         started = time.perf_counter()
         for process in processes:
             assert process.stdin is not None
@@ -109,8 +110,8 @@ def _engine(number: int) -> bytes:
     return random.Random(0).randbytes(_SIZE // 2) + random.Random(number + 1).randbytes(_SIZE // 2)
 
 
-def _take_part(folder: Path, rounds: int, number: int) -> None:
-    """One process: get or build every engine, in an order that differs from process to process."""
+def _run_process(folder: Path, rounds: int, number: int) -> None:
+    """Get or build every engine, in an order that differs from process to process."""
     store = LocalStore(folder / "store")
     with store.session():
         print("ready", flush=True)
@@ -118,13 +119,13 @@ def _take_part(folder: Path, rounds: int, number: int) -> None:
         for round_ in range(rounds):
             order = list(range(_ENGINES))
             random.Random(number + round_).shuffle(order)
-            for each in order:
-                _want(store, folder, each)
+            for engine in order:
+                _get_or_build(store, folder, engine)
                 if number % 6 == 5:
                     collect(store, max_size=1)
 
 
-def _want(store: LocalStore, folder: Path, number: int) -> None:
+def _get_or_build(store: LocalStore, folder: Path, number: int) -> None:
     key = _recipe(number).key
     record = store.get_record(key)
     if record is None:
@@ -140,4 +141,4 @@ def _want(store: LocalStore, folder: Path, number: int) -> None:
 
 
 if __name__ == "__main__":
-    _take_part(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _run_process(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,8 +1,8 @@
 """Measure the cost of a dead remote: the same build from nothing, with and without it.
 
-Dead remotes are a port that refuses connections, a listener that never answers, a listener that sends a byte a second, a
-name that the resolver does not know, and a resolver that hangs. The resolver is stubbed in the build's own process; all
-traffic stays on the loopback. The servers prove that the build met each fault: they count connections and name lookups.
+The dead remotes are: a port that refuses connections, a listener that never answers, a listener that sends a byte a
+second, an unknown host name, and a resolver that hangs. The resolver is stubbed in the build's own process, and all
+traffic stays on the loopback. The servers count connections and name lookups, to prove that the build met each fault.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """The `url` of a remote, further variables of the build's environment, and how often the build met the fault."""
+    """The `url` of a remote, more variables for the build's environment, and an entry in `met` for each encounter."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -57,22 +57,22 @@ class _Fault:
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Seconds that each kind of dead remote adds to a whole build."""
+    """The seconds that each kind of dead remote adds to a whole build."""
     project = projects.many(session.folder("dead"), models=1, targets=1)
     session.say("  building one small model from nothing, without a remote and with dead ones")
-    _build(session, project, {})  # what was never imported is read from the disk
-    alone, _ = _build(session, project, {})
+    _build(session, project, {})  # a warm-up: the first imports read files from the disk
+    alone_s, _ = _build(session, project, {})
     for name, fault in _FAULTS.items():
-        with fault(session) as given:
-            environment = {**given.environment, "TRTBUILD_REMOTES": f"team=rw:{given.url}"}
-            took, document = _build(session, project, environment)
+        with fault(session) as remote:
+            environment = {**remote.environment, "TRTBUILD_REMOTES": f"team=rw:{remote.url}"}
+            took_s, document = _build(session, project, environment)
             names = session.work / "names"
-            met = given.met + (names.read_text().split() if names.exists() else [])
-        yield Limit(f"dead remote, {name}", Value("more than without", max(took - alone, 0.0)), 5.0)
+            met = remote.met + (names.read_text().split() if names.exists() else [])
+        yield Limit(f"dead remote, {name}", Value("more than without", max(took_s - alone_s, 0.0)), 5.0)
         built = ran(document).get("engine") == 1 and document["ok"]
-        told = [text for text in document["warnings"] if "team" in str(text)]
-        found = f"built: {built}, met {len(met)} times, {len(told)} warnings"
-        yield Check(f"dead remote, {name}: built, and told", built and bool(told), found)
+        warnings = [text for text in document["warnings"] if "team" in str(text)]
+        found = f"built: {built}, met {len(met)} times, {len(warnings)} warnings"
+        yield Check(f"dead remote, {name}: built, and told", built and bool(warnings), found)
         if not met and name != "refused port":
             raise RuntimeError(f"{name}: the fault was not delivered")
 
@@ -92,7 +92,7 @@ def _refused(session: Session) -> Iterator[_Fault]:
 
 @contextmanager
 def _listener(*, drips: bool) -> Iterator[_Fault]:
-    ended = threading.Event()
+    stopped = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
         fault = _Fault(f"http://127.0.0.1:{server.getsockname()[1]}")
 
@@ -100,13 +100,13 @@ def _listener(*, drips: bool) -> Iterator[_Fault]:
             try:
                 connection.recv(1)
                 connection.sendall(_ANSWER)
-                while not ended.wait(1):
+                while not stopped.wait(1):
                     connection.sendall(b"{")
             except OSError:
-                return  # whom it was for has gone
+                return  # the client has closed the connection
 
         def accept() -> None:
-            while not ended.is_set():
+            while not stopped.is_set():
                 try:
                     connection, _ = server.accept()
                 except OSError:
@@ -121,7 +121,7 @@ def _listener(*, drips: bool) -> Iterator[_Fault]:
         try:
             yield fault
         finally:
-            ended.set()
+            stopped.set()
             server.shutdown(socket.SHUT_RDWR)  # ends the accept
             accepting.join(5)
 

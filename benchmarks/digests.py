@@ -1,9 +1,9 @@
-"""Digests of a large weights file: is it unchanged after a touch, and what is the digest of a new one?
+"""Measure digests of a large weights file: of a file that was touched but not changed, and of a new file.
 
-trtbuild's own digests of files (`store/digests/fingerprint.py`, with its index) against the two hashes by themselves:
-xxh3-128 and SHA-256 over plain reads of one megabyte of the same file, by one thread, in the same process, with the
-page cache warm. Rates are of the hash and the copy out of the page cache. 2 GB unless ``--full`` (10 GB). The touch
-is real, and so is the wait that lets the file's times be trusted.
+The benchmark compares trtbuild's digests (`store/digests/fingerprint.py`, with its index) with the plain hashes
+xxh3-128 and SHA-256. The plain hashes read the same file in pieces of one megabyte, in one thread of the same process,
+with a warm page cache. So their rates include the copy out of the page cache. The file has 2 GB, with ``--full``
+10 GB. The file is really touched, and the benchmark really waits until the file's times can be trusted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Both ratios; the work is done in a separate process."""
+    """Both ratios. A separate process does the work."""
     size = int(session.sizes.weights_gb * 1e9)
     folder = session.folder("digests")
     path = folder / "weights.bin"
@@ -37,19 +37,19 @@ def rows(session: Session) -> Iterator[Row]:
     code = "import sys; from benchmarks.digests import measure; measure(sys.argv[1], int(sys.argv[2]))"
     environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", code, str(path), str(session.sizes.cold_repeats)]
-    found = json.loads(run(command, folder, environment=environment).stdout)
+    medians = json.loads(run(command, folder, environment=environment).stdout)
     name = f"digest of a {size / 1e9:g} GB file"
-    for what, ours, floor, bound in (
+    for state, ours, floor, bound in (
         ("unchanged after a touch", "touched", "xxh3", 2.0),
         ("new", "new", "sha256", 1.3),
     ):
-        wall, cpu = found[ours], found[floor]
-        yield Ratio(f"{name}, {what}", Value("trtbuild", wall[0]), Value(floor, cpu[0]), bound)
-        yield Ratio(f"{name}, {what}: CPU time", Value("trtbuild", wall[1]), Value(floor, cpu[1]))
+        our_times, floor_times = medians[ours], medians[floor]
+        yield Ratio(f"{name}, {state}", Value("trtbuild", our_times[0]), Value(floor, floor_times[0]), bound)
+        yield Ratio(f"{name}, {state}: CPU time", Value("trtbuild", our_times[1]), Value(floor, floor_times[1]))
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall s, CPU s], medians of `repeats` alternating runs. Reads the file once before."""
+    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs, after one run that is not timed."""
     import hashlib
     import shutil
     import tempfile
@@ -68,18 +68,18 @@ def measure(path: str, repeats: int) -> None:
 
     folder = tempfile.mkdtemp(dir=Path(path).parent)
     known = FileDigests(Index(Path(folder) / "known"))
-    wanted = plain(hashlib.sha256())
-    time.sleep(2.5)  # a file that was written just now is not trusted by its times
-    if known.sha256(path) != wanted:
+    expected = plain(hashlib.sha256())
+    time.sleep(2.5)  # trtbuild does not trust the times of a file that was written just now
+    if known.sha256(path) != expected:
         raise RuntimeError("the digest is wrong")
 
     def touched() -> None:
         os.utime(path)
-        if known.sha256(path) != wanted:
+        if known.sha256(path) != expected:
             raise RuntimeError("the digest is wrong")
 
     def new(number: int) -> None:
-        if FileDigests(Index(Path(folder) / f"new{number}")).sha256(path) != wanted:
+        if FileDigests(Index(Path(folder) / f"new{number}")).sha256(path) != expected:
             raise RuntimeError("the digest is wrong")
 
     times: dict[str, list[tuple[float, float]]] = {"xxh3": [], "sha256": [], "touched": [], "new": []}
@@ -107,9 +107,9 @@ def measure(path: str, repeats: int) -> None:
 def _random_file(path: Path, size: int) -> None:
     block = os.urandom(64 << 20)
     with open(path, "wb") as file:
-        left, number = size, 0
-        while left:
-            part = number.to_bytes(8, "little") + block[8:left]  # no two blocks are equal
-            file.write(part[:left])
-            left -= min(len(part), left)
+        remaining, number = size, 0
+        while remaining:
+            part = number.to_bytes(8, "little") + block[8:remaining]  # no two blocks are equal
+            file.write(part[:remaining])
+            remaining -= min(len(part), remaining)
             number += 1

@@ -1,6 +1,6 @@
-"""The result of a benchmark: rows that the table shows and that ``--json`` writes.
+"""The result of a benchmark: rows that the table shows and ``--json`` writes.
 
-A bound is the aim of the project. A row without a bound helps to read the others.
+A bound is the aim of the project. A row without a bound helps to understand the other rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`ours` over `theirs`, both measured in this run; met at or below `bound` (at or above it, if `at_least`)."""
+    """`ours` over `theirs`, both measured in this run. It is met at or below `bound`; with `at_least`, at or above."""
 
     what: str
     ours: Value
@@ -51,7 +51,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Limit:
-    """A number that is met below `bound`, in the number's unit; a plain number without one."""
+    """A number that is met below `bound`, which has the number's unit. Without a bound it is a plain number."""
 
     what: str
     value: Value
@@ -70,7 +70,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that is so or is not; `found` says what was seen."""
+    """A statement that holds or does not hold; `found` is the observation."""
 
     what: str
     met: bool
@@ -90,7 +90,7 @@ def verdict(row: Row) -> str:
 
 
 def line(row: Row) -> str:
-    """One row on one line, as it is printed when it is there."""
+    """One row on one line, as it is printed during the run."""
     what, measured, ratio, bound = row.cells()
     ending = "  ".join(part for part in (ratio, bound and f"({bound})", verdict(row)) if part)
     return f"  {what}: {measured}" + (f"  →  {ending}" if ending else "")

@@ -36,7 +36,7 @@ _DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOO
 
 
 class Driver:
-    """The CUDA driver by ctypes: a `probes.Gpu`."""
+    """The CUDA driver, called through ctypes. It implements `probes.Gpu`."""
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -85,13 +85,15 @@ class Driver:
 
 
 def build(trt: Any, builder: Any, sample: Sample) -> bytes:
-    """The plan of a sample, by TensorRT 8.6's network API. All samples share one `builder`, because making one takes
-    seconds."""
+    """Build the plan of a sample with TensorRT 8.6's network API.
+
+    All samples share one `builder`, because creating a builder takes seconds.
+    """
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH))
     config = builder.create_builder_config()
     config.set_tactic_sources(0)
     config.clear_flag(trt.BuilderFlag.TF32)
-    config.builder_optimization_level = 0  # no answer depends on how fast a sample is
+    config.builder_optimization_level = 0  # no answer depends on the speed of a sample
     if any(dtype == "float16" for dtype, _ in sample.inputs):
         config.set_flag(trt.BuilderFlag.FP16)
     if sample.shared and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
@@ -118,14 +120,14 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
 
 
 def work(folder: Path, names: list[str]) -> None:
-    """Write the answers to the probes `names` into `folder`. Its file ``now.json`` has the call in progress."""
+    """Write the answers to the probes `names` into `folder`. The file ``now.json`` there contains the call in progress."""
     import tensorrt as trt
 
     gpu = Driver()
     bench = probes.Bench(trt, {}, gpu)
     logger = bench.logger()
-    about = {"library": "tensorrt", "version": str(trt.__version__), "gpu": gpu.name, "driver": gpu.version}
-    (folder / "by.json").write_text(json.dumps(about))
+    library = {"library": "tensorrt", "version": str(trt.__version__), "gpu": gpu.name, "driver": gpu.version}
+    (folder / "by.json").write_text(json.dumps(library))
     builder = None
     for name, sample in SAMPLES.items():
         plan = folder / f"{name}.plan"
@@ -137,7 +139,7 @@ def work(folder: Path, names: list[str]) -> None:
                 builder = builder or trt.Builder(logger)
                 plan.write_bytes(build(trt, builder, sample))
             except Exception as error:  # continue with the other samples
-                print(f"{name} does not build: {error}; {bench.said[-2:]}", flush=True)
+                print(f"{name} does not build: {error}; {bench.logged[-2:]}", flush=True)
             print(f"built {name} in {time.perf_counter() - started:.1f} s", flush=True)
         bench.plans[name] = plan.read_bytes()
     del builder
@@ -150,34 +152,35 @@ def work(folder: Path, names: list[str]) -> None:
 
 
 def _now(folder: Path, name: str, call: str = "", before: dict[str, Any] | None = None) -> None:
-    """Write down which call of which question is made next, after which answers."""
+    """Write the name of the question, the call that comes next, and the answers so far."""
     (folder / "now.json").write_text(json.dumps([name, call, before or {}]))
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
-    """All answers, and the library and GPU that gave them. `worker` is the Python program that is given a folder and
-    names (`work`)."""
+    """Return all answers, and the library and GPU that gave them. `worker` is the Python program that calls `work`."""
     answers: dict[str, Any] = {}
-    quick = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
+    environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for _ in range(2 * len(probes.PROBES) + len(SAMPLES)):  # each process gets one step further at least
-            left = [name for name in probes.PROBES if name not in answers]
-            if not left:
+        for _ in range(
+            2 * len(probes.PROBES) + len(SAMPLES)
+        ):  # each process answers at least one more question, or builds one more sample
+            remaining = [name for name in probes.PROBES if name not in answers]
+            if not remaining:
                 break
-            together = [name for name in left if name not in probes.ALONE] or left[:1]
-            command = [sys.executable, *worker, "--worker", str(folder), *together]
+            batch = [name for name in remaining if name not in probes.ALONE] or remaining[:1]
+            command = [sys.executable, *worker, "--worker", str(folder), *batch]
             try:
-                ended = subprocess.run(command, timeout=timeout_s, check=False, env=quick).returncode
+                ended = subprocess.run(command, timeout=timeout_s, check=False, env=environment).returncode
             except subprocess.TimeoutExpired:
                 ended = 124
-            for name in together:
+            for name in batch:
                 if (folder / f"{name}.json").exists():
                     answers[name] = json.loads((folder / f"{name}.json").read_text())
             now, call, before = (
                 json.loads((folder / "now.json").read_text()) if (folder / "now.json").exists() else _NONE
             )
-            if ended and now in together and now not in answers:
+            if ended and now in batch and now not in answers:
                 answers[now] = probes.died(ended, call, before)
                 print(f"{now}: the process ended with {ended} in {call or 'it'}", flush=True)
         by = json.loads((folder / "by.json").read_text()) if (folder / "by.json").exists() else {}
@@ -188,7 +191,7 @@ _NONE: tuple[str, str, dict[str, Any]] = "", "", {}
 
 
 def of_fake() -> dict[str, Any]:
-    """The fake's answers to the same questions. Where the real one ends the process, the fake says so (`ProcessEnded`)."""
+    """The fake's answers to the same questions. Where the real library ends the process, the fake raises `ProcessEnded`."""
     from tests.runtime.fake_gpu import FakeGpu
     from tests.runtime.fake_tensorrt import FakeTensorRT, ProcessEnded
 
@@ -209,7 +212,7 @@ def of_fake() -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Where two recordings differ, in words."""
+    """The differences of two recordings, one line of text each."""
     if isinstance(old, dict) and isinstance(new, dict):
         found = []
         for key in sorted({*old, *new}):
@@ -225,7 +228,7 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
         and isinstance(new, int)
         and not (old % 512 or new % 512)
     ):
-        return []  # builds of one network choose other kernels, which need other sizes
+        return []  # two builds of a network may choose different kernels, which need different sizes
     return [] if old == new else [f"{where}: {old!r} was recorded, and the answer is {new!r}"]
 
 

@@ -1,13 +1,14 @@
-"""`trtbuild.load` of a 350 MB package, against reading and hashing the same bytes.
+"""Compare `trtbuild.load` of a 350 MB package with reading and hashing the same bytes.
 
-Three packages of one size (``--pull-mb``): one engine, twelve engines, and a reference program's weights alone for
-``device="cpu"``. The bytes are random: what is loaded is not run. The GPU is imagined (its SM is what a package is chosen
-by), and everything else is what a user's program does: index, choice, reading, hashing. Making engines of plans comes
-after it, in ``module()``, and is measured on a GPU (`benchmarks.gpu`).
+There are three packages of one size (``--pull-mb``): one engine, twelve engines, and only the weights of a reference
+program for ``device="cpu"``. The bytes are random, because nothing that is loaded runs. The GPU is imaginary: only its
+SM is used, to choose the target. Everything else is as in a user's program: index, choice, reading, hashing.
+``module()`` deserializes the engines later; `benchmarks.gpu` measures that on a GPU.
 
-Two floors, by one thread in the same process, alternately, with the page cache warm: reading each needed file whole
-(``read()``) and hashing it with hashlib's SHA-256, which every program that needs the verified bytes has to do; and,
-without a bound, hashing through one buffer of a megabyte, which keeps nothing.
+There are two floors. Each runs on one thread in the same process, alternately, with a warm page cache:
+1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
+   must do this.
+2. Hash through a buffer of one megabyte, which stores nothing. This floor has no bound.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """One ratio for each package; each package is measured in a separate process."""
+    """Two ratios for each package. Each package is measured in a separate process."""
     folder = session.folder("load")
     size = session.sizes.pull_mb * 1_000_000
-    for name, (engines, weights) in _PACKAGES.items():
-        root = folder / f"{name.replace(' ', '-')}-{size}"
+    for contents, (engines, weights) in _PACKAGES.items():
+        root = folder / f"{contents.replace(' ', '-')}-{size}"
         if not (root / "index.json").exists():
             session.say(f"  writing {size / 1e6:g} MB")
             _write(root, engines, weights, size)
@@ -46,10 +47,10 @@ def rows(session: Session) -> Iterator[Row]:
         environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
         device = "cuda:0" if engines else "cpu"
         command = [sys.executable, "-c", code, str(root), device, str(max(5, session.sizes.cold_repeats))]
-        found = json.loads(run(command, folder, environment=environment).stdout)
-        what = f"load a package of {size / 1e6:g} MB ({name})"
-        yield Ratio(what, Value("trtbuild", found["load"]), Value("read and hash", found["whole"]), 1.5)
-        yield Ratio(what, Value("trtbuild", found["load"]), Value("hash and keep nothing", found["buffer"]))
+        medians = json.loads(run(command, folder, environment=environment).stdout)
+        name = f"load a package of {size / 1e6:g} MB ({contents})"
+        yield Ratio(name, Value("trtbuild", medians["load"]), Value("read and hash", medians["whole"]), 1.5)
+        yield Ratio(name, Value("trtbuild", medians["load"]), Value("hash and keep nothing", medians["buffer"]))
 
 
 def measure(root: str, device: str, repeats: int) -> None:
@@ -59,33 +60,33 @@ def measure(root: str, device: str, repeats: int) -> None:
     from trtbuild.runtime.packages.package import open_package
     from trtbuild.toolchain.libraries import devices
 
-    devices.device_sms = lambda: (_SM,)  # type: ignore[assignment]  # the imagined GPU
+    devices.device_sms = lambda: (_SM,)  # type: ignore[assignment]  # the imaginary GPU
     package = open_package(root)
     target = None if device == "cpu" else package.index.targets["imagined"]
     names = needed_files(package, target)
     total = sum(package.index.files[name].size for name in names)
 
     def whole() -> object:
-        found = {}
+        contents = {}
         for name in names:
             with open(f"{root}/{name}", "rb") as file:
-                found[name] = file.read()
-            if hashlib.sha256(found[name]).hexdigest() != package.index.files[name].sha256:
+                contents[name] = file.read()
+            if hashlib.sha256(contents[name]).hexdigest() != package.index.files[name].sha256:
                 raise RuntimeError("the package is damaged")
-        return found
+        return contents
 
     def through_a_buffer() -> object:
         buffer = memoryview(bytearray(_PIECE))
-        found = []
+        intact = []
         for name in names:
             digest = hashlib.sha256()
             with open(f"{root}/{name}", "rb", buffering=0) as file:
                 while count := file.readinto(buffer):
                     digest.update(buffer[:count])
-            found.append(digest.hexdigest() == package.index.files[name].sha256)
-        if not all(found):
+            intact.append(digest.hexdigest() == package.index.files[name].sha256)
+        if not all(intact):
             raise RuntimeError("the package is damaged")
-        return found
+        return intact
 
     candidates: dict[str, Callable[[], object]] = {
         "load": lambda: trtbuild.load(root, device=device),
@@ -93,19 +94,19 @@ def measure(root: str, device: str, repeats: int) -> None:
         "buffer": through_a_buffer,
     }
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for work in candidates.values():  # imports, and the page cache
+    for work in candidates.values():  # import the modules, and fill the page cache
         work()
     for number in range(repeats):
         for name in candidates if number % 2 else reversed(candidates):
             started = time.perf_counter()
-            kept = candidates[name]()
+            result = candidates[name]()
             times[name].append(time.perf_counter() - started)
-            del kept
-    print(json.dumps({"bytes": total, **{name: statistics.median(found) for name, found in times.items()}}))
+            del result
+    print(json.dumps({"bytes": total, **{name: statistics.median(seconds) for name, seconds in times.items()}}))
 
 
 def _write(root: Path, engines: int, weights: int, size: int) -> None:
-    """A package with `engines` plans, or `weights` weights, of `size` bytes in all."""
+    """Write a package with `engines` plans, or `weights` weights, of `size` bytes in total."""
     from trtbuild.toolchain.libraries import table
 
     files: dict[str, Any] = {}
@@ -120,13 +121,18 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
     rows_ = {"dtype": "float32", "shape": values}
     kind = "tensorrt" if engines else "torch"
     count = engines or 1
-    each = size // (engines or weights) // 4 * 4
+    file_size = size // (engines or weights) // 4 * 4
     table_of_weights = {}
     for slot in range(weights):
-        data = os.urandom(each)
+        data = os.urandom(file_size)
         sha256 = hashlib.sha256(data).hexdigest()
         put(f"weights/{sha256[:32]}", data)
-        table_of_weights[str(slot)] = {"name": f"w{slot}", "dtype": "float32", "shape": [each // 4], "sha256": sha256}
+        table_of_weights[str(slot)] = {
+            "name": f"w{slot}",
+            "dtype": "float32",
+            "shape": [file_size // 4],
+            "sha256": sha256,
+        }
     program = os.urandom(1000)
     sha256 = hashlib.sha256(program).hexdigest()
     put(f"torch/{sha256[:32]}.pt2", program)
@@ -145,7 +151,7 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
     ]
     plans = {f"p{number}": f"engines/imagined/p{number}.plan" for number in range(engines)}
     for path in plans.values():
-        put(path, os.urandom(each))
+        put(path, os.urandom(file_size))
     index = {
         "schema": "trtbuild.package/1",
         "model": "imagined",

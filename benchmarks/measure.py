@@ -1,11 +1,10 @@
 """Timing commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
 
 Rules
-1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows both; the
-   number is the median.
-2. Memory is the peak over time of the sum of PSS over all processes of the tree: pages that processes share are
-   counted once. It is sampled (`SAMPLE_S`) by this process, for both sides alike. A peak between two samples is
-   missed, on both sides alike.
+1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
+   them. The number is the median.
+2. Memory is the peak of the sum of PSS over all processes of the tree. PSS counts shared pages once. This process
+   takes a sample every `SAMPLE_S` seconds, for both sides. On both sides it misses a peak between two samples.
 3. A command that fails ends the benchmark with its output. A failed run is never a measurement.
 """
 
@@ -28,7 +27,7 @@ SAMPLE_S = 0.1
 
 
 class CommandFailed(Exception):
-    """A command that is measured ended with a status other than the expected one; its output is in the text."""
+    """A measured command ended with an unexpected status; its output is in the text."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class Run:
     wall_s: float
     cpu_s: float
     stdout: bytes
-    #: Rule 2; 0 if it was not asked for.
+    #: See rule 2; 0 if memory was not measured.
     peak_bytes: int = 0
-    #: The `watched` names that were part of a mapped file's path, in any process of the tree.
+    #: The `watched` names that occurred in the path of a mapped file, in any process of the tree.
     mapped: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
@@ -49,7 +48,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Median:
-    """Medians, each by itself, over runs of one command."""
+    """Medians over the runs of one command, computed separately for each number."""
 
     wall_s: float
     cpu_s: float
@@ -101,10 +100,10 @@ def run(
                 sampler.stop()
             process.kill()
         log.seek(0)
-        said = log.read()
+        log_bytes = log.read()
     log_file.unlink()
     if process.returncode != expect:
-        text = (said[-4000:] + stdout[-2000:]).decode(errors="replace")
+        text = (log_bytes[-4000:] + stdout[-2000:]).decode(errors="replace")
         raise CommandFailed(f"{' '.join(map(str, command))}: exit {process.returncode}\n{text}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     peak, mapped = (sampler.peak_bytes, frozenset(sampler.mapped)) if sampler is not None else (0, frozenset())
@@ -112,17 +111,17 @@ def run(
 
 
 def run_alternately(repeats: int, **candidates: Callable[[], Run]) -> dict[str, Median]:
-    """Run all candidates `repeats` times and return their medians; every second time in reverse order."""
+    """Run all candidates `repeats` times, every second time in reverse order. Return their medians."""
     runs: dict[str, list[Run]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(repeats):
         for name in names if number % 2 == 0 else reversed(names):
             runs[name].append(candidates[name]())
-    return {name: Median.of(found) for name, found in runs.items()}
+    return {name: Median.of(its_runs) for name, its_runs in runs.items()}
 
 
 class _Sampler(threading.Thread):
-    """Looks at a process and its descendants again and again until it is stopped."""
+    """Sample a process and its descendants repeatedly until `stop` is called."""
 
     def __init__(self, pid: int, watched: Sequence[str], sample_s: float) -> None:
         super().__init__(daemon=True)
@@ -131,15 +130,15 @@ class _Sampler(threading.Thread):
         self._root = psutil.Process(pid)
         self._watched = tuple(watched)
         self._sample_s = sample_s
-        self._ended = threading.Event()
+        self._stop_requested = threading.Event()
         self.start()
 
     def stop(self) -> None:
-        self._ended.set()
+        self._stop_requested.set()
         self.join()
 
     def run(self) -> None:
-        while not self._ended.wait(self._sample_s):
+        while not self._stop_requested.wait(self._sample_s):
             self._sample()
 
     def _sample(self) -> None:
@@ -156,5 +155,5 @@ class _Sampler(threading.Thread):
                 else:
                     total += process.memory_full_info().pss
             except (psutil.Error, OSError):
-                continue  # it has just ended
+                continue  # the process has just ended
         self.peak_bytes = max(self.peak_bytes, total)

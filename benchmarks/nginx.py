@@ -1,6 +1,6 @@
-"""The nginx of docs/team-cache/nginx.conf on a free port of loopback: the recipe with other paths, and no other change.
+"""Run nginx with docs/team-cache/nginx.conf on a free port of loopback. Only paths, port and log interval are changed.
 
-The transferred bytes are read from its access log: they are counted by the server, not by trtbuild.
+The number of transferred bytes comes from the access log, so the server counts them, not trtbuild.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RECIPE = Path(__file__).parents[1] / "docs" / "team-cache" / "nginx.conf"
 
 _USER, _PASSWORD = "writer", "of-the-benchmark"
 
-_AROUND = """\
+_MAIN_CONFIGURATION = """\
 {user}
 daemon off;
 worker_processes 2;
@@ -40,7 +40,7 @@ http {{
 
 @dataclass(frozen=True)
 class Line:
-    """A request as the access log has it. `sent` is the body's size in bytes, of the answer; `received` of the request,
+    """A request in the access log. `sent` is the size in bytes of the answer's body; `received` is the size of the request
     with its headers."""
 
     method: str
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Nginx:
-    """A server that runs. `root` is its directory, `url` has the credentials."""
+    """A running server. `root` is its directory, `url` contains the credentials."""
 
     prefix: Path
     port: int
@@ -70,7 +70,7 @@ class Nginx:
 
     def log(self) -> list[Line]:
         """All requests so far."""
-        time.sleep(0.3)  # lines are held back for 50 ms
+        time.sleep(0.3)  # nginx writes its lines up to 50 ms late
         lines = []
         for text in (self.prefix / "trtbuild.log").read_text().splitlines():
             method, _, status, received, sent, _ = text.rsplit("] ", 1)[1].split()
@@ -80,7 +80,7 @@ class Nginx:
 
 @contextmanager
 def running(prefix: Path) -> Iterator[Nginx]:
-    """Start it in the empty directory `prefix`. Raises FileNotFoundError when nginx is not installed."""
+    """Start nginx in the empty directory `prefix`. Raises FileNotFoundError when nginx is not installed."""
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         raise FileNotFoundError("nginx: apt-get install nginx-light")
@@ -109,19 +109,19 @@ def _write(prefix: Path, port: int) -> None:
     for name in ("readers", "writers"):
         (prefix / f"trtbuild.{name}").write_text(f"{_USER}:{{SHA}}{digest}\n")
     text = _RECIPE.read_text("utf-8")
-    for theirs, ours in {
+    for documented, replacement in {
         "127.0.0.1:8080": f"127.0.0.1:{port}",
         "/srv/trtbuild": str(prefix / "srv"),
         "/var/log/nginx/": f"{prefix}/",
         "/etc/nginx/trtbuild.": f"{prefix}/trtbuild.",
         "flush=5s": "flush=50ms",
     }.items():
-        if theirs not in text:
-            raise ValueError(f"{_RECIPE} does not have {theirs} any more")
-        text = text.replace(theirs, ours)
+        if documented not in text:
+            raise ValueError(f"{_RECIPE} does not have {documented} any more")
+        text = text.replace(documented, replacement)
     (prefix / "trtbuild.conf").write_text(text)
     user = "user root;" if os.geteuid() == 0 else ""
-    (prefix / "nginx.conf").write_text(_AROUND.format(prefix=prefix, user=user))
+    (prefix / "nginx.conf").write_text(_MAIN_CONFIGURATION.format(prefix=prefix, user=user))
 
 
 def _await(process: subprocess.Popen[bytes], port: int) -> None:

@@ -1,10 +1,10 @@
-"""One layer of twelve changes: its weights, in a new weights file, or its source. Against the straight script.
+"""Build after a change of one layer of twelve: of its weights, in a new weights file, or of its source.
 
-The script has no part that could be left out: its user runs all of it again. It is the same script as for the cold
-build, measured in the same run (it makes random weights where trtbuild reads a file, which is faster). The list of steps
-that ran is read from ``--json``. Two checks prove that no process imports torch. A torch that cannot be imported is
-first on the path, and no process of the tree maps one of torch's libraries. This includes the engine workers, which have
-another environment.
+The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is the same script
+as for the cold build, measured in the same run. It creates random weights where trtbuild reads a file; this makes the
+script faster. The list of steps that ran comes from ``--json``. Two checks prove that no process imports torch: a torch
+that cannot be imported is first on the path, and no process of the tree maps one of torch's libraries. The second check
+includes the engine workers, which have another environment.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.session import TORCH, Session, forget_build, ran
 
 #: A layer in the middle.
 _LAYER = 5
-#: Different structures, so that no run finds what the one before it has made.
+#: Each run needs a different structure, so that it finds no results of earlier runs in the cache.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """A fine-tune of one layer, then edits of one layer."""
+    """New weights of one layer, then edits of one layer's source."""
     sizes = session.sizes
     layer = min(_LAYER, sizes.layers - 1)
     project = projects.vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)
@@ -36,7 +36,7 @@ def rows(session: Session) -> Iterator[Row]:
     script = session.script_median(project)
     weights = project / "weights" / "vit.safetensors"
 
-    timed = [_replaced(session, project, weights, layer) for _ in range(sizes.cold_repeats)]
+    timed = [_build_with_new_weights(session, project, weights, layer) for _ in range(sizes.cold_repeats)]
     ours = Median.of([run for run, _ in timed])
     name = f"one layer's weights of {sizes.layers}"
     yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), 0.15)
@@ -64,12 +64,12 @@ def rows(session: Session) -> Iterator[Row]:
     yield _steps(f"{name}: one trace, one engine step", edited[0][1], {"trace": 1, "engine": 1})
 
 
-def _replaced(session: Session, project: Path, weights: Path, layer: int) -> tuple[Run, Any]:
+def _build_with_new_weights(session: Session, project: Path, weights: Path, layer: int) -> tuple[Run, Any]:
     projects.replace_weights(weights, layer)
     return session.document(project, "build", memory=True)
 
 
-def _steps(what: str, document: Mapping[str, Any], wanted: Mapping[str, int]) -> Check:
-    found = ran(document)
-    seen = ", ".join(f"{stage} {count}" for stage, count in found.items())
-    return Check(what, all(found.get(stage, 0) == count for stage, count in wanted.items()), f"ran: {seen}")
+def _steps(name: str, document: Mapping[str, Any], expected: Mapping[str, int]) -> Check:
+    counts = ran(document)
+    found = ", ".join(f"{stage} {count}" for stage, count in counts.items())
+    return Check(name, all(counts.get(stage, 0) == count for stage, count in expected.items()), f"ran: {found}")

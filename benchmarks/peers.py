@@ -1,10 +1,10 @@
-"""Equal work for other build systems: 1,000 targets that are up to date, as GNU make, ninja, doit and dvc would have them.
+"""Write projects of equal size for other build systems: 1,000 targets that are up to date, for make, ninja, doit and dvc.
 
-Each target is made by `cp` from its own source file. The bound was set in this layout; GNU make's time is
-mostly the search for built-in rules that could make each source file, so it goes with the number of sources. make
-runs as everybody calls it. Beside it, without a bound, are measured `make -rR` (no built-in rules), make where five
-targets share a source file, and ninja. doit and dvc are measured as installed from PyPI, in a separate virtual
-environment (`peers.txt`).
+`cp` makes each target from its own source file. The bound was set for this layout. GNU make spends most of its time on
+the search for built-in rules that could make each source file, so its time grows with the number of sources. make runs
+without options, as most users call it. Three more peers are measured without a bound: `make -rR` (no built-in rules),
+make with one source file for five targets, and ninja. doit and dvc come from PyPI, in a separate virtual environment
+(`peers.txt`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def task_copy():
 
 
 def copies(folder: Path, count: int) -> Path:
-    """A Makefile, a build.ninja and a dodo.py for `count` targets, and their sources. Nothing is built yet.
+    """Write a Makefile, a build.ninja and a dodo.py for `count` targets, and their sources. Nothing is built yet.
 
-    ``Shared.mk`` makes five targets of each source, of which it uses the first fifth.
+    ``Shared.mk`` makes five targets from each source. It uses the first fifth of the sources.
     """
     (folder / "sources").mkdir(parents=True, exist_ok=True)
     (folder / "targets").mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def copies(folder: Path, count: int) -> Path:
 
 
 def stages(folder: Path, count: int, dvc: Path) -> Path:
-    """A dvc project of `count` stages, without git, that has been run once."""
+    """Write a dvc project of `count` stages, without git, and run it once."""
     if (folder / "dvc.lock").exists():
         return folder
     copies(folder, count)

@@ -1,9 +1,9 @@
-"""`trtbuild plan` on a thousand engines: nothing changed, and one source edited.
+"""Measure `trtbuild plan` on a thousand engines: when nothing changed, and after an edit of one source.
 
-The bound is a second. doit and dvc stand beside it with what they have for the question "what would run?": `doit
-list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages (dvc needs seconds
-for these; its number is printed as measured, and not scaled). Each of their targets is a copy of one small file
-(`peers.py`). For them, too, one source is edited in the second measurement.
+The bound is one second. doit and dvc have similar commands, which show what would run: `doit list --all --status` on as
+many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for a hundred stages; its
+number is not scaled. Each of their targets is a copy of one small file (`peers.py`). In the second measurement, one of
+their sources is edited, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rows(session: Session) -> Iterator[Row]:
         "dvc": lambda: run([session.peer("dvc"), "status"], stages),
     }
     unchanged = run_alternately(sizes.cold_repeats, **candidates)
-    yield from _told(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages)
+    yield from _reported(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages)
 
     edited = {
         "trtbuild": project / "models" / f"m{sizes.models // 2:03}.py",
@@ -41,7 +41,7 @@ def rows(session: Session) -> Iterator[Row]:
     }
     before = {path: path.read_text() for path in edited.values() if path.exists()}
     try:
-        touched = run_alternately(
+        edited_medians = run_alternately(
             sizes.cold_repeats,
             **{name: _after_an_edit(edited[name], candidate) for name, candidate in candidates.items()},
         )
@@ -52,25 +52,25 @@ def rows(session: Session) -> Iterator[Row]:
     finally:
         for path, text in before.items():
             path.write_text(text)
-    yield from _told(f"plan, {engines:,} engines, one source edited", touched, engines, sizes.dvc_stages)
+    yield from _reported(f"plan, {engines:,} engines, one source edited", edited_medians, engines, sizes.dvc_stages)
     traces = document["totals"]["trace"]["run"]
     yield Check("plan after one edit: one trace would run", traces == 1, f"{traces}")
     yield Limit("plan, a source edited that all models share", Value("trtbuild", shared_run.wall_s))
 
 
-def _told(name: str, found: dict[str, Median], engines: int, stages: int) -> Iterator[Row]:
-    note = f"CPU {found['trtbuild'].cpu_s:.2f} s"
-    yield Limit(name, Value("trtbuild", found["trtbuild"].wall_s), 1.0, note=note)
-    yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", found["doit"].wall_s))
-    yield Limit(f"{name}: dvc", Value(f"status of {stages} stages", found["dvc"].wall_s))
+def _reported(name: str, medians: dict[str, Median], engines: int, stages: int) -> Iterator[Row]:
+    note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
+    yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), 1.0, note=note)
+    yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))
+    yield Limit(f"{name}: dvc", Value(f"status of {stages} stages", medians["dvc"].wall_s))
 
 
 def _after_an_edit(path: Path, candidate: Callable[[], Run]) -> Callable[[], Run]:
-    """The candidate, after one more edit of the file."""
+    """A function that edits the file once more and then runs the candidate."""
 
-    def run_it() -> Run:
+    def edit_and_run() -> Run:
         with open(path, "a") as file:
             file.write("# edited\n")
         return candidate()
 
-    return run_it
+    return edit_and_run

@@ -1,8 +1,8 @@
-"""The projects that are measured, written as a user would write them: sources, a manifest, a weights file.
+"""Write the projects that are measured, as a user would write them: sources, a manifest, a weights file.
 
-``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` and ``… vit DIR --granularity
---weights``. The functions are the same. Everything is written only where it differs, so a project that is there
-stays as it is, and so do the times of its files. Nothing here knows how trtbuild works inside.
+The commands ``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` and ``… vit DIR --granularity
+--weights`` call the functions `many` and `vit`. A file is written only if its contents differ. So an existing project
+and the times of its files do not change. This module does not depend on trtbuild's code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: The architectures that TensorRT-RTX builds float32 products for, in the order in which targets are taken.
+#: The architectures for which TensorRT-RTX builds float32 products. A project with n targets uses the first n.
 SMS = (80, 86, 89, 120, 121)
 
 _MANY_HEAD = """\
@@ -114,7 +114,7 @@ save_file(build(**json.loads(sys.argv[1])).state_dict(), sys.argv[2])
 
 
 def many(folder: Path, models: int = 200, targets: int = 5) -> Path:
-    """`models` tiny models of different structure, a source file each and one that all share, for `targets` SMs each."""
+    """Write `models` tiny models for `targets` SMs. Each has its own structure and source file; all share another file."""
     sms = _sms(targets)
     entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(models))
     head = _MANY_HEAD.format(targets=_targets(sms), names=", ".join(f"sm{sm}" for sm in sms))
@@ -140,8 +140,9 @@ def vit(
 ) -> Path:
     """Write the project of a vision transformer, by default ViT-B; batch 1 to 8.
 
-    With `granularity` each encoder layer is an engine; with `weights` they come from ``weights/vit.safetensors``; with
-    `profile_sets` > 1 there is a model for each, of the same source, with another opt and max.
+    With `granularity`, each encoder layer is an engine. With `weights`, the weights come from
+    ``weights/vit.safetensors``. With `profile_sets` > 1, there is one model for each profile set. These models have the
+    same source, but different opt and max shapes.
     """
     sizes = {"layers": layers, "hidden": hidden, "image": image}
     profiles, models = "", ""
@@ -167,18 +168,18 @@ def vit(
 
 
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
-    """Change one layer of a `vit` project in its source: another activation function. Replaces earlier edits."""
+    """Replace the activation function of one layer in the source of a `vit` project. This undoes earlier edits."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
     _write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
 
 
 def undo_edits(folder: Path) -> None:
-    """The source of a `vit` project as it was."""
+    """Restore the source of a `vit` project."""
     _write(folder / "models" / "vit.py", _VIT_MODEL)
 
 
 def replace_weights(path: Path, layer: int) -> None:
-    """Replace a safetensors file by one whose tensors of one layer are all different (a fine-tune of that layer)."""
+    """Change all tensors of one layer in a safetensors file, as a fine-tune of that layer does."""
     from safetensors.numpy import load_file, save_file
 
     tensors = load_file(path)
@@ -192,14 +193,14 @@ def replace_weights(path: Path, layer: int) -> None:
 
 
 def _save_weights(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Write the weights file, unless there is one for a model of these sizes (`replace_weights` keeps them)."""
-    path, said = folder / "weights" / "vit.safetensors", folder / "weights" / "sizes.json"
-    if path.exists() and said.exists() and json.loads(said.read_text()) == sizes:
+    """Write the weights file, unless there is one for these sizes already. `replace_weights` does not change the sizes."""
+    path, sizes_file = folder / "weights" / "vit.safetensors", folder / "weights" / "sizes.json"
+    if path.exists() and sizes_file.exists() and json.loads(sizes_file.read_text()) == sizes:
         return
     path.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-c", _SAVE_WEIGHTS, json.dumps(sizes), str(path.relative_to(folder))]
     subprocess.run(command, cwd=folder, check=True, timeout=600)
-    said.write_text(json.dumps(sizes) + "\n")
+    sizes_file.write_text(json.dumps(sizes) + "\n")
 
 
 def _sms(count: int) -> tuple[int, ...]:
@@ -228,26 +229,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
     parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
     kinds = parser.add_subparsers(dest="kind", required=True)
-    one = kinds.add_parser("many", help="many tiny models for several targets")
-    one.add_argument("--models", type=int, default=200)
-    one.add_argument("--targets", type=int, default=5)
-    two = kinds.add_parser("vit", help="a vision transformer")
-    two.add_argument("--layers", type=int, default=12)
-    two.add_argument("--hidden", type=int, default=768)
-    two.add_argument("--image", type=int, default=224)
-    two.add_argument("--granularity", action="store_true", help="one engine for each encoder layer")
-    two.add_argument("--weights", action="store_true", help="weights in a safetensors file")
-    two.add_argument("--targets", type=int, default=1)
-    two.add_argument("--profile-sets", type=int, default=1)
-    for kind in (one, two):
+    many_parser = kinds.add_parser("many", help="many tiny models for several targets")
+    many_parser.add_argument("--models", type=int, default=200)
+    many_parser.add_argument("--targets", type=int, default=5)
+    vit_parser = kinds.add_parser("vit", help="a vision transformer")
+    vit_parser.add_argument("--layers", type=int, default=12)
+    vit_parser.add_argument("--hidden", type=int, default=768)
+    vit_parser.add_argument("--image", type=int, default=224)
+    vit_parser.add_argument("--granularity", action="store_true", help="one engine for each encoder layer")
+    vit_parser.add_argument("--weights", action="store_true", help="weights in a safetensors file")
+    vit_parser.add_argument("--targets", type=int, default=1)
+    vit_parser.add_argument("--profile-sets", type=int, default=1)
+    for kind in (many_parser, vit_parser):
         kind.add_argument("folder", type=Path, metavar="DIR")
-    given = vars(parser.parse_args())
-    build, kind, folder = given.pop("build"), given.pop("kind"), given.pop("folder")
+    options = vars(parser.parse_args())
+    build, kind, folder = options.pop("build"), options.pop("kind"), options.pop("folder")
     if kind == "many":
-        many(folder, **given)
+        many(folder, **options)
     else:
-        given["targets"] = (89,) if given["targets"] == 1 else _sms(given["targets"])
-        vit(folder, **given)
+        options["targets"] = (89,) if options["targets"] == 1 else _sms(options["targets"])
+        vit(folder, **options)
     if build:
         environment = {name: value for name, value in os.environ.items() if name != "TRTBUILD_CACHE_DIR"}
         trtbuild = Path(sys.executable).with_name("trtbuild")

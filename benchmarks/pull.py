@@ -1,15 +1,16 @@
-"""An engine of 350 MB from nginx on loopback, against curl; and a local hit of 100 MB, against cp and sha256sum.
+"""Pull an engine of 350 MB from nginx on loopback, compared with curl; and a local hit of 100 MB, with cp and sha256sum.
 
 Rules
-1. curl gets the same bytes in two ways: as one file (a person who copies engines by hand), and as the chunks that trtbuild
-   gets, over one connection that is kept alive. It writes files and does nothing else: it compares no digest, and its files
-   are not durable. trtbuild verifies each chunk and the whole, and has synced all of it at the end.
+1. curl gets the same bytes in two ways: as one file, like a person who copies engines by hand, and as the chunks that
+   trtbuild gets, over one connection that is kept alive. curl only writes files: it compares no digest, and its files are
+   not durable. trtbuild verifies each chunk and the whole blob, and has synced all files at the end.
 2. The server's files are in the page cache. Each file is written to a new place and stays until the end: ext4 does
    not reuse an inode within a minute of its removal, but looks at it for each new file (0.3 ms for each of 1,400).
-3. The kernel of a virtual machine may have given unused memory back to its host, and getting it again takes four times as
-   long as the copy itself. So as many bytes are written and removed before each run, on both sides, outside of the clock.
-4. The bytes are random: nothing is found twice, nothing compresses. The pulled bytes are compared with the digest of the
-   original, outside of the measured time.
+3. The kernel of a virtual machine may have returned unused memory to its host. Getting this memory again takes four times
+   as long as the copy itself. So before each run, on both sides, 1.5 times as many bytes are written and removed. This is
+   not part of the measured time.
+4. The bytes are random: no two chunks are equal, and nothing can be compressed. The pulled bytes are compared with the
+   digest of the original, outside of the measured time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The pull, a pull of what half is there already, and the local hit."""
+    """The pull, a pull with half of the chunks already present, and the local hit."""
     folder = session.fresh("pull")
     try:
         with running(folder / "nginx") as server:
@@ -53,14 +54,14 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
         whole = LocalStore(server.root).put_bytes(data)
     del data
     parts = LocalStore(server.root).parts(whole.sha256)
-    one = server.root / "cas" / whole.sha256[:2] / whole.sha256  # curl gets it under the name that it would have
-    with open(one, "wb") as file:
+    one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # curl gets it under the name of an unchunked blob
+    with open(one_file, "wb") as file:
         file.writelines(_path(server.root, part).read_bytes() for part in parts)
     urls = folder / "urls"
     urls.write_text(
         "".join(f"url = {server.entry_url('cas', part.sha256)}\noutput = {part.sha256}\n" for part in parts)
     )
-    found = _run_alternately(
+    medians = _run_alternately(
         session,
         folder,
         size,
@@ -70,12 +71,12 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
         durable=lambda place: _durable_curl(place, server.entry_url("cas", whole.sha256)),
         ours=lambda place: _pull(place, server, whole, parts),
     )
-    ours = Value("trtbuild", found["ours"])
+    ours = Value("trtbuild", medians["ours"])
     note = f"{size / 1e6:.0f} MB in {len(parts)} chunks; trtbuild's are verified, and durable"
-    yield Ratio("pull from nginx, to curl of the chunks", ours, Value("curl -K", found["chunks"]), 2.0, note=note)
-    yield Ratio("pull from nginx, to curl of one file", ours, Value("curl -o", found["file"]), 2.0)
-    yield Ratio("pull from nginx, to curl of one file and sync", ours, Value("curl, sync", found["durable"]))
-    yield Ratio("pull from nginx, to curl of the chunks in parallel", ours, Value("curl -Z", found["parallel"]))
+    yield Ratio("pull from nginx, to curl of the chunks", ours, Value("curl -K", medians["chunks"]), 2.0, note=note)
+    yield Ratio("pull from nginx, to curl of one file", ours, Value("curl -o", medians["file"]), 2.0)
+    yield Ratio("pull from nginx, to curl of one file and sync", ours, Value("curl, sync", medians["durable"]))
+    yield Ratio("pull from nginx, to curl of the chunks in parallel", ours, Value("curl -Z", medians["parallel"]))
     yield _same_bytes(folder, server, whole, parts)
     yield _resumed(folder, server, whole, parts)
 
@@ -104,16 +105,18 @@ def _same_bytes(folder: Path, server: Nginx, whole: Output, parts: Sequence[Outp
 
 
 def _resumed(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> Row:
-    """As after a break: each second chunk of what was pulled is removed."""
+    """Remove every second chunk of the pulled blob and pull again, as after an interruption."""
     place = folder / "pulled"
-    gone = sorted(set(parts), key=lambda part: part.sha256)[::2]
-    for part in gone:
+    removed = sorted(set(parts), key=lambda part: part.sha256)[::2]
+    for part in removed:
         _path(place, part).unlink()
     before = len(server.log())
     _pull(place, server, whole, parts)
     sent = sum(line.sent for line in server.log()[before:] if line.method == "GET")
-    wanted = sum(part.size for part in gone)
-    return Ratio("pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", wanted, "B"), 1.01)
+    removed_bytes = sum(part.size for part in removed)
+    return Ratio(
+        "pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", removed_bytes, "B"), 1.01
+    )
 
 
 def _curl(place: Path, *arguments: str) -> None:
@@ -132,12 +135,12 @@ def _hits(session: Session, folder: Path) -> Iterator[Row]:
     with LocalStore(folder / "store").session():
         blob = LocalStore(folder / "store").put_bytes(data)
     (folder / "peer").write_bytes(data)
-    wanted = hashlib.sha256(data).hexdigest()
+    expected = hashlib.sha256(data).hexdigest()
     del data
-    seen: list[bytes] = []
+    contents: list[bytes] = []
 
     def get(_: Path) -> None:
-        seen[:] = [LocalStore(folder / "store").get_bytes(blob.sha256)]
+        contents[:] = [LocalStore(folder / "store").get_bytes(blob.sha256)]
 
     def copy(place: Path) -> None:
         LocalStore(folder / "store").copy_to(blob.sha256, str(place))
@@ -150,19 +153,19 @@ def _hits(session: Session, folder: Path) -> Iterator[Row]:
             timeout=600,
         )
 
-    found = _run_alternately(session, folder, size, get=get, copy=copy, peer=peer)
-    yield Limit(f"local hit of {size / 1e6:.0f} MB: bytes, verified", Value("get_bytes", found["get"]), 0.5)
-    yield Limit(f"local hit of {size / 1e6:.0f} MB: a file, verified, durable", Value("copy_to", found["copy"]), 0.5)
-    yield Ratio("local hit: a file", Value("copy_to", found["copy"]), Value("cp + sha256sum", found["peer"]))
-    digest = hashlib.sha256(seen[0]).hexdigest()
-    yield Check("local hit: the same bytes", digest == wanted, f"sha256 {digest[:16]}…")
+    medians = _run_alternately(session, folder, size, get=get, copy=copy, peer=peer)
+    yield Limit(f"local hit of {size / 1e6:.0f} MB: bytes, verified", Value("get_bytes", medians["get"]), 0.5)
+    yield Limit(f"local hit of {size / 1e6:.0f} MB: a file, verified, durable", Value("copy_to", medians["copy"]), 0.5)
+    yield Ratio("local hit: a file", Value("copy_to", medians["copy"]), Value("cp + sha256sum", medians["peer"]))
+    digest = hashlib.sha256(contents[0]).hexdigest()
+    yield Check("local hit: the same bytes", digest == expected, f"sha256 {digest[:16]}…")
 
 
 def _run_alternately(
     session: Session, folder: Path, size: int, **candidates: Callable[[Path], None]
 ) -> dict[str, float]:
-    """The medians of seconds of alternating runs (measure.py, rule 1). Each run gets a path that does not exist."""
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    """Return the median seconds of alternating runs (measure.py, rule 1). Each run gets a path that does not exist."""
+    times_of: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(session.sizes.pull_repeats):
         for name in names if number % 2 == 0 else reversed(names):
@@ -170,13 +173,13 @@ def _run_alternately(
             _claim_memory(folder / "claimed", size)
             started = time.perf_counter()
             candidates[name](place)
-            taken[name].append(time.perf_counter() - started)
-        session.say("  " + ", ".join(f"{name} {times[-1]:.2f} s" for name, times in taken.items()))
-    return {name: statistics.median(times) for name, times in taken.items()}
+            times_of[name].append(time.perf_counter() - started)
+        session.say("  " + ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in times_of.items()))
+    return {name: statistics.median(seconds) for name, seconds in times_of.items()}
 
 
 def _claim_memory(path: Path, size: int) -> None:
-    """Rule 3."""
+    """Follow rule 3."""
     os.sync()
     block = bytes(1 << 20)
     with open(path, "wb", buffering=0) as file:

@@ -1,9 +1,9 @@
-"""Everything is deleted but the cache: how long until the outputs are back?
+"""Measure how long trtbuild takes to restore all outputs when everything except the cache was deleted.
 
-Against `cp` of the same bytes and `sha256sum` of the copy, one after the other, on the same file system: a person who
-fetches files from a cache by hand copies them and checks them. Each output of the peer is one file; trtbuild joins its
-outputs from chunks, verifies each and plans the project first. Neither torch nor TensorRT can be imported in these runs.
-The page cache is warm on both sides.
+The peer is `cp` of the same bytes, then `sha256sum` of the copy, on the same file system: a person who fetches files
+from a cache by hand copies them and checks them. The peer copies whole files. trtbuild plans the project first, then
+joins each output from chunks and verifies it. Neither torch nor TensorRT can be imported in these runs. The page cache
+is warm on both sides.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ def rows(session: Session) -> Iterator[Row]:
 
 def _restored(session: Session, project: Path, name: str) -> Iterator[Row]:
     before = _contents(project / "dist")
-    found = run_alternately(
+    medians = run_alternately(
         max(3, session.sizes.cold_repeats),
         peer=lambda: _copy_and_hash(session, project),
         ours=lambda: _restore(session, project),
     )
     size = sum(size for _, size, _ in before)
-    ours, peer = Value("trtbuild", found["ours"].wall_s), Value("cp + sha256sum", found["peer"].wall_s)
+    ours, peer = Value("trtbuild", medians["ours"].wall_s), Value("cp + sha256sum", medians["peer"].wall_s)
     yield Ratio(name, ours, peer, 3.0, note=f"{size / 1e6:.0f} MB in {len(before)} files")
-    ours, peer = Value("trtbuild", found["ours"].cpu_s), Value("cp + sha256sum", found["peer"].cpu_s)
+    ours, peer = Value("trtbuild", medians["ours"].cpu_s), Value("cp + sha256sum", medians["peer"].cpu_s)
     yield Ratio(f"{name}: CPU time", ours, peer)
     yield Check(f"{name}: the same files", _contents(project / "dist") == before, f"{len(before)} files")
-    said = "built with a torch and a TensorRT that cannot be imported"
-    yield Check(
-        f"{name}: neither torch nor TensorRT", True, said
-    )  # a build that needs one fails, and ends the benchmark
+    found = "built with a torch and a TensorRT that cannot be imported"
+    yield Check(f"{name}: neither torch nor TensorRT", True, found)  # if a build imports one, the benchmark fails
 
 
 def _restore(session: Session, project: Path) -> Run:
@@ -70,8 +68,8 @@ def _copy_and_hash(session: Session, project: Path) -> Run:
 
 def _contents(folder: Path) -> list[tuple[str, int, str]]:
     """Path, size in bytes and SHA-256 of every file."""
-    found = []
+    files = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        found.append((str(path.relative_to(folder)), path.stat().st_size, digest))
-    return found
+        files.append((str(path.relative_to(folder)), path.stat().st_size, digest))
+    return files

@@ -1,7 +1,7 @@
 """One run of ``python -m benchmarks``: its sizes, its work folder, and the commands that are measured in it.
 
-The work folder keeps projects and their caches from run to run, so that a thousand engines are built once. It is in
-`benchmarks/.work`, which git ignores, or where ``--work`` says; it may be deleted at any time.
+The work folder keeps projects and their caches from run to run, so that a thousand engines are built once. It is
+`benchmarks/.work`, which git ignores, or the folder of ``--work``. It may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import Median, Run, run, run_alternately
 
-#: Modules that a build without torch and TensorRT must not import; a folder of their poisoned twins goes on PYTHONPATH.
+#: Modules that some builds must not import. Modules of the same names that raise an ImportError are put on PYTHONPATH.
 TORCH = ("torch",)
 TENSORRT = ("tensorrt_rtx", "tensorrt")
 
@@ -28,7 +28,7 @@ raise ImportError("{name} is poisoned: this benchmark checks that it is not impo
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large everything is. The defaults are those of the published figures, except the weights file (``--full``)."""
+    """All sizes. The published figures use these defaults, except for the weights file (``--full``)."""
 
     models: int = 200
     targets: int = 5
@@ -71,19 +71,19 @@ class Session:
         return path
 
     def fresh(self, name: str) -> Path:
-        """The same, and empty."""
+        """An empty folder of this name in the work folder."""
         shutil.rmtree(self.work / name, ignore_errors=True)
         return self.folder(name)
 
     def peer(self, name: str) -> Path:
-        """The program of a peer. Raises FileNotFoundError with what installs it."""
+        """The program of a peer. Raises FileNotFoundError, whose text names the command that installs it."""
         program = self.peers / "bin" / name
         if not program.exists():
             raise FileNotFoundError(f"{program}: `make bench` installs it (benchmarks/peers.txt)")
         return program
 
     def say(self, text: str) -> None:
-        """Tell what is being done, on standard error."""
+        """Print progress on standard error."""
         print(text, file=sys.stderr, flush=True)
 
     def call(self, project: Path, *arguments: str, poison: Sequence[str] = (), **settings: Any) -> Run:
@@ -92,19 +92,19 @@ class Session:
         return run([self.trtbuild, *arguments], project, environment=environment, **settings)
 
     def document(self, project: Path, *arguments: str, **settings: Any) -> tuple[Run, Any]:
-        """The same with ``--json``: the run, and the document."""
+        """Run trtbuild with ``--json``; return the run and the document."""
         done = self.call(project, *arguments, "--json", **settings)
         return done, json.loads(done.stdout)
 
     def environment(self, poison: Sequence[str] = ()) -> dict[str, str]:
-        """This environment without trtbuild's variables; importing a module of `poison` is an error in it."""
+        """This environment without trtbuild's variables. In it, importing a module of `poison` is an error."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
         if poison:
             environment["PYTHONPATH"] = str(self._poisoned(poison))
         return environment
 
     def script(self, project: Path, output: Path) -> Run:
-        """`straight_vit.py` once, on the model of a `vit` project."""
+        """Run `straight_vit.py` once, on the model of a `vit` project."""
         shutil.rmtree(output, ignore_errors=True)
         sizes = self.sizes
         arguments = [str(output), str(sizes.layers), str(sizes.hidden), str(sizes.image)]
@@ -115,7 +115,7 @@ class Session:
         return done
 
     def script_median(self, project: Path) -> Median:
-        """The straight script's medians in this run: measured when first asked for, unless `note_script` came before."""
+        """The script's medians. The first call measures them, unless `note_script` was called before."""
         if self._script is None:
             self.say("  the straight script, for the ratios below")
             output = self.work / "straight"

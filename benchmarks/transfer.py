@@ -1,7 +1,7 @@
 """Measure a team cache: the bytes of a fine-tune, six engines on a remote, and the cost of a dead remote.
 
-The remote is nginx with the recipe of the documentation, on loopback; bytes are counted by its access log. The author and
-the colleague are two checkouts with one cache each.
+The remote is nginx on loopback, with the configuration from the documentation. Its access log counts the bytes. The
+author and the colleague are two checkouts, each with its own cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LAYER = 5
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """A fine-tune, per granularity; six engines; dead remotes."""
+    """Dead remotes; six engines; a fine-tune with each granularity."""
     yield from dead_remotes.rows(session)
     yield from _six_engines(session)
     for granularity in (True, False):
@@ -55,17 +55,17 @@ def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
         second = _build(session, colleague, server)
         moved = sum(line.sent for line in server.log()[before:] if line.method == "GET" and line.status == 200)
     changed = Value("changed weights", _layer_bytes(weights, layer), "B")
-    what = f"one layer's weights of {session.sizes.layers}, {name}"
-    yield Ratio(f"{what}: bytes to a colleague", Value("moved", moved, "B"), changed, 1.2)
-    yield Ratio(f"{what}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
-    yield Check(f"{what}: the colleague runs nothing", not ran(second), f"ran: {ran(second) or 'nothing'}")
+    name_of_row = f"one layer's weights of {session.sizes.layers}, {name}"
+    yield Ratio(f"{name_of_row}: bytes to a colleague", Value("moved", moved, "B"), changed, 1.2)
+    yield Ratio(f"{name_of_row}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
+    yield Check(f"{name_of_row}: the colleague runs nothing", not ran(second), f"ran: {ran(second) or 'nothing'}")
     same = _contents(author / "dist") == _contents(colleague / "dist")
-    yield Check(f"{what}: the same outputs", same, f"{len(_contents(author / 'dist'))} files")
+    yield Check(f"{name_of_row}: the same outputs", same, f"{len(_contents(author / 'dist'))} files")
     shutil.rmtree(colleague)
 
 
 def _six_engines(session: Session) -> Iterator[Row]:
-    """The project of `chunks`, pushed to an empty remote."""
+    """Push the project of `chunks` to an empty remote."""
     project = chunks.project(session)
     session.say(f"  building {project.name}, unless it is")
     _, document = session.document(project, "build")
@@ -79,14 +79,14 @@ def _six_engines(session: Session) -> Iterator[Row]:
         yield Limit("six engines on a remote: on disk", Value("", sum(file.st_blocks for file in files) * 512, "B"))
         copy = _checkout(session, project)
         pulled = _build(session, copy, server)
-        got = {step["outputs"]["plan"]["sha256"] for step in _engines(pulled)}
-        right = not ran(pulled) and got == set(plans)
+        pulled_plans = {step["outputs"]["plan"]["sha256"] for step in _engines(pulled)}
+        right = not ran(pulled) and pulled_plans == set(plans)
         yield Check("six engines on a remote: pulled, the same six", right, f"ran: {ran(pulled) or 'nothing'}")
         shutil.rmtree(copy)
 
 
 def _checkout(session: Session, project: Path) -> Path:
-    """A copy of a project's files for a colleague: neither cache nor outputs."""
+    """Copy a project's files for a colleague, without cache and outputs."""
     copy = session.fresh(f"{project.name}-colleague")
     shutil.rmtree(copy)
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("cache", "dist", ".trtbuild", ".benchmark*"))

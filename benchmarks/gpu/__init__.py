@@ -1,1 +1,1 @@
-"""Measure engines on a real GPU: right results at every shape, latency, and overhead over a bare loop. See docs/gpu.md."""
+"""Measure engines on a real GPU: correct results at every shape, latency, overhead over a bare loop. See docs/gpu.md."""

@@ -35,48 +35,48 @@ SUBJECTS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the projects, or measure."""
-    given = _parser().parse_args(arguments)
-    examples, vit = given.folder / "examples", given.folder / "vit"
-    if given.command == "write":
-        hardware = Hardware(given.sm, given.toolchain, given.version, () if given.no_tactic_sources else None)
+    options = _parser().parse_args(arguments)
+    examples, vit = options.folder / "examples", options.folder / "vit"
+    if options.command == "write":
+        hardware = Hardware(options.sm, options.toolchain, options.version, () if options.no_tactic_sources else None)
         write_examples(examples, hardware)
         write_vit(vit, hardware)
-        resnet = write_resnet(given.folder / "resnet", hardware)
+        resnet = write_resnet(options.folder / "resnet", hardware)
         print(f"wrote {examples}, {vit} and {resnet}; next: (cd {examples} && trtbuild build --until convert)")
         return 0
-    given.work.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
     host = Host(
         examples.absolute(),
         vit.absolute(),
-        given.python_without_torch,
-        given.points,
-        given.repeats,
-        given.work.absolute(),
-        given.device,
+        options.python_without_torch,
+        options.points,
+        options.repeats,
+        options.work.absolute(),
+        options.device,
     )
-    return _measure(host, given.names or list(SUBJECTS), given.json)
+    return _measure(host, options.names or list(SUBJECTS), options.json)
 
 
 def _measure(host: Host, names: list[str], file: Path | None) -> int:
     machine = host.describe()
     print(machine, flush=True)
-    found: list[tuple[str, Row]] = []
+    measured: list[tuple[str, Row]] = []
     failed: list[str] = []
     for name in names:
         started = time.monotonic()
         print(f"{name}:", flush=True)
         try:
             for row in importlib.import_module(f"benchmarks.gpu.{SUBJECTS[name]}").rows(host):
-                found.append((name, row))
+                measured.append((name, row))
                 print(line(row), flush=True)
-        except Exception:  # the others are measured all the same
+        except Exception:  # the other measurements still run
             failed.append(name)
             traceback.print_exc(file=sys.stdout)
         print(f"  [{name} took {time.monotonic() - started:.0f} s]", flush=True)
         if file is not None:
-            rows = [{"subject": subject, **to_json(row)} for subject, row in found]
+            rows = [{"subject": subject, **to_json(row)} for subject, row in measured]
             file.write_text(json.dumps({"machine": machine, "rows": rows, "failed": failed}, indent=2) + "\n")
-    print("\n" + table(found))
+    print("\n" + table(measured))
     return 1 if failed else 0
 
 

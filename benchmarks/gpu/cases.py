@@ -1,4 +1,4 @@
-"""The models of a project, as the measurements meet them: shapes and inputs, eager PyTorch, the built package."""
+"""The models of a project for the measurements: shapes and inputs, eager PyTorch, the built package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtbuild.core.model.verification import Point, points
 
 
 class NoEager(Exception):
-    """A model that PyTorch does not run."""
+    """PyTorch cannot run this model."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def package(self) -> Path:
-        """Where the project's build wrote the package."""
+        """The path to which the project's build wrote the package."""
         return self.project / "dist" / self.model.name
 
     def points(self, count: int, seed: int = 0) -> tuple[Point, ...]:
@@ -51,65 +51,69 @@ class Case:
     def eager(self, device: str = "cuda") -> Any:
         """The original, with its own weights, in its own precision: a module, or a function for an ONNX file.
 
-        Raises NoEager for what PyTorch does not run.
+        Raises NoEager if PyTorch cannot run the model.
         """
         import torch
 
         source = self.model.source
         if source.kind == "torchscript":
-            return torch.jit.load(self._at(source.target), map_location=device).eval()
+            return torch.jit.load(self._path(source.target), map_location=device).eval()
         if source.kind == "onnx":
-            return _by_onnxruntime(self._at(source.target), device)
+            return _by_onnxruntime(self._path(source.target), device)
         if source.kind == "exported_program":
             from torch.export.passes import move_to_device_pass
 
-            return move_to_device_pass(torch.export.load(self._at(source.target)), device).module()
+            return move_to_device_pass(torch.export.load(self._path(source.target)), device).module()
         name, _, path = source.target.partition(":")
         folder = str((self.project / self.model.origin.file).parent)
-        for loaded in [other for other in sys.modules if other.partition(".")[0] == name.partition(".")[0]]:
-            del sys.modules[loaded]  # every project has its own `models`
+        for loaded in [module for module in sys.modules if module.partition(".")[0] == name.partition(".")[0]]:
+            del sys.modules[loaded]  # every project has its own `models` package
         sys.path.insert(0, folder)
         try:
-            found: Any = importlib.import_module(name)
+            builder: Any = importlib.import_module(name)
         finally:
             sys.path.remove(folder)
-        if source.kind == "network":  # compared with the module that it takes its weights from
-            if not hasattr(found, "build"):
+        if source.kind == "network":  # compared with the module that the weights come from
+            if not hasattr(builder, "build"):
                 raise NoEager(f"{self.name} is a network of TensorRT's own API")
             path = "build"
         for part in path.split("."):
-            found = getattr(found, part)
+            builder = getattr(builder, part)
         torch.manual_seed(0)
-        module = found(**source.kwargs).eval()
+        module = builder(**source.kwargs).eval()
         self._take_weights(module)
         return module.to(device)
 
     def _take_weights(self, module: Any) -> None:
-        """Give `module` the weights that the package was built with: two versions of torch or transformers may make other
-        random numbers of one seed."""
+        """Copy the weights with which the package was built into `module`.
+
+        From one seed, two versions of torch or transformers may create different random numbers.
+        """
         import torch
 
         file = self.package / "index.json"
         index = json.loads(file.read_text()) if file.exists() else {"weights": {}}
         paths = {entry["sha256"]: path for path, entry in index.get("files", {}).items()}
-        own = module.state_dict()
+        parameters = module.state_dict()
         for entry in index["weights"].values():
-            mine = own.get(entry["name"])
-            if mine is not None and list(mine.shape) == entry["shape"] and str(mine.dtype) == f"torch.{entry['dtype']}":
+            parameter = parameters.get(entry["name"])
+            if parameter is None or list(parameter.shape) != entry["shape"]:
+                continue
+            if str(parameter.dtype) == f"torch.{entry['dtype']}":
                 data = bytearray((self.package / paths[entry["sha256"]]).read_bytes())
-                mine.copy_(torch.frombuffer(data, dtype=mine.dtype).view(mine.shape))
+                parameter.copy_(torch.frombuffer(data, dtype=parameter.dtype).view(parameter.shape))
 
     def describe(self, point: Point) -> str:
-        """``max (batch 32)``."""
+        """The point as text, such as ``max (batch 32)``."""
         sizes = ", ".join(
             f"{symbol.name} {size}" for symbol, size in zip(self.shapes.symbols, point.sizes, strict=True)
         )
         profile = self.model.profiles[point.profile].name
         return f"{point.which} of {profile} ({sizes})" if len(self.model.profiles) > 1 else f"{point.which} ({sizes})"
 
-    def _at(self, target: str) -> Path:
-        beside = self.project / Path(self.model.origin.file).parent / target
-        return beside if beside.exists() else self.project / target
+    def _path(self, target: str) -> Path:
+        beside_manifest = self.project / Path(self.model.origin.file).parent / target
+        return beside_manifest if beside_manifest.exists() else self.project / target
 
 
 def cases(project: Path) -> Iterator[Case]:
@@ -133,8 +137,8 @@ def _by_onnxruntime(path: Path, device: str) -> Any:
 
     def run(*args: Any) -> Any:
         arrays = {name: value.cpu().numpy() for name, value in zip(names, args, strict=True)}
-        found = [torch.from_numpy(output).to(device) for output in session.run(None, arrays)]
-        return found[0] if len(found) == 1 else tuple(found)
+        outputs = [torch.from_numpy(output).to(device) for output in session.run(None, arrays)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     return run
 

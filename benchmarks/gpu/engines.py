@@ -1,4 +1,4 @@
-"""Engines from the cache alone, by a Python that has no torch; then the packages that are measured.
+"""Build engines from the cache alone, with a Python that has no torch; then the packages that are measured.
 
 The project comes with a cache that ``trtbuild build --until convert`` filled on a machine without a GPU.
 """
@@ -13,7 +13,7 @@ from benchmarks.gpu.host import Host
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the examples here."""
+    """Build the examples on this machine."""
     probe = host.python(host.examples, ["-c", "import torch"], bare=True)
     yield Check("the Python that builds has no torch", probe.returncode != 0, probe.stderr.strip().splitlines()[-1])
     done = host.trtbuild(host.examples, "build", "--json", "--keep-going", bare=True)
@@ -28,10 +28,12 @@ def rows(host: Host) -> Iterator[Row]:
     failed = [step for step in document["steps"] if step["verdict"] == "failed"]
     for step in failed:
         print(f"    {step['id']}: {step['error']['text']}")
-    foreign = {stage: n for stage, n in ran.items() if stage not in ("engine", "package")}
-    yield Check("only engine and package steps ran", not foreign, f"ran {ran}")
+    unexpected = {stage: n for stage, n in ran.items() if stage not in ("engine", "package")}
+    yield Check("only engine and package steps ran", not unexpected, f"ran {ran}")
     yield Limit("engine steps that ran", Value("engines", ran.get("engine", 0), "engines"))
     yield Limit("the build", Value("wall time", document["duration_s"]))
-    again = json.loads(host.trtbuild(host.examples, "build", "--json", bare=True).stdout or "{}")
-    ran_again = sum(count["run"] for count in again.get("totals", {}).values())
-    yield Check("a second build runs nothing", done.returncode == 0 and ran_again == 0, f"{ran_again} steps ran")
+    second = json.loads(host.trtbuild(host.examples, "build", "--json", bare=True).stdout or "{}")
+    ran_in_second = sum(count["run"] for count in second.get("totals", {}).values())
+    yield Check(
+        "a second build runs nothing", done.returncode == 0 and ran_in_second == 0, f"{ran_in_second} steps ran"
+    )

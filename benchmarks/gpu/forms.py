@@ -32,23 +32,23 @@ assert not any(name.startswith("models") for name in sys.modules)
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Every form; one that fails does not keep the others from being measured."""
+    """Measure every form. If one form fails, the other forms are still measured."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    found = {case.name: case for case in cases(host.examples)}
+    by_name = {case.name: case for case in cases(host.examples)}
     forms: list[tuple[str, Callable[[], Iterator[Row]]]] = [
-        ("threads", partial(_threads, found[_MODEL], host)),
-        ("a pt2 file", partial(_pt2, found[_MODEL], host)),
+        ("threads", partial(_threads, by_name[_MODEL], host)),
+        ("a pt2 file", partial(_pt2, by_name[_MODEL], host)),
         ("commands", partial(_commands, host)),
     ]
     for name in (_MODEL, "attention", "three_parts"):
-        if found[name].package.exists():
-            forms.append((f"{name}: CUDA graphs", partial(_graphs, found[name], host)))
+        if by_name[name].package.exists():
+            forms.append((f"{name}: CUDA graphs", partial(_graphs, by_name[name], host)))
     for name, form in forms:
         try:
             yield from form()
-        except Exception as error:  # the others are measured all the same
+        except Exception as error:  # the other forms are still measured
             yield Check(f"{name}: runs", False, f"{type(error).__name__}: {error}"[:800])
 
 
@@ -62,7 +62,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
     eager = case.eager(host.device)
     worst = 0.0
     with torch.inference_mode():
-        for _ in range(2):  # recorded, and replayed
+        for _ in range(2):  # the first round records the graphs, the second replays them
             for point in case.points(host.points):
                 args, kwargs = case.inputs(point, host.device)
                 got = graphed(*args, **kwargs)
@@ -77,7 +77,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Each thread has a stream, and other shapes than its neighbours."""
+    """Each thread has its own stream, and its shapes differ from those of the other threads."""
     import torch
 
     import trtbuild
@@ -88,13 +88,13 @@ def _threads(case: Case, host: Host) -> Iterator[Row]:
     worst: list[float] = []
 
     def work(number: int) -> None:
-        far = 0.0
+        largest = 0.0
         with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
             for turn in range(_CALLS):
                 args, kwargs = case.inputs(points[(number + turn) % len(points)], host.device)
                 got = module(*args, **kwargs)
-                far = max(far, error_of(got, eager(*args, **kwargs)))
-        worst.append(far)
+                largest = max(largest, error_of(got, eager(*args, **kwargs)))
+        worst.append(largest)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(_THREADS)]
     for thread in threads:
@@ -102,8 +102,8 @@ def _threads(case: Case, host: Host) -> Iterator[Row]:
     for thread in threads:
         thread.join()
     ok = len(worst) == _THREADS and max(worst) <= tolerance(case.model.precision)
-    said = f"{len(worst)} of {_THREADS} threads done, {_CALLS} calls each, worst {max(worst, default=0):.1e}"
-    yield Check(f"{case.name}: threads with one stream each", ok, said)
+    found = f"{len(worst)} of {_THREADS} threads done, {_CALLS} calls each, worst {max(worst, default=0):.1e}"
+    yield Check(f"{case.name}: threads with one stream each", ok, found)
 
 
 def _pt2(case: Case, host: Host) -> Iterator[Row]:
@@ -111,16 +111,16 @@ def _pt2(case: Case, host: Host) -> Iterator[Row]:
 
     model = case.eager(host.device)
     fast = compile_with_ranges(model, settings(case, host.device), host.device, str(host.work / "ways-cache"))
-    file, given, taken = (host.work / name for name in (f"{case.name}.pt2", "given.pt", "taken.pt"))
+    file, input_file, output_file = (host.work / name for name in (f"{case.name}.pt2", "given.pt", "taken.pt"))
     fast.save(file)
     inputs = [torch.randn(batch, 196, 768) for batch in (1, 3, 32)]
-    torch.save(inputs, given)
-    done = host.python(host.work, ["-c", _LOAD, str(file), str(given), str(taken)])
+    torch.save(inputs, input_file)
+    done = host.python(host.work, ["-c", _LOAD, str(file), str(input_file), str(output_file)])
     if done.returncode:
         raise RuntimeError(done.stderr[-1500:])
     with torch.inference_mode():
-        wanted = [model(x.to(host.device)).cpu() for x in inputs]
-    worst = max(error_of(got, eager) for got, eager in zip(torch.load(taken), wanted, strict=True))
+        expected = [model(x.to(host.device)).cpu() for x in inputs]
+    worst = max(error_of(got, eager) for got, eager in zip(torch.load(output_file), expected, strict=True))
     yield Check(f"{case.name}.pt2 in another process", worst <= tolerance("float32"), f"worst {worst:.1e} at 3 batches")
 
 
@@ -133,10 +133,10 @@ def _commands(host: Host) -> Iterator[Row]:
     ):
         done = host.trtbuild(host.examples, *arguments, "--json")
         (host.work / f"{arguments[0]}.json").write_text(done.stdout)
-        said = done.stderr.strip().splitlines()[-1:] or [_short(arguments[0], done.stdout)]
-        yield Check(f"trtbuild {' '.join(arguments)}", done.returncode == 0, said[0][:300])
+        found = done.stderr.strip().splitlines()[-1:] or [_keys(arguments[0], done.stdout)]
+        yield Check(f"trtbuild {' '.join(arguments)}", done.returncode == 0, found[0][:300])
 
 
-def _short(command: str, text: str) -> str:
+def _keys(command: str, text: str) -> str:
     document: dict[str, Any] = json.loads(text)
     return f"{command}: {', '.join(document)}"

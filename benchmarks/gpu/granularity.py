@@ -1,5 +1,6 @@
-"""ViT-B as one engine and with an engine for each of its twelve layers: what a rebuild of one layer alone costs at run
-time.
+"""Compare ViT-B as one engine with ViT-B as twelve engines, one for each layer.
+
+With twelve engines, a changed layer is rebuilt alone. The benchmark measures what these engines cost at run time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.gpu.timing import latency
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build ViT-B here, in float32 and float16; then latency at min, opt and max."""
+    """Build ViT-B on this machine, in float32 and float16; then measure latency at min, opt and max."""
     import torch
 
     import trtbuild
@@ -29,9 +30,9 @@ def rows(host: Host) -> Iterator[Row]:
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
     yield Check("ViT-B is built here, both ways and in both precisions", done.returncode == 0, f"ran {ran}")
     yield Limit("the build of ViT-B", Value("wall time", document["duration_s"]))
-    found = {case.name: case for case in cases(host.vit) if case.package.exists()}
+    built = {case.name: case for case in cases(host.vit) if case.package.exists()}
     for half in ("", "_half"):
-        whole, parts = found.get(f"whole{half}"), found.get(f"by_layer{half}")
+        whole, parts = built.get(f"whole{half}"), built.get(f"by_layer{half}")
         if whole is None or parts is None:
             continue
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -43,8 +44,8 @@ def rows(host: Host) -> Iterator[Row]:
         for point in whole.points(0):
             args, kwargs = whole.inputs(point, host.device)
             with torch.inference_mode():
-                wanted = eager(*args, **kwargs)
-                worst = max(error_of(one(*args, **kwargs), wanted), error_of(many(*args, **kwargs), wanted))
+                expected = eager(*args, **kwargs)
+                worst = max(error_of(one(*args, **kwargs), expected), error_of(many(*args, **kwargs), expected))
                 yield Check(
                     f"ViT-B{half} {whole.describe(point)}: equal to eager",
                     worst <= tolerance(whole.model.precision),

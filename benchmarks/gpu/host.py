@@ -17,34 +17,34 @@ from trtbuild.toolchain.libraries.table import installed_version
 class Host:
     """One run of ``python -m benchmarks.gpu measure``."""
 
-    #: The example manifests' project, and ViT-B's (`benchmarks.gpu.project`).
+    #: The project of the example manifests, and the project of ViT-B (`benchmarks.gpu.project`).
     examples: Path
     vit: Path
-    #: A Python that has TensorRT, cuda-python and what trtbuild needs, and no torch; None leaves out what needs it.
+    #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None skips the rows that need it.
     bare_python: Path | None
     #: Random points for each profile, and timed calls for each number.
     points: int
     repeats: int
-    #: Where inputs and outputs go that two processes share, and cases that failed.
+    #: The folder for inputs and outputs that two processes share, and for the output of each command.
     work: Path
-    #: ``cuda``, or ``cpu``: reference programs run in place of engines, which tries the measurements themselves.
+    #: ``cuda`` or ``cpu``. With ``cpu``, reference programs run in place of engines, to test the measurements themselves.
     device: str = "cuda"
 
     def synchronize(self) -> None:
-        """Wait for all work."""
+        """Wait until the device has finished all work."""
         if self.device == "cuda":
             import torch
 
             torch.cuda.synchronize()
 
     def describe(self) -> str:
-        """GPU, driver and versions: every figure belongs to these."""
+        """GPU, driver and versions, for which the figures are valid."""
         import torch
 
         if self.device != "cuda":
             return f"{self.device}: reference programs, no engine; torch {torch.__version__}"
-        asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        gpu = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
+        command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        gpu = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
         toolchains = ", ".join(
             f"{name} {version}" for name in ("tensorrt", "tensorrt-rtx") if (version := installed_version(name))
         )
@@ -53,7 +53,7 @@ class Host:
         )
 
     def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run trtbuild in a project with the project's cache; `bare` by the Python without torch."""
+        """Run trtbuild in a project with the project's cache; with `bare`, use the Python without torch."""
         return self.python(project, ["-m", "trtbuild", *arguments], bare=bare, cache=project / "cache")
 
     def python(
@@ -65,7 +65,7 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`; a copy of this environment without trtbuild's own variables."""
+        """Run Python in `folder`, with a copy of this environment that lacks trtbuild's variables."""
         if bare and self.bare_python is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment: Mapping[str, Any] = {k: v for k, v in os.environ.items() if not k.startswith("TRTBUILD_")}

@@ -1,9 +1,9 @@
-"""Latency for the caller: the package, eager PyTorch and torch.compile side by side, at min, opt and max of every
+"""Compare the latency of the package, eager PyTorch and torch.compile for the caller, at min, opt and max of every
 profile.
 
-Eager and torch.compile have TF32 as TensorRT has it, and float16 where the package computes in float16. torch.compile
-compiles each shape for itself (``dynamic=False``), which is the fastest that it has. A number is one call and a wait
-for the GPU.
+Eager and torch.compile use TF32, as TensorRT does, and float16 where the package computes in float16. torch.compile
+compiles each shape separately (``dynamic=False``), which is its fastest mode. A number is the time of one call and the
+wait for the GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODELS = ("class_token", "class_token_half", "detector", "detector_half", "any_i
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """A row for each model and shape: the package against each of the others."""
+    """A row for each model and shape: the package compared with eager PyTorch and with torch.compile."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -47,15 +47,15 @@ def compared(case: Case, host: Host) -> Iterator[Row]:
         args, kwargs = case.inputs(point, host.device)
         candidates = _candidates(case, package, eager, compiled, args, kwargs)
         with torch.inference_mode():
-            found = latency(candidates, host.synchronize, host.repeats)
-        ours = found["package"]
-        for other in ("eager", "torch.compile"):
-            if other in found:
+            times = latency(candidates, host.synchronize, host.repeats)
+        ours = times["package"]
+        for name in ("eager", "torch.compile"):
+            if name in times:
                 yield Ratio(
-                    f"{case.name} {case.describe(point)} vs {other}",
+                    f"{case.name} {case.describe(point)} vs {name}",
                     _value("package", ours),
-                    _value(other, found[other]),
-                    note=f"p95 {ours.p95_us:.0f} and {found[other].p95_us:.0f} µs",
+                    _value(name, times[name]),
+                    note=f"p95 {ours.p95_us:.0f} and {times[name].p95_us:.0f} µs",
                 )
 
 
@@ -69,20 +69,20 @@ def _candidates(
     def as_eager(value: Any) -> Any:
         return value.to(dtype) if value.is_floating_point() else value
 
-    theirs = [as_eager(value) for value in args]
-    named = {name: as_eager(value) for name, value in kwargs.items()}
-    found: dict[str, Callable[[], object]] = {
+    eager_args = [as_eager(value) for value in args]
+    eager_kwargs = {name: as_eager(value) for name, value in kwargs.items()}
+    candidates: dict[str, Callable[[], object]] = {
         "package": lambda: package(*args, **kwargs),
-        "eager": lambda: eager(*theirs, **named),
+        "eager": lambda: eager(*eager_args, **eager_kwargs),
     }
     try:
         with torch.inference_mode():
-            compiled(*theirs, **named)
-        found["torch.compile"] = lambda: compiled(*theirs, **named)
-    except Exception as error:  # a host without a C compiler: torch.compile is left out, with a message
+            compiled(*eager_args, **eager_kwargs)
+        candidates["torch.compile"] = lambda: compiled(*eager_args, **eager_kwargs)
+    except Exception as error:  # for example, a host without a C compiler: skip torch.compile, with a message
         print(f"    torch.compile of {case.name}: {type(error).__name__}: {str(error)[:200]}")
-    return found
+    return candidates
 
 
-def _value(name: str, found: Latency) -> Value:
-    return Value(name, round(found.p50_us, 1), "µs")
+def _value(name: str, time: Latency) -> Value:
+    return Value(name, round(time.p50_us, 1), "µs")

@@ -1,4 +1,4 @@
-"""`trtbuild.load` of ViT-B's package against reading and hashing the same bytes."""
+"""Compare `trtbuild.load` of ViT-B's package with reading and hashing the same bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
-#: Each measurement runs this program in a separate process. The library is loaded and the CUDA context exists before
-#: the clock starts.
+#: Each measurement runs this program in a separate process. It loads the library and creates the CUDA context before
+#: it starts the clock.
 _LOAD = """\
 import json, sys, time
 import torch, tensorrt
@@ -47,7 +47,7 @@ def rows(host: Host) -> Iterator[Row]:
             raise RuntimeError(done.stderr[-3000:])
         for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():
             times[name].append(seconds)
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     yield Limit("ViT-B's plan", Value("size", size, "B"))
     yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), Value("read and hash", medians["floor"]), 1.5)
     yield Limit("its module, engines deserialized", Value("module()", medians["module"]))

@@ -1,11 +1,12 @@
-"""``trtbuild verify`` on the GPU: the engines of every package, one model by its project, and a package with an engine
+"""Run ``trtbuild verify`` on the GPU: on every package, on one model of the project, and on a package with an engine
 that is wrong on purpose.
 
-The project's trace was made on another machine, by another torch: this machine may use it because of ``trtbuild lock``.
+Another machine made the project's trace, with another torch. This machine may use the trace because of
+``trtbuild lock``.
 
-The wrong engine belongs to another model with the same inputs and outputs. It replaces the right one in a copy of the
-package, and the copy's index has its digest. All digests are right, so only a run can show the error. `verify` must fail
-and name the partition.
+The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
+the package, and the copy's index contains its digest. All digests are correct, so only a run can show the error.
+`verify` must fail and name the partition.
 """
 
 from __future__ import annotations
@@ -23,66 +24,69 @@ from trtbuild.core.model.verification_messages import worst
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.values.codec import decode
 
-#: Model and partition whose engine is replaced, and by whose: both take and give (batch, 64).
-_WRONG, _PART, _BY = "three_parts", "p0", "chosen"
-_BY_PROJECT = "attention"
+#: The model and partition whose engine is replaced, and the model whose engine replaces it. Inputs and outputs of both
+#: are (batch, 64).
+_WRONG_MODEL, _WRONG_PARTITION, _REPLACEMENT_MODEL = "three_parts", "p0", "chosen"
+_PROJECT_MODEL = "attention"
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """A row for each package, then the project's, then the wrong one."""
+    """A row for each package, then one for the project's model, then one for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
     yield from _verified(host, "its engines", packages)
-    locked = host.trtbuild(host.examples, "lock", _BY_PROJECT, bare=True)
+    locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, bare=True)
     if locked.returncode:
-        yield Check(f"{_BY_PROJECT}: lock", False, locked.stderr.strip()[-300:])
-    yield from _verified(host, "its project", [_BY_PROJECT])
-    yield _wrong_on_purpose(host)
+        yield Check(f"{_PROJECT_MODEL}: lock", False, locked.stderr.strip()[-300:])
+    yield from _verified(host, "its project", [_PROJECT_MODEL])
+    yield _finds_wrong_engine(host)
 
 
-def _verified(host: Host, by: str, what: list[str]) -> Iterator[Row]:
-    done = host.trtbuild(host.examples, "verify", "--json", *what)
+def _verified(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
+    done = host.trtbuild(host.examples, "verify", "--json", *targets)
     (host.work / "verify.json").write_text(done.stdout)
     (host.work / "verify.stderr").write_text(done.stderr)
     for report in json.loads(done.stdout)["models"]:
         cuts = [decode(CutEntry, cut) for cut in report["cuts"] if cut["by"] != "onnxruntime"]
-        missed = [entry["reason"] for entry in report["not_run"]]
-        found = "; ".join([*(_said(cut) for cut in cuts), *missed]) or report["status"]
+        not_run = [entry["reason"] for entry in report["not_run"]]
+        found = "; ".join([*(_text(cut) for cut in cuts), *not_run]) or report["status"]
         yield Check(f"{report['model']}: verify by {by}", bool(cuts) and report["ok"], found)
     for error in json.loads(done.stdout)["errors"]:
         print(f"    {error['text']}")
 
 
-def _said(cut: CutEntry) -> str:
+def _text(cut: CutEntry) -> str:
     error, tolerance = worst(cut)
     return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 
 
-def _wrong_on_purpose(host: Host) -> Row:
-    package = host.work / "wrong" / _WRONG
+def _finds_wrong_engine(host: Host) -> Row:
+    package = host.work / "wrong" / _WRONG_MODEL
     shutil.rmtree(package.parent, ignore_errors=True)
-    shutil.copytree(host.examples / "dist" / _WRONG, package)
-    _replace(package, host.examples / "dist" / _BY)
+    shutil.copytree(host.examples / "dist" / _WRONG_MODEL, package)
+    _replace(package, host.examples / "dist" / _REPLACEMENT_MODEL)
     done = host.trtbuild(host.examples, "verify", "--json", str(package))
     (host.work / "wrong.json").write_text(done.stdout)
     (report,) = json.loads(done.stdout)["models"]
     wrong = {entry["partition"] for cut in report["cuts"] for entry in cut["partitions"] if entry["status"] == "wrong"}
     named = ", ".join(sorted(wrong)) or "none"
     return Check(
-        "an engine that is wrong on purpose is found", done.returncode == 1 and wrong == {_PART}, f"wrong: {named}"
+        "an engine that is wrong on purpose is found",
+        done.returncode == 1 and wrong == {_WRONG_PARTITION},
+        f"wrong: {named}",
     )
 
 
 def _replace(package: Path, other: Path) -> None:
-    """Put the engine of another package into this one, and its digest into the index."""
-    file = package / "index.json"
-    index, theirs = json.loads(file.read_text()), json.loads((other / "index.json").read_text())
+    """Replace the engine of `package` with that of `other`, and its digest in the index."""
+    index_file = package / "index.json"
+    index, other_index = json.loads(index_file.read_text()), json.loads((other / "index.json").read_text())
     (target,) = index["targets"]
     path = _plan(index, target)
-    data = (other / _plan(theirs, target)).read_bytes()
+    data = (other / _plan(other_index, target)).read_bytes()
     (package / path).write_bytes(data)
     index["files"][path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    file.write_text(json.dumps(index))
+    index_file.write_text(json.dumps(index))
 
 
 def _plan(index: Mapping[str, Any], target: str) -> str:
-    return str(index["targets"][target]["engines"][_PART])
+    return str(index["targets"][target]["engines"][_WRONG_PARTITION])

@@ -1,8 +1,8 @@
 """Measure the overhead of a package's call over a bare loop, and the memory that the call allocates.
 
-The bare loop has the same engine, its shapes set and all buffers bound, and calls ``execute_async_v3`` alone. Both
-are timed by what they keep the host busy for (`benchmarks.gpu.timing.issue`). Allocations are counted by torch's
-allocator: after the first calls, a call takes its outputs and nothing else, and no memory from the system.
+The bare loop uses the same engine with all shapes set and all buffers bound, and calls only ``execute_async_v3``. The
+time of both is how long they keep the host busy (`benchmarks.gpu.timing.issue`). torch's allocator counts the
+allocations: after the first calls, a call allocates only its outputs, and no memory from the system.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from benchmarks.gpu.cases import Case, cases, flat
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.timing import issue
 
-#: Microseconds for each engine call over the bare loop.
+#: The overhead of an engine call over the bare loop, in microseconds.
 BOUND_US = 20.0
-#: Models of one engine; one with a fixed shape, one whose shape changes from call to call, one with two profiles.
+#: Models with one engine. One has a fixed shape, one changes its shape from call to call, and one has two profiles.
 MODELS = ("any_image", "class_token", "attention", "detector")
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Rows for each of the models."""
+    """Two rows for the time and one for the allocations of each model."""
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
             yield from _measured(case, host)
@@ -39,26 +39,28 @@ def _measured(case: Case, host: Host) -> Iterator[Row]:
     module = loaded.module()
     small, large = case.points(0)[0], case.points(0)[1]
     args, kwargs = case.inputs(small)
-    others, named = case.inputs(large)
+    large_args, large_kwargs = case.inputs(large)
     side = torch.cuda.Stream()  # not the legacy default stream, on which TensorRT waits for the device
     with torch.inference_mode(), torch.cuda.stream(side):
         sets = [
             (args + list(kwargs.values()), flat(module(*args, **kwargs))),
-            (others + list(named.values()), flat(module(*others, **named))),
+            (large_args + list(large_kwargs.values()), flat(module(*large_args, **large_kwargs))),
         ]
         bare = Bare((case.package / _plan(loaded)).read_bytes(), sets, side.cuda_stream)
         candidates: dict[str, Callable[[], object]] = {
             "bare": bare.run,
             "bare, two shapes in turns": bare.run_other,
             "package": partial(module, *args, **kwargs),
-            "two shapes in turns": _alternating([partial(module, *args, **kwargs), partial(module, *others, **named)]),
+            "two shapes in turns": _alternating(
+                [partial(module, *args, **kwargs), partial(module, *large_args, **large_kwargs)]
+            ),
         }
-        found = issue(candidates, torch.cuda.synchronize, host.repeats * 5)
-    for name, beside in (("package", "bare"), ("two shapes in turns", "bare, two shapes in turns")):
-        over = found[name] - found[beside]
-        note = f"{found[name]:.1f} µs a call, bare {found[beside]:.1f} µs"
+        times = issue(candidates, torch.cuda.synchronize, host.repeats * 5)
+    for name, bare_name in (("package", "bare"), ("two shapes in turns", "bare, two shapes in turns")):
+        overhead = times[name] - times[bare_name]
+        note = f"{times[name]:.1f} µs a call, bare {times[bare_name]:.1f} µs"
         bound = BOUND_US if name == "package" else None
-        yield Limit(f"{case.name}: {name}, over a bare loop", Value("host time", round(over, 1), "µs"), bound, note)
+        yield Limit(f"{case.name}: {name}, over a bare loop", Value("host time", round(overhead, 1), "µs"), bound, note)
     yield _allocations(case, module, args, kwargs)
 
 
@@ -76,15 +78,19 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
             module(*args, **kwargs)
         torch.cuda.synchronize()
         after = torch.cuda.memory_stats()
-    made = after["allocation.all.allocated"] - before["allocation.all.allocated"]
+    allocations = after["allocation.all.allocated"] - before["allocation.all.allocated"]
     segments = after["segment.all.allocated"] - before["segment.all.allocated"]
-    said = f"{calls} calls: {made} allocations for {calls * outputs} outputs, {segments} segments from the system"
-    return Check(f"{case.name}: a call allocates its outputs alone", made == calls * outputs and segments == 0, said)
+    found = (
+        f"{calls} calls: {allocations} allocations for {calls * outputs} outputs, {segments} segments from the system"
+    )
+    return Check(
+        f"{case.name}: a call allocates its outputs alone", allocations == calls * outputs and segments == 0, found
+    )
 
 
 def _alternating(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    turn = itertools.cycle(calls)
-    return lambda: next(turn)()
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
 
 
 def _plan(loaded: Any) -> str:
@@ -93,7 +99,7 @@ def _plan(loaded: Any) -> str:
 
 
 class Bare:
-    """One context of an engine in its first profile; `sets` are two sets of inputs and outputs, of two shapes."""
+    """One context of an engine in its first profile; `sets` are two sets of inputs and outputs with different shapes."""
 
     def __init__(self, plan: bytes, sets: Sequence[tuple[list[Any], list[Any]]], stream: int) -> None:
         import tensorrt as trt
@@ -109,25 +115,25 @@ class Bare:
         self._sets = [_by_name(ins, inputs) | _by_name(outs, outputs) for inputs, outputs in sets]
         self._other = itertools.cycle([self._sets[1], self._sets[0]])
         self._execute, self._stream = context.execute_async_v3, stream
-        self._tell(self._sets[0])
+        self._bind(self._sets[0])
         if context.infer_shapes():
             raise RuntimeError("the bare loop has not set all shapes")
         self._is_first = True
 
     def run(self) -> None:
-        """The first shapes, with everything bound."""
+        """Run at the first shapes, with everything bound already."""
         if not self._is_first:
-            self._tell(self._sets[0])
+            self._bind(self._sets[0])
             self._is_first = True
         self._execute(self._stream)
 
     def run_other(self) -> None:
-        """Other shapes than the last time: they are set, and the addresses too."""
+        """Run at other shapes than the last time: set the shapes and the addresses first."""
         self._is_first = False
-        self._tell(next(self._other))
+        self._bind(next(self._other))
         self._execute(self._stream)
 
-    def _tell(self, values: Mapping[str, Any]) -> None:
+    def _bind(self, values: Mapping[str, Any]) -> None:
         for name in self._ins:
             self._context.set_input_shape(name, tuple(values[name].shape))
         for name, value in values.items():

@@ -1,7 +1,7 @@
 """The projects that are measured on a GPU: the examples of manifests/, ViT-B twice and ResNet-50, for one target.
 
-``write`` copies and writes; ``trtbuild build --until convert`` then does on a machine without a GPU what needs none.
-Files that are there and equal stay as they are.
+``write`` copies and writes the projects. Then ``trtbuild build --until convert`` runs the steps that need no GPU, on any
+machine. A file that exists already with equal contents is not written again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.projects import _VIT_MODEL, _write
 _EXAMPLES = Path(__file__).parents[2] / "manifests"
 _TARGETS = re.compile(r"targets: \[ampere, ada, blackwell\]")
 
-#: The examples in float16, as they are otherwise.
+#: Two of the examples, in float16.
 _HALF = """\
 # The examples in float16.
 version: 1
@@ -35,7 +35,7 @@ models:
       width: {{at: [image.3], multiple_of: 32}}
     profiles: [half_square, half_wide]
 """
-#: An example without TF32, where what is left is the error of float32; and BERT in float32.
+#: An example without TF32, to measure the error of float32 alone; and BERT in float32.
 _EXACT = """\
 version: 1
 include: [targets.yaml]
@@ -115,11 +115,11 @@ class Hardware:
     sm: int = 90
     toolchain: str = "tensorrt"
     version: str | None = None
-    #: Empty where the host has neither cuBLAS nor cuDNN, which TensorRT 8.6 otherwise takes kernels of; None: as it likes.
+    #: TensorRT 8.6 uses kernels of cuBLAS and cuDNN. Empty where the host lacks both; None for TensorRT's default.
     tactic_sources: tuple[str, ...] | None = None
 
     def builder(self, *settings: str) -> str:
-        """A `builder` mapping of `settings` and the tactic sources; empty where it would say nothing."""
+        """A `builder` mapping of `settings` and the tactic sources, or an empty string if there are neither."""
         if self.tactic_sources is not None:
             settings = (*settings, f"tactic_sources: [{', '.join(self.tactic_sources)}]")
         return f"builder: {{{', '.join(settings)}}}" if settings else ""
@@ -129,13 +129,13 @@ class Hardware:
         return ", ".join(filter(None, ("targets: [gpu]", self.builder())))
 
     def manifest(self) -> str:
-        """targets.yaml."""
+        """The contents of targets.yaml."""
         pin = f', version: "{self.version}"' if self.version else ""
         return f"version: 1\ntargets:\n  gpu: {{sm: {self.sm}, toolchain: {self.toolchain}{pin}}}\n"
 
 
 def write_examples(folder: Path, hardware: Hardware) -> Path:
-    """The examples as a project for `hardware`, and two of them in float16 besides."""
+    """Write the examples as a project for `hardware`, and two of them in float16 too."""
     for source in sorted(path for path in _EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         if source.name == "targets.yaml":
             continue
@@ -156,7 +156,7 @@ def write_examples(folder: Path, hardware: Hardware) -> Path:
 
 
 def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, image: int = 224) -> Path:
-    """ViT-B as one engine (`whole`, `whole_half`) and as one for each layer (`by_layer`, `by_layer_half`)."""
+    """Write ViT-B as one engine (`whole`, `whole_half`) and as one for each layer (`by_layer`, `by_layer_half`)."""
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "models" / "__init__.py", "")
     _write(folder / "manifests" / "models" / "vit_b.py", _VIT_MODEL)
@@ -176,7 +176,7 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
 
 
 def write_resnet(folder: Path, hardware: Hardware) -> Path:
-    """ResNet-50 in float32 and float16. Where cuBLAS and cuDNN are left out, TensorRT's own convolutions are not."""
+    """Write ResNet-50 in float32 and float16. Without cuBLAS and cuDNN, TensorRT still uses its own convolutions."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=_OWN_KERNELS)
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())

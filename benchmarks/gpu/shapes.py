@@ -1,8 +1,8 @@
-"""Every package at min, opt, max and random shapes of every profile against eager PyTorch on the same GPU.
+"""Compare every package with eager PyTorch on the same GPU, at min, opt, max and random shapes of every profile.
 
-Eager computes in float32 without TF32; what TF32 alone makes of eager stands beside. The error is max|a-b| / max|b|,
-the worst over outputs and points: at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16. Integers and
-bools are equal. Output structure and dtypes are eager's.
+Eager computes in float32 without TF32. The row also shows the error of eager itself with TF32. The error is
+max|a-b| / max|b|, the worst over outputs and points: at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16.
+Integers and bools must be equal. Output structure and dtypes must be those of eager.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def rows(host: Host) -> Iterator[Row]:
     _allow_tf32(False)
     for case in cases(host.examples):
         try:
-            yield _swept(case, host)
+            yield _compared(case, host)
         except NoEager as reason:
             print(f"    {reason}: nothing to compare with", flush=True)
-        except Exception as error:  # the other models are measured all the same
+        except Exception as error:  # the other models are still measured
             yield Check(f"{case.name}: runs", False, f"{type(error).__name__}: {error}"[:600])
 
 
-def _swept(case: Case, host: Host) -> Row:
+def _compared(case: Case, host: Host) -> Row:
     import torch
 
     import trtbuild
@@ -41,22 +41,22 @@ def _swept(case: Case, host: Host) -> Row:
     with torch.no_grad():
         for point in case.points(host.points):
             args, kwargs = case.inputs(point, host.device)
-            wanted, got = eager(*args, **kwargs), module(*args, **kwargs)
+            expected, got = eager(*args, **kwargs), module(*args, **kwargs)
             host.synchronize()
-            if case.model.source.kind == "network":  # its outputs have an order, and no other structure
-                wanted, got = flat(wanted), flat(got)
-            found.append((error_of(got, wanted), case.describe(point)))
+            if case.model.source.kind == "network":  # its outputs are a flat list
+                expected, got = flat(expected), flat(got)
+            found.append((error_of(got, expected), case.describe(point)))
             if case.model.precision == "float32" and case.model.source.kind != "onnx":
                 _allow_tf32(True)
-                by_tf32 = max(by_tf32, error_of(eager(*args, **kwargs), wanted))
+                by_tf32 = max(by_tf32, error_of(eager(*args, **kwargs), expected))
                 _allow_tf32(False)
     worst, where = max(found)
     profiles = len(case.model.profiles)
     parts = {part.kind for part in loaded.target.partitions.partitions} if loaded.target else set()
-    said = f"worst {worst:.1e} at {where}; {len(found)} points, {profiles} profile{'s' * (profiles > 1)}"
-    said += f", {case.model.precision}" + (", with a Torch partition" if "torch" in parts else "")
-    said += f"; eager's own error with TF32 {by_tf32:.1e}" if by_tf32 else ""
-    return Check(f"{case.name}: equal to eager at every shape", worst <= tolerance(case.model.precision), said)
+    text = f"worst {worst:.1e} at {where}; {len(found)} points, {profiles} profile{'s' * (profiles > 1)}"
+    text += f", {case.model.precision}" + (", with a Torch partition" if "torch" in parts else "")
+    text += f"; eager's own error with TF32 {by_tf32:.1e}" if by_tf32 else ""
+    return Check(f"{case.name}: equal to eager at every shape", worst <= tolerance(case.model.precision), text)
 
 
 def _allow_tf32(allowed: bool) -> None:
@@ -65,14 +65,14 @@ def _allow_tf32(allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
-def error_of(got: Any, wanted: Any) -> float:
+def error_of(got: Any, expected: Any) -> float:
     """The largest max|a-b| / max|b| over all outputs; infinite where structure, dtype or shape differs."""
     import torch.utils._pytree as pytree
 
     from trtbuild.stages.verify.comparing import gap
 
-    ours, theirs = flat(got), flat(wanted)
-    if isinstance(wanted, dict) and pytree.tree_structure(dict(wanted)) != pytree.tree_structure(dict(got)):
+    ours, theirs = flat(got), flat(expected)
+    if isinstance(expected, dict) and pytree.tree_structure(dict(expected)) != pytree.tree_structure(dict(got)):
         return math.inf
     if len(ours) != len(theirs):
         return math.inf

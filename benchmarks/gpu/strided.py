@@ -1,7 +1,8 @@
-"""Arrays of others that are not contiguous, without PyTorch: ``python -m benchmarks.gpu.strided``.
+"""Measure inputs from other libraries that are not contiguous, without PyTorch: ``python -m benchmarks.gpu.strided``.
 
-An engine reads rows in order, so such an array is copied once. Each view is compared with NumPy's copy of it, and its time
-with that of copying as many bytes that lie in order. Needs a GPU, its driver, cuda-python and NumPy.
+An engine reads contiguous arrays, so trtbuild copies other arrays once. The benchmark compares each copied view with
+NumPy's copy, and the time of the copy with that of as many contiguous bytes. It needs a GPU, its driver, cuda-python
+and NumPy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _REPEATS = 20
 
 
 class _View:
-    """A view of an array on the GPU that lies there as a view of `host` lies in `host`."""
+    """A view of an array on the GPU, with the offset and strides that `view` has in `host`."""
 
     def __init__(self, base: DeviceArray, host: Any, view: Any, stream: int) -> None:
         self._base = base
@@ -51,7 +52,7 @@ def _views(images: Any) -> Iterator[tuple[str, Any]]:
 
 
 def main() -> None:
-    """Print a row for each view and dtype; exits with 1 where a copy is wrong."""
+    """Print a row for each view and dtype; exit with 1 if a copy is wrong."""
     memory = CudaMemory(driver, 0)
     stream, wrong = memory.stream(), 0
     with memory.on_device():
@@ -62,27 +63,27 @@ def main() -> None:
                 array = memory.adopt(_View(base, images, view, stream), "x", stream)
                 right = np.array_equal(memory.packed(array, stream).numpy(), view)
                 wrong += not right
-                floor = memory.empty(view.shape, dtype, stream)
-                taken = _median(memory, stream, functools.partial(memory.packed, array, stream))
-                least = _median(memory, stream, functools.partial(memory.packed, floor, stream))
+                contiguous = memory.empty(view.shape, dtype, stream)
+                copy_s = _median(memory, stream, functools.partial(memory.packed, array, stream))
+                floor_s = _median(memory, stream, functools.partial(memory.packed, contiguous, stream))
                 copies = len(list(rows_of(array.shape, array.strides or ())))
                 print(
                     f"{dtype:8} {name:24} {view.shape!s:20} {'right' if right else 'WRONG'}  {copies:5} copies  "
-                    f"{taken * 1e6:9.1f} µs  {taken / least:8.2f} × in order"
+                    f"{copy_s * 1e6:9.1f} µs  {copy_s / floor_s:8.2f} × in order"
                 )
     raise SystemExit(1 if wrong else 0)
 
 
 def _median(memory: CudaMemory, stream: int, work: Callable[[], object]) -> float:
-    """Seconds of `work` with its wait for the GPU."""
+    """The median seconds of `work`, including the wait for the GPU."""
     times = []
     for _ in range(_REPEATS):
         memory.synchronize(stream)
         started = time.perf_counter()
-        kept = work()
+        result = work()
         memory.synchronize(stream)
         times.append(time.perf_counter() - started)
-        del kept
+        del result
     return statistics.median(times)
 
 

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.gpu.cases import Case, NoEager, cases
 from benchmarks.gpu.shapes import error_of
 
-#: Operator → which of its arguments are the factors.
+#: Operator → the indices of the arguments that are factors.
 _FACTORS = {"addmm": (1, 2), "baddbmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "convolution": (0, 1), "linear": (0, 1)}
-_BELOW = (1 << 13) - 1
+_LOW_BITS = (1 << 13) - 1
 
 
 class _TF32(TorchDispatchMode):  # type: ignore[misc]
@@ -29,22 +29,22 @@ class _TF32(TorchDispatchMode):  # type: ignore[misc]
         self._rounded = rounded
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        taken = list(args)
+        arguments = list(args)
         for index in _FACTORS.get(operator.overloadpacket.__name__, ()):
-            taken[index] = self._shortened(taken[index])
-        return operator(*taken, **(kwargs or {}))
+            arguments[index] = self._shortened(arguments[index])
+        return operator(*arguments, **(kwargs or {}))
 
     def _shortened(self, value: Any) -> Any:
         if value.dtype != torch.float32:
             return value
         bits = value.contiguous().view(torch.int32)
         if self._rounded:  # to nearest, ties to even
-            bits = bits + (_BELOW >> 1) + ((bits >> 13) & 1)
-        return (bits & ~_BELOW).view(torch.float32)
+            bits = bits + (_LOW_BITS >> 1) + ((bits >> 13) & 1)
+        return (bits & ~_LOW_BITS).view(torch.float32)
 
 
 def errors(case: Case, points: int) -> Iterator[tuple[str, float]]:
-    """How factors were shortened → the worst error over min, opt, max and random points."""
+    """Yield how the factors were shortened, and the worst error over min, opt, max and random points."""
     eager = case.eager("cpu")
     for name, rounded in (("rounded", True), ("cut off", False)):
         worst = 0.0
@@ -62,17 +62,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.tf32", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="what `python -m benchmarks.gpu write DIR` wrote")
     parser.add_argument("models", nargs="*", metavar="MODEL")
-    given = parser.parse_args()
-    for case in cases(given.folder / "examples"):
+    options = parser.parse_args()
+    for case in cases(options.folder / "examples"):
         if case.model.precision != "float32" or case.model.source.kind == "onnx":
             continue
-        if given.models and case.name not in given.models:
+        if options.models and case.name not in options.models:
             continue
         try:
-            said = ", ".join(f"{name} {error:.1e}" for name, error in errors(case, 6))
+            text = ", ".join(f"{name} {error:.1e}" for name, error in errors(case, 6))
         except NoEager:
             continue
-        print(f"{case.name}: {said}", flush=True)
+        print(f"{case.name}: {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 Rules
 1. `latency`: one call and a wait for the GPU, by the host's clock, as a caller sees it. Percentiles over all calls.
-2. `issue`: how long a call keeps the host busy. Calls are made in bursts short enough that no queue fills up (the GPU
-   would slow the host down), and only the calls are timed. Before each burst one call is not timed: what ran before it may
-   have had other shapes. The number is the median over bursts of the mean in a burst.
+2. `issue`: how long a call keeps the host busy. Calls are made in short bursts: a full queue would slow the host down.
+   Only the calls are timed. One call before each burst is not timed, because the call before it may have had other
+   shapes. The number is the median over bursts of the mean in a burst.
 3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 

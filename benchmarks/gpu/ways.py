@@ -1,4 +1,4 @@
-"""The class-token model of Torch-TensorRT's guide, dynamic in three ways, each against eager at several batch sizes.
+"""Compile the class-token model of Torch-TensorRT's guide in three ways, and compare each with eager at several batches.
 
 1. ``torch.compile(model, backend="trtbuild")`` with ``torch._dynamo.mark_dynamic``.
 2. ``trtbuild.compile`` with `trtbuild.Input` ranges.
@@ -23,7 +23,7 @@ _BATCHES = (1, 2, 5, 8, 17, 32)
 
 
 def settings(case: Case, device: str) -> dict[str, Any]:
-    """The example's target, its builder settings that are not at their defaults, and where it runs."""
+    """The example's target, its builder settings that differ from the defaults, and the device."""
     default = BuilderSettings()
     return {
         "target": case.model.targets[0],
@@ -43,26 +43,26 @@ def rows(host: Host) -> Iterator[Row]:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     (case,) = [case for case in cases(host.examples) if case.name == "class_token"]
     model = case.eager(host.device)
-    cache, given = host.work / "ways-cache", settings(case, host.device)
-    made: dict[str, Any] = {}
+    cache, options = host.work / "ways-cache", settings(case, host.device)
+    compiled_by: dict[str, Any] = {}
     for name, way in (
         ("torch.compile", _by_backend),
         ("trtbuild.compile", compile_with_ranges),
         ("torch.export", _by_export),
     ):
         try:
-            made[name] = way(model, given, host.device, str(cache))
-            worst = max(_compared(model, made[name], host.device))
+            compiled_by[name] = way(model, options, host.device, str(cache))
+            worst = max(_compared(model, compiled_by[name], host.device))
             found = f"worst {worst:.1e} at batches {', '.join(map(str, _BATCHES))}"
             yield Check(f"class token by {name}: equal to eager", worst <= tolerance("float32"), found)
-        except Exception as error:  # the other ways are measured all the same
-            made.pop(name, None)
+        except Exception as error:  # the other ways are still measured
+            compiled_by.pop(name, None)
             yield Check(f"class token by {name}: runs", False, f"{type(error).__name__}: {error}"[:800])
     x = torch.randn(8, 196, 768, device=host.device)
-    calls = {name: partial(way, x) for name, way in made.items()}
+    calls = {name: partial(way, x) for name, way in compiled_by.items()}
     with torch.no_grad():
-        for name, found_us in latency(calls, host.synchronize, host.repeats).items():
-            yield Limit(f"class token by {name}, batch 8", Value("call", round(found_us.p50_us, 1), "µs"))
+        for name, time in latency(calls, host.synchronize, host.repeats).items():
+            yield Limit(f"class token by {name}, batch 8", Value("call", round(time.p50_us, 1), "µs"))
 
 
 def _compared(model: Any, way: Any, device: str) -> Iterator[float]:
@@ -74,11 +74,11 @@ def _compared(model: Any, way: Any, device: str) -> Iterator[float]:
             yield error_of(way(x), model(x))
 
 
-def _by_backend(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
+def _by_backend(model: Any, options: dict[str, Any], device: str, cache: str) -> Any:
     import torch
 
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="trtbuild", options={**given, "cache_dir": cache})
+    compiled = torch.compile(model, backend="trtbuild", options={**options, "cache_dir": cache})
     x = torch.randn(8, 196, 768, device=device)
     torch._dynamo.mark_dynamic(x, 0, min=1, max=32)
     with torch.no_grad():
@@ -86,15 +86,15 @@ def _by_backend(model: Any, given: dict[str, Any], device: str, cache: str) -> A
     return compiled
 
 
-def compile_with_ranges(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
-    """Compile with `trtbuild.Input` ranges, the second way."""
+def compile_with_ranges(model: Any, options: dict[str, Any], device: str, cache: str) -> Any:
+    """Compile with `trtbuild.Input` ranges (the second way)."""
     import trtbuild
 
     ranges = trtbuild.Input(min_shape=(1, 196, 768), opt_shape=(8, 196, 768), max_shape=(32, 196, 768))
-    return trtbuild.compile(model, inputs=[ranges], **given, cache_dir=cache)
+    return trtbuild.compile(model, inputs=[ranges], **options, cache_dir=cache)
 
 
-def _by_export(model: Any, given: dict[str, Any], device: str, cache: str) -> Any:
+def _by_export(model: Any, options: dict[str, Any], device: str, cache: str) -> Any:
     import torch
 
     import trtbuild
@@ -102,4 +102,4 @@ def _by_export(model: Any, given: dict[str, Any], device: str, cache: str) -> An
     example = torch.randn(8, 196, 768, device=device)
     batch = torch.export.Dim("batch", min=1, max=32)
     program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: batch}})
-    return trtbuild.compile(program, **given, cache_dir=cache)
+    return trtbuild.compile(program, **options, cache_dir=cache)

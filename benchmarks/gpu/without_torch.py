@@ -1,8 +1,8 @@
-"""The examples' packages once more, loaded and run by a Python that has no torch.
+"""Load and run the examples' packages with a Python that has no torch.
 
-This process writes inputs and eager's outputs to files. ``python -m benchmarks.gpu.without_torch FOLDER`` is run by
-the other Python: it loads each package, uploads, runs, downloads and compares. A package with a Torch partition must
-be refused with what to do.
+This process writes inputs and eager's outputs to files. The other Python runs
+``python -m benchmarks.gpu.without_torch FOLDER``: it loads each package, uploads, runs, downloads and compares. It must
+reject a package with a Torch partition, with a message that names torch.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def rows(host: Any) -> Iterator[Row]:
         for number, point in enumerate(case.points(host.points)):
             args, kwargs = case.inputs(point)
             with torch.no_grad():
-                wanted = flat(eager(*args, **kwargs))
+                expected = flat(eager(*args, **kwargs))
             arrays = {f"arg{k}": value.cpu().numpy() for k, value in enumerate(args)}
             arrays |= {f"kwarg.{name}": value.cpu().numpy() for name, value in kwargs.items()}
-            arrays |= {f"out{k}": value.cpu().numpy() for k, value in enumerate(wanted)}
+            arrays |= {f"out{k}": value.cpu().numpy() for k, value in enumerate(expected)}
             np.savez(folder / f"{case.name}.{number}.npz", **arrays)
             jobs.append(
                 {
@@ -61,32 +61,32 @@ def rows(host: Any) -> Iterator[Row]:
 
 
 def _run(folder: Path) -> list[dict[str, Any]]:
-    """The other Python's part."""
+    """Run all jobs in the Python without torch."""
     import trtbuild
 
     jobs = json.loads((folder / "jobs.json").read_text())
-    told = []
+    results = []
     for model in dict.fromkeys(job["model"] for job in jobs):
-        mine = [job for job in jobs if job["model"] == model]
+        model_jobs = [job for job in jobs if job["model"] == model]
         try:
-            loaded = trtbuild.load(mine[0]["package"])
-            errors = [(_one(loaded.module(), folder / job["file"]), job["where"]) for job in mine]
+            loaded = trtbuild.load(model_jobs[0]["package"])
+            errors = [(_error_of_job(loaded.module(), folder / job["file"]), job["where"]) for job in model_jobs]
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            asked_for_torch = type(error).__module__ == "trtbuild.errors" and "torch" in said.lower()
-            told.append(
-                {"model": model, "ok": asked_for_torch and _has_torch_part(mine[0]["package"]), "said": said[:400]}
+            text = f"{type(error).__name__}: {error}"
+            names_torch = type(error).__module__ == "trtbuild.errors" and "torch" in text.lower()
+            results.append(
+                {"model": model, "ok": names_torch and _has_torch_part(model_jobs[0]["package"]), "said": text[:400]}
             )
             continue
         worst, where = max(errors)
-        said = f"worst {worst:.1e} at {where}; {len(errors)} points"
-        told.append({"model": model, "ok": worst <= mine[0]["tolerance"], "said": said})
+        text = f"worst {worst:.1e} at {where}; {len(errors)} points"
+        results.append({"model": model, "ok": worst <= model_jobs[0]["tolerance"], "said": text})
     if "torch" in sys.modules:
         raise AssertionError("torch was imported")
-    return told
+    return results
 
 
-def _one(module: Any, file: Path) -> float:
+def _error_of_job(module: Any, file: Path) -> float:
     import numpy as np
 
     from trtbuild.runtime.memory.choosing import choose_memory
@@ -102,10 +102,10 @@ def _one(module: Any, file: Path) -> float:
     args = [device(f"arg{k}") for k in range(sum(name.startswith("arg") for name in stored.files))]
     kwargs = {name[6:]: device(name) for name in stored.files if name.startswith("kwarg.")}
     outputs = list(_leaves(module(*args, **kwargs)))
-    wanted = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
-    if len(outputs) != len(wanted):
+    expected = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
+    if len(outputs) != len(expected):
         return float("inf")
-    return max(_gap(ours.numpy(), theirs) for ours, theirs in zip(outputs, wanted, strict=True))
+    return max(_gap(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
 
 
 def _gap(ours: Any, theirs: Any) -> float:
@@ -114,20 +114,20 @@ def _gap(ours: Any, theirs: Any) -> float:
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not np.isfinite(ours).all():
         return float("inf")
     largest = float(abs(theirs.astype("float64")).max())
-    far = float(abs(ours.astype("float64") - theirs.astype("float64")).max())
-    return far / largest if largest else (0.0 if not far else float("inf"))
+    difference = float(abs(ours.astype("float64") - theirs.astype("float64")).max())
+    return difference / largest if largest else (0.0 if not difference else float("inf"))
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Arrays of an output structure, in torch's order: values of mappings as they stand, members of everything else."""
+    """The arrays of an output structure, in torch's order: the values of a mapping in its order, then other members."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _leaves(one)
+        for member in value.values():
+            yield from _leaves(member)
     elif hasattr(value, "__iter__"):
-        for one in value:
-            yield from _leaves(one)
+        for member in value:
+            yield from _leaves(member)
 
 
 def _has_torch_part(package: str) -> bool:

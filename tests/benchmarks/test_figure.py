@@ -1,4 +1,4 @@
-"""Rows say what was measured, against what, and whether the bound is met."""
+"""Rows as text: the measured values, the ratio, the bound, and whether the bound is met."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_j
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "expected"),
     [
         (Ratio("null", Value("ours", 0.05), Value("make", 0.2), 0.25), "met"),
         (Ratio("null", Value("ours", 0.06), Value("make", 0.2), 0.25), "NOT MET"),
@@ -24,18 +24,18 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_j
         (Check("one trace", False, "2"), "NOT MET"),
     ],
 )
-def test_a_bound_is_met_or_not(row: Row, said: str) -> None:
-    assert verdict(row) == said
-    assert line(row).endswith(said)
+def test_the_verdict_of_a_row(row: Row, expected: str) -> None:
+    assert verdict(row) == expected
+    assert line(row).endswith(expected)
     assert json.loads(json.dumps(to_json(row)))["met"] == row.met
 
 
-def test_a_line_has_both_numbers_the_ratio_and_the_bound() -> None:
+def test_a_line_contains_both_numbers_the_ratio_and_the_bound() -> None:
     row = Ratio("null build", Value("trtbuild", 0.05), Value("make", 0.2), 0.5)
     assert line(row) == "  null build: trtbuild 50 ms; make 200 ms  →  0.250 ×  (≤ 0.5 ×)  met"
 
 
-def test_the_table_has_the_rows_with_a_bound() -> None:
+def test_the_table_contains_only_rows_with_a_bound() -> None:
     rows: list[tuple[str, Row]] = [
         ("plan", Limit("trtbuild", Value("", 2.5), 1.0)),
         ("plan", Limit("doit", Value("", 0.3))),

@@ -1,4 +1,4 @@
-"""The recorder uses child processes: if a question ends one, that is recorded, and the other questions are asked."""
+"""The recorder uses child processes. If a question ends its process, the recorder notes this and asks the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from benchmarks.gpu_record import of_fake, record
 from tests.runtime.fake_tensorrt import probes
 
-#: The recorder's worker, over the fake; where the fake says that a process ends, this one does.
+#: The recorder's worker, with the fake as its library. Where the fake raises `ProcessEnded`, this process ends.
 WORKER = """
 import os, signal, sys
 from pathlib import Path
@@ -35,13 +35,13 @@ except ProcessEnded:
 """
 
 
-def test_a_question_that_ends_its_process_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_a_question_that_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["addresses", "empty_tensors", "runs_that_are_not_ready", "ends_the_process_by_a_profile_in_use"]
     monkeypatch.setattr(probes, "PROBES", {name: probes.PROBES[name] for name in names})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     (tmp_path / "worker.py").write_text(WORKER)
-    found: dict[str, Any] = record(60, (str(tmp_path / "worker.py"),))
-    assert found["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
-    assert found["answers"] == of_fake()["answers"]
-    assert found["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -11
-    assert found["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"
+    recording: dict[str, Any] = record(60, (str(tmp_path / "worker.py"),))
+    assert recording["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
+    assert recording["answers"] == of_fake()["answers"]
+    assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -11
+    assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` measures, prints and writes; here at a size that takes seconds."""
+"""`python -m benchmarks` measures, prints and writes the results. These tests use small sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_digests_of_a_small_file(tmp_path: Path) -> None:
+def test_measures_digests_of_a_small_file(tmp_path: Path) -> None:
     small = ("--weights-gb", "0.02", "--cold-repeats", "1", "--work", str(tmp_path / "work"))
     done = benchmarks("digest", *small, "--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stderr
@@ -32,7 +32,7 @@ def test_a_failed_benchmark_is_reported_and_exits_with_1(tmp_path: Path) -> None
     assert "/bin/false build: exit 1" in done.stderr
 
 
-def test_rejects_a_benchmark_that_is_not_there() -> None:
+def test_rejects_an_unknown_benchmark() -> None:
     done = benchmarks("nothing")
     assert done.returncode == 2
     assert "invalid choice: 'nothing'" in done.stderr

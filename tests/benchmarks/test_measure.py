@@ -1,4 +1,4 @@
-"""The measured time and memory of a command are those of the command alone."""
+"""Measured time and memory belong to the command and its child processes only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def python(code: str, folder: Path, **settings: object) -> Run:
     return run([sys.executable, "-c", code], folder, **settings)  # type: ignore[arg-type]
 
 
-def test_output_and_times_are_the_commands(tmp_path: Path) -> None:
+def test_returns_output_and_times_of_the_command(tmp_path: Path) -> None:
     done = python("import time; time.sleep(0.3); print('hello')", tmp_path)
     assert done.stdout == b"hello\n"
     assert done.wall_s >= 0.3
@@ -24,13 +24,13 @@ def test_output_and_times_are_the_commands(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cpu_time_is_that_of_the_whole_tree(tmp_path: Path) -> None:
+def test_cpu_time_includes_child_processes(tmp_path: Path) -> None:
     burn = "import time\nwhile time.process_time() < 0.4: pass"
     done = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])", tmp_path)
     assert done.cpu_s >= 0.4
 
 
-def test_peak_memory_is_the_sum_over_the_tree(tmp_path: Path) -> None:
+def test_peak_memory_is_the_sum_over_the_process_tree(tmp_path: Path) -> None:
     hold = f"import sys; data = bytearray(b'x') * ({100 * _MIB}); print(flush=True); sys.stdin.read()"
     parent = (
         "import subprocess, sys, time\n"
@@ -42,7 +42,7 @@ def test_peak_memory_is_the_sum_over_the_tree(tmp_path: Path) -> None:
     assert 200 * _MIB < done.peak_bytes < 300 * _MIB
 
 
-def test_libraries_that_a_descendant_maps_are_seen(tmp_path: Path) -> None:
+def test_finds_libraries_that_a_child_process_maps(tmp_path: Path) -> None:
     child = "import _sqlite3, time; time.sleep(1)"
     done = python(
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])",
@@ -53,17 +53,17 @@ def test_libraries_that_a_descendant_maps_are_seen(tmp_path: Path) -> None:
     assert done.mapped == {"libsqlite3"}
 
 
-def test_a_command_that_fails_has_no_number(tmp_path: Path) -> None:
+def test_a_failed_command_raises(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match=r"exit 3\n(.|\n)*why"):
         python("import sys; print('why', file=sys.stderr); sys.exit(3)", tmp_path)
 
 
-def test_a_command_that_does_not_end_is_ended(tmp_path: Path) -> None:
+def test_kills_a_command_after_the_timeout(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="exit -9"):
         python("import time; time.sleep(60)", tmp_path, timeout_s=0.5)
 
 
-def test_candidates_run_alternately_and_the_median_counts() -> None:
+def test_runs_candidates_alternately_and_returns_medians() -> None:
     order: list[str] = []
     times = iter([5.0, 100.0, 1.0, 3.0, 2.0, 200.0])
 
@@ -71,8 +71,8 @@ def test_candidates_run_alternately_and_the_median_counts() -> None:
         order.append(name)
         return Run(next(times), 0.0, b"")
 
-    found = run_alternately(3, a=lambda: candidate("a"), b=lambda: candidate("b"))
+    medians = run_alternately(3, a=lambda: candidate("a"), b=lambda: candidate("b"))
     assert "".join(order) == "abbaab"
-    assert found["a"].wall_s == 3.0
-    assert found["b"].wall_s == 100.0
-    assert isinstance(found["a"], Median)
+    assert medians["a"].wall_s == 3.0
+    assert medians["b"].wall_s == 100.0
+    assert isinstance(medians["a"], Median)

@@ -1,4 +1,4 @@
-"""The projects that are measured are valid, and written only where they differ."""
+"""The measured projects are valid, and a file is written only if its contents differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def times(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_many_models_for_several_targets(tmp_path: Path) -> None:
+def test_writes_many_models_for_several_targets(tmp_path: Path) -> None:
     projects.many(tmp_path, models=3, targets=2)
     models = manifest.load(tmp_path).models
     assert [model.name for model in models] == ["m000", "m001", "m002"]
@@ -25,12 +25,12 @@ def test_many_models_for_several_targets(tmp_path: Path) -> None:
     assert times(tmp_path) == before
 
 
-def test_a_vit_of_two_profile_sets(tmp_path: Path) -> None:
+def test_writes_a_vit_with_two_profile_sets(tmp_path: Path) -> None:
     projects.vit(tmp_path, layers=1, hidden=64, image=32, granularity=True, targets=(86, 89, 120), profile_sets=2)
-    one, two = manifest.load(tmp_path).models
-    assert one.source == two.source
-    assert one.profiles != two.profiles
-    assert len(one.targets) == 3
+    first, second = manifest.load(tmp_path).models
+    assert first.source == second.source
+    assert first.profiles != second.profiles
+    assert len(first.targets) == 3
 
 
 def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> Non
     assert source.read_text() == before
 
 
-def test_a_fine_tune_changes_all_tensors_of_one_layer_and_no_other(tmp_path: Path) -> None:
+def test_replace_weights_changes_all_tensors_of_one_layer_only(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     names = [f"layers.{layer}.{name}" for layer in range(12) for name in ("weight", "bias")]
     before = {name: np.zeros(3, np.float32) for name in names}

@@ -1,4 +1,4 @@
-"""Packages for tests, built by the real command line. `image_model` in tests/projects has the models."""
+"""Packages for tests, built by the real command line. Their models are in `image_model` in tests/projects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.runtime.rigs import rig  # noqa: F401 - a fixture
 
 @dataclass(frozen=True)
 class Built:
-    """`package` has a reference program, `bare` is the same without; PyTorch computes all of `torch_only`."""
+    """`package` has a reference program, `bare` is the same model without one. PyTorch computes all of `torch_only`."""
 
     package: Path
     bare: Path
@@ -39,7 +39,7 @@ class Built:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Built once per test run, by the real command line and TensorRT-RTX."""
+    """Build the packages once per test run, with the real command line and TensorRT-RTX."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project = base / "runtime-package"
@@ -63,7 +63,7 @@ Inputs = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 @pytest.fixture
 def inputs() -> Inputs:
-    """A function that returns an image and a scale of a size."""
+    """A function that returns an image of the given size, and a scale."""
 
     def make(batch: int = 2, height: int = 8, width: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(batch * 10000 + height * 100 + width)

@@ -1,5 +1,7 @@
-"""``cuda.bindings.driver`` over a `FakeGpu`: the functions that `trtbuild.runtime.memory.cuda_memory` calls, the error
-first."""
+"""A fake of ``cuda.bindings.driver`` on a `FakeGpu`, with the functions that `trtbuild.runtime.memory.cuda_memory` calls.
+
+As in the real module, the first value of each result is the error.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class CUresult(enum.IntEnum):
 
 
 def _alive(event: Any) -> Any:
-    """`event`, which has not been destroyed: the real driver ends the process when one is used that has."""
+    """Return `event`. Raises Misuse if the event was destroyed: the real driver would end the process."""
     if event.destroyed:
         raise Misuse("an event that was destroyed")
     return event
@@ -49,7 +51,7 @@ class _Copy2D:
 
 
 class FakeDriver:
-    """The module. `fails` maps a function's name to the error that it returns."""
+    """The fake module. `fails` maps a function's name to the error that the function returns."""
 
     CUresult = CUresult
     CUmemAllocationType = CUmemLocationType = CUmemPool_attribute = CUstreamCaptureMode = CUpointer_attribute = _Names()
@@ -66,11 +68,11 @@ class FakeDriver:
         self.cuuint64_t = int
 
     def __getattribute__(self, name: str) -> Any:
-        found = object.__getattribute__(self, name)
+        attribute = object.__getattribute__(self, name)
         if name.startswith("cu") and not name.startswith("cuuint") and name in self.fails:
             error = self.fails[name]
             return lambda *_: (error, None)
-        return found
+        return attribute
 
     def cuInit(self, flags: int) -> Any:
         return (OK,)
@@ -149,8 +151,8 @@ class FakeDriver:
 
         return self._push(stream, copy)
 
-    def cuMemcpy2DAsync(self, given: _Copy2D, stream: int) -> Any:
-        copy = vars(given).copy()
+    def cuMemcpy2DAsync(self, parameters: _Copy2D, stream: int) -> Any:
+        copy = vars(parameters).copy()
         if {copy["srcMemoryType"], copy["dstMemoryType"]} != {"CU_MEMORYTYPE_DEVICE"}:
             return (CUresult.CUDA_ERROR_INVALID_VALUE,)
         width = copy["WidthInBytes"]

@@ -1,7 +1,7 @@
 """A fake GPU: its memory is host memory, and the work on a stream runs when a caller waits for it.
 
-So the rules of streams are tested: memory that is freed or used again too early causes an error, because the work that
-reads it has not run yet. Behaviour that CUDA leaves undefined is a `Misuse` here.
+So the rules of streams are tested: if memory is freed or reused too early, the test fails, because the work that
+reads the memory has not run yet. Behaviour that CUDA leaves undefined raises `Misuse`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POISON = 0xCD
 
 
 class Misuse(AssertionError):
-    """Something that is undefined on a GPU."""
+    """A use whose behaviour is undefined on a GPU."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class _Event:
 
 
 class FakeGpu:
-    """One or more devices of one machine. With `deferred` work runs as late as it may, else at once."""
+    """One or more devices of one machine. With `deferred`, work runs as late as possible, otherwise immediately."""
 
     def __init__(self, *, deferred: bool = True, devices: int = 1) -> None:
         self.deferred = deferred
@@ -45,10 +45,10 @@ class FakeGpu:
         self.streams: dict[int, _Stream] = {LEGACY: _Stream(blocking=True)}
         self.blocks: dict[int, Any] = {}
         self.allocations = 0
-        #: The alignment that kernels rely on.
+        #: The alignment that kernels need.
         self.alignment = 256
         self.lock = threading.RLock()
-        #: Where work is enqueued that uses a workspace: (address, size, stream, position).
+        #: The workspaces that enqueued work uses: (address, size, stream, position).
         self.workspaces: list[tuple[int, int, int, int]] = []
         self.captures: dict[int, list[Callable[[], None]]] = {}
         self._idle: dict[tuple[int, int | None], list[int]] = {}
@@ -71,8 +71,10 @@ class FakeGpu:
     # -- memory
 
     def allocate(self, size_bytes: int, stream: int | None = None) -> int:
-        """A separate block, aligned to 256 bytes and not to 512. As in a pool, the last block of its size that was freed
-        on `stream` is used first."""
+        """Return the address of a separate block, aligned to 256 bytes and not to 512.
+
+        As in a pool, the last block of this size that was freed on `stream` is reused first.
+        """
         with self.lock:
             idle = self._idle.get((max(size_bytes, 1), stream))
             if idle:
@@ -87,7 +89,7 @@ class FakeGpu:
             return int(block.ctypes.data)
 
     def free(self, address: int) -> None:
-        """Free the block at once: a later read finds the poison value."""
+        """Free the block immediately: a later read finds the poison value."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:
@@ -95,7 +97,7 @@ class FakeGpu:
             block[:] = _POISON
 
     def free_on(self, address: int, stream: int) -> None:
-        """Behind what is on `stream` now; later work on it may have it again."""
+        """Free the block after the work that is on `stream` now. Later work on `stream` may reuse it."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:
@@ -104,14 +106,14 @@ class FakeGpu:
             self._idle.setdefault((len(block), stream), []).append(address)
 
     def check(self, address: int, size_bytes: int, what: str) -> None:
-        """Raise Misuse unless all of it is allocated."""
+        """Raise Misuse unless all bytes of the range are allocated."""
         with self.lock:
             for start, block in self.blocks.items():
                 if start <= address and address + size_bytes <= start + len(block):
                     return
             for start, (block, stream, position) in self._freed.items():
                 if start <= address and address + size_bytes <= start + len(block) and self.pending(stream, position):
-                    return  # freed behind the work that asks
+                    return  # the block is freed after the work that calls this
         raise Misuse(f"{what} is not in allocated memory")
 
     def write(self, address: int, data: Any) -> None:
@@ -132,24 +134,24 @@ class FakeGpu:
             return handle
 
     def stream(self) -> int:
-        """One stream, for probes."""
+        """The stream that probes use."""
         if len(self.streams) == 1:
             self.new_stream(blocking=False)
         return next(handle for handle in self.streams if handle != LEGACY)
 
     def push(self, stream: int, work: Callable[[], None]) -> int:
-        """Enqueue `work`; its position on the stream."""
+        """Enqueue `work` and return its position on the stream."""
         with self.lock:
             if stream in self.captures:
                 self.captures[stream].append(work)
                 return 0
             stream = LEGACY if stream == 1 else stream
-            mine = self.streams[stream]
+            target = self.streams[stream]
             before: list[tuple[int, int]] = []
             if stream == LEGACY:
                 others = [(h, s) for h, s in self.streams.items() if h != LEGACY and s.blocking]
                 before = [(handle, len(other.works)) for handle, other in others]
-            elif mine.blocking:
+            elif target.blocking:
                 before = [(LEGACY, len(self.streams[LEGACY].works))]
 
             def run() -> None:
@@ -157,18 +159,18 @@ class FakeGpu:
                     self.run_to(handle, count)
                 work()
 
-            mine.works.append(run)
-            position = len(mine.works)
+            target.works.append(run)
+            position = len(target.works)
             if not self.deferred:
                 self.run_to(stream, position)
             return position
 
     def run_to(self, stream: int, position: int) -> None:
         with self.lock:
-            mine = self.streams[stream]
-            while mine.done < position:
-                mine.done += 1
-                work, mine.works[mine.done - 1] = mine.works[mine.done - 1], _nothing
+            target = self.streams[stream]
+            while target.done < position:
+                target.done += 1
+                work, target.works[target.done - 1] = target.works[target.done - 1], _nothing
                 work()
 
     def synchronize(self, stream: int) -> str:
@@ -181,7 +183,7 @@ class FakeGpu:
             self.synchronize(handle)
 
     def pending(self, stream: int, position: int) -> bool:
-        """Whether the work at `position` has yet to run."""
+        """Whether the work at `position` has not run yet."""
         return self.streams[LEGACY if stream == 1 else stream].done < position
 
     def record(self, stream: int) -> _Event:
@@ -192,7 +194,10 @@ class FakeGpu:
             self.push(reader, lambda: self.run_to(event.stream, event.position))
 
     def claim_workspace(self, address: int, size_bytes: int, stream: int, position: int) -> None:
-        """Work at `position` of `stream` computes there. Raises Misuse where other streams' pending work does too."""
+        """Note that work at `position` of `stream` uses this memory.
+
+        Raises Misuse if pending work of another stream uses a part of it, too.
+        """
         with self.lock:
             self.workspaces = [entry for entry in self.workspaces if self.pending(entry[2], entry[3])]
             for start, size, other, _ in self.workspaces:

@@ -1,4 +1,4 @@
-"""Rigs for tests of engines: the fakes, and the runtime on them."""
+"""A rig for tests of engines: fakes of TensorRT and CUDA, and the runtime that uses them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtbuild.runtime.memory.cuda_memory import CudaMemory
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: Sizes of outputs as the package says them: symbol 0 is the first dynamic axis of the first input, 1 the second.
+#: The output sizes in the package. Symbol 0 is the first dynamic axis of the first input, symbol 1 the second.
 _SIZES: dict[str, list[tuple[Any, ...]]] = {
     "affine": [(["sym", 0], 4)],
     "unshared": [(["sym", 0], 4)],
@@ -55,7 +55,7 @@ def partition(sample: str) -> Partition:
 
 @dataclass
 class Rig:
-    """The fakes, and what is made of them."""
+    """The fakes, and the memory, library and workspaces of the runtime that use them."""
 
     gpu: FakeGpu
     driver: FakeDriver

@@ -1,4 +1,4 @@
-"""The fake of TensorRT 8.6 answers as a real one did, whose answers are in recording.json."""
+"""The fake of TensorRT 8.6 gives the same answers as a real one. The real answers are in recording.json."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def answers() -> Any:
     return json.loads(json.dumps(of_fake()))["answers"]
 
 
-def test_a_real_tensorrt_on_a_gpu_answered_every_question() -> None:
+def test_the_recording_has_a_real_answer_to_every_question() -> None:
     assert RECORDED["schema"] == SCHEMA
     assert RECORDED["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "NVIDIA H200", "driver": 13000}
     assert set(RECORDED["answers"]) == set(probes.PROBES)
 
 
 @pytest.mark.parametrize("name", list(probes.PROBES))
-def test_the_fake_answers_as_the_real_one_did(name: str, answers: Any) -> None:
+def test_the_fake_gives_the_recorded_answer(name: str, answers: Any) -> None:
     assert differences(RECORDED["answers"][name], answers[name]) == []
 
 
-def test_the_calls_that_end_the_process_are_recorded() -> None:
-    ends = {name: answer["in"] for name, answer in RECORDED["answers"].items() if answer.get("died") == -11}
-    assert ends == {
+def test_the_recording_has_the_calls_that_end_the_process() -> None:
+    ended_in = {name: answer["in"] for name, answer in RECORDED["answers"].items() if answer.get("died") == -11}
+    assert ended_in == {
         "a_shape_above_the_profile_inferred": "missing",
         "another_profile_and_its_shapes_inferred": "missing",
         "ends_the_process_by_a_negative_profile": "negative",
@@ -45,24 +45,24 @@ def test_the_calls_that_end_the_process_are_recorded() -> None:
     }
 
 
-def test_samples_need_the_memory_that_was_recorded() -> None:
+def test_samples_have_the_recorded_memory_sizes() -> None:
     engines = RECORDED["answers"]["describes_its_engines"]["returns"]
     assert {name: entry["returns"]["device_memory"] for name, entry in engines.items()} == {
         name: sample.memory_bytes for name, sample in SAMPLES.items()
     }
 
 
-def test_a_difference_is_reported() -> None:
+def test_reports_differences() -> None:
     changed = json.loads(json.dumps(RECORDED["answers"]))
     changed["addresses"]["returns"]["null input"]["returns"] = "something else"
-    changed["describes_its_engines"]["returns"]["wide"]["returns"]["device_memory"] += 512  # another build's
+    changed["describes_its_engines"]["returns"]["wide"]["returns"]["device_memory"] += 512  # as from another build
     (line,) = differences(RECORDED["answers"], changed)
     assert line.startswith("/addresses/returns/null input/returns: True was recorded")
     changed["describes_its_engines"]["returns"]["wide"]["returns"]["device_memory"] += 1
     assert len(differences(RECORDED["answers"], changed)) == 2
 
 
-def _ready(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, *, memory: bool = True) -> Any:
+def _ready_context(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, *, memory: bool = True) -> Any:
     bench = probes.Bench(trt, {sample: trt.plan(sample)}, gpu)
     bench.start()
     context = (bench.context if memory else bench.bare_context)(bench.engine(sample))
@@ -72,35 +72,35 @@ def _ready(trt: FakeTensorRT, gpu: FakeGpu, sample: str, rows: int, width: int, 
     return context
 
 
-def test_one_context_on_two_streams_at_once_is_a_misuse() -> None:
+def test_rejects_one_context_on_two_streams_at_once() -> None:
     gpu = FakeGpu()
-    context = _ready(FakeTensorRT(gpu), gpu, "affine", 2, 4)
-    one, other = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
-    assert context.execute_async_v3(one)
+    context = _ready_context(FakeTensorRT(gpu), gpu, "affine", 2, 4)
+    first_stream, second_stream = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
+    assert context.execute_async_v3(first_stream)
     with pytest.raises(Misuse, match="on two streams"):
-        context.execute_async_v3(other)
+        context.execute_async_v3(second_stream)
     gpu.synchronize_all()
-    assert context.execute_async_v3(other)
+    assert context.execute_async_v3(second_stream)
     gpu.synchronize_all()
 
 
-def test_memory_that_is_missing_or_shared_at_once_is_a_misuse() -> None:
+def test_rejects_missing_memory_and_memory_that_two_streams_share() -> None:
     gpu = FakeGpu()
     trt = FakeTensorRT(gpu)
-    first, second = _ready(trt, gpu, "wide", 2, 256), _ready(trt, gpu, "wide", 2, 256)
-    one, other = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
+    first, second = _ready_context(trt, gpu, "wide", 2, 256), _ready_context(trt, gpu, "wide", 2, 256)
+    first_stream, second_stream = gpu.new_stream(blocking=False), gpu.new_stream(blocking=False)
     with pytest.raises(Misuse, match="the context's memory"):
-        _ready(trt, gpu, "wide", 2, 256, memory=False).execute_async_v3(one)
+        _ready_context(trt, gpu, "wide", 2, 256, memory=False).execute_async_v3(first_stream)
     first.device_memory = second._memory
-    assert first.execute_async_v3(one)
+    assert first.execute_async_v3(first_stream)
     with pytest.raises(Misuse, match="in one workspace"):
-        second.execute_async_v3(other)
+        second.execute_async_v3(second_stream)
     gpu.synchronize_all()
 
 
-def test_memory_that_is_freed_before_the_work_is_a_misuse() -> None:
+def test_rejects_memory_that_is_freed_before_the_work() -> None:
     gpu = FakeGpu()
-    context = _ready(FakeTensorRT(gpu), gpu, "affine", 2, 4)
+    context = _ready_context(FakeTensorRT(gpu), gpu, "affine", 2, 4)
     stream = gpu.new_stream(blocking=False)
     assert context.execute_async_v3(stream)
     gpu.free(context.get_tensor_address("i0"))

@@ -1,4 +1,4 @@
-"""The runtime can be imported where nothing is installed: what is heavy is imported by those who need it, when they do."""
+"""The runtime can be imported without any other package: heavy packages are imported only inside functions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BLOCKED = [
 ]
 
 
-def test_it_imports_with_nothing_installed_but_python() -> None:
-    modules = [found.name for found in pkgutil.walk_packages(trtbuild.runtime.__path__, "trtbuild.runtime.")]
+def test_imports_without_any_other_package() -> None:
+    modules = [module.name for module in pkgutil.walk_packages(trtbuild.runtime.__path__, "trtbuild.runtime.")]
     assert "trtbuild.runtime.calls.torch_part" in modules
     program = f"""
 import sys

@@ -1,4 +1,4 @@
-"""A package of engines on a GPU, from `load` to results, with no torch. On the fake of TensorRT 8.6 and CUDA."""
+"""A package of engines on a GPU, from `load` to results, without torch. TensorRT 8.6 and CUDA are fakes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
 
 
 def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
-    """x → first → second → (its result, the first's, x): two engines that each compute 2v + 1."""
+    """Write a package of two engines, first and second, that each compute 2v + 1. It returns both results and the input."""
     files = {}
     for name, plan in plans.items():
         path = root / f"engines/hopper/{name}.plan"
@@ -44,7 +44,7 @@ def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
         {"name": "first", "inputs": [["input:0", ROWS]]},
         {"name": "second", "inputs": [["first:0", ROWS]]},
     ]
-    same: dict[str, Any] = {
+    common: dict[str, Any] = {
         "kind": "tensorrt",
         "graph": "0" * 64,
         "weights": [],
@@ -77,7 +77,7 @@ def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
                 "platform": table.host_platform(),
                 "partitions": {
                     "schema": "trtbuild.partitions/1",
-                    "partitions": [{**same, **part} for part in parts],
+                    "partitions": [{**common, **part} for part in parts],
                     "outputs": ["second:0", "first:0", "input:0"],
                     "programs": {},
                 },
@@ -95,9 +95,9 @@ Make = Callable[..., Loaded]
 
 @pytest.fixture
 def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """`trtbuild.load` of such a package on the fake GPU; torch cannot be imported."""
+    """A function that loads such a package on the fake GPU. torch cannot be imported."""
 
-    def make(**plans: bytes) -> Loaded:
+    def write_and_load(**plans: bytes) -> Loaded:
         write_package(tmp_path / "rows", plans or {name: rig.trt.plan("affine") for name in ("first", "second")})
         return trtbuild.load(tmp_path / "rows")
 
@@ -108,7 +108,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(engines_of_packages, "gpu", lambda ordinal: None)
     monkeypatch.setattr(loading, "_current", lambda: 0)
     monkeypatch.setitem(sys.modules, "torch", None)
-    return make
+    return write_and_load
 
 
 def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
@@ -122,10 +122,10 @@ def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
         np.testing.assert_array_equal(results["same"].numpy(), data)
 
 
-def test_invalid_inputs_are_refused_before_any_call_to_tensorrt(load: Make, rig: Rig) -> None:
+def test_rejects_invalid_inputs(load: Make, rig: Rig) -> None:
     module = load().module()
     value, data = rig.values(3, 4, stream=rig.stream())
-    for given, text in (
+    for argument, text in (
         (data, "in host memory"),
         (rig.values(33, 4, stream=rig.stream())[0], "dim 'batch' (axis 0) is 33, and allowed is 8 to 32"),
         (rig.values(3, 5, stream=rig.stream())[0], "axis 1 is 5, and must be 4"),
@@ -133,12 +133,12 @@ def test_invalid_inputs_are_refused_before_any_call_to_tensorrt(load: Make, rig:
         (3.0, "is a float, not an array"),
     ):
         with pytest.raises(CallRefused) as raised:
-            module(given)
+            module(argument)
         assert text in str(raised.value)
     np.testing.assert_array_equal(module(x=value)["middle"].numpy(), data * 2 + 1)
 
 
-def test_calls_of_several_threads(load: Make, rig: Rig) -> None:
+def test_several_threads_may_call_one_module(load: Make, rig: Rig) -> None:
     module = load().module()
     wrong: list[int] = []
 
@@ -157,7 +157,7 @@ def test_calls_of_several_threads(load: Make, rig: Rig) -> None:
     assert not wrong
 
 
-def test_warming_up_runs_every_profile(load: Make, rig: Rig) -> None:
+def test_warmup_runs_every_profile(load: Make, rig: Rig) -> None:
     loaded = load()
     loaded.warmup()
     value, data = rig.values(32, 4, stream=rig.stream())
@@ -166,7 +166,7 @@ def test_warming_up_runs_every_profile(load: Make, rig: Rig) -> None:
 
 @pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
 def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Make, rig: Rig, way: str) -> None:
-    """TensorRT takes such a shape when it is set; running it fails, and inferring from it ends the process."""
+    """TensorRT accepts such a shape when it is set. But running it fails, and ``infer_shapes`` ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("narrow"))
@@ -187,13 +187,13 @@ def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Make, rig: Ri
     np.testing.assert_array_equal(call(1)["last"].numpy(), np.arange(4, dtype=np.float32).reshape(1, 4) * 4 + 3)
 
 
-def test_a_profile_that_an_engine_has_not_is_an_error(load: Make, rig: Rig) -> None:
+def test_rejects_an_engine_that_lacks_a_profile(load: Make, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("empty"))
     with pytest.raises(EngineError, match="the engine has 1 optimization profile, but not number 1"):
         loaded.module()(rig.values(32, 4, stream=rig.stream())[0])
 
 
-def test_with_cuda_graphs(load: Make, rig: Rig) -> None:
+def test_runs_with_cuda_graphs(load: Make, rig: Rig) -> None:
     loaded = load()
     plain, captured = loaded.module(), loaded.module(cuda_graphs=True)
     assert plain is not captured and loaded.module() is plain
@@ -211,7 +211,7 @@ def test_a_closed_package_cannot_be_called(load: Make, rig: Rig) -> None:
         module(value)
 
 
-def test_an_invalid_plan_is_an_error_with_tensorrts_message(load: Make, rig: Rig) -> None:
+def test_rejects_an_invalid_plan(load: Make, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=b"no plan" * 100)
     with pytest.raises(EngineError):
         loaded.module()

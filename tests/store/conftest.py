@@ -32,7 +32,7 @@ def payload() -> Callable[[int, int], bytes]:
 
 @pytest.fixture
 def record_of() -> Callable[..., Record]:
-    """A record of a recipe that has `number` as its only field."""
+    """A function that creates a record of a recipe with `number` as its only field."""
 
     def make(number: int, *, stage: str = "engine", who: str = "me", **outputs: Output) -> Record:
         return Record(Recipe(stage, 1, (("number", number),)), outputs, {"who": who})
@@ -52,18 +52,18 @@ def entry_path() -> Callable[[LocalStore, str, str], Path]:
 
 @pytest.fixture
 def age() -> Callable[[LocalStore, float], None]:
-    """Make every entry of a store look as if it was last used some seconds ago."""
+    """A function that moves the times of all entries of a store into the past."""
 
     def shift(store: LocalStore, seconds: float) -> None:
         for path in [*store.root.glob("cas/*/*"), *store.root.glob("ac/*/*")]:
-            then = path.stat().st_mtime_ns - int(seconds * 1e9)
-            os.utime(path, ns=(then, then))
+            earlier = path.stat().st_mtime_ns - int(seconds * 1e9)
+            os.utime(path, ns=(earlier, earlier))
 
     return shift
 
 
 class Child:
-    """A Python process that runs some code, and talks over its pipes, line by line."""
+    """A Python process that runs some code. The test exchanges lines with it through pipes."""
 
     def __init__(self, code: str, *arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -77,13 +77,13 @@ class Child:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def tell(self, text: str = "go") -> None:
+    def send(self, text: str = "go") -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
     def kill(self) -> list[str]:
-        """SIGKILL; the lines that it wrote before."""
+        """Send SIGKILL; return the lines that the process had written."""
         self.process.kill()
         rest, _ = self.process.communicate()
         return rest.splitlines()
@@ -103,13 +103,13 @@ def child() -> Iterator[Callable[..., Child]]:
         return started[-1]
 
     yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.communicate()
+    for child in started:
+        if child.process.poll() is None:
+            child.process.kill()
+        child.process.communicate()
 
 
-# One request after the other: moto looks for an object and writes it in two steps, a real service in one.
+# One request at a time: moto checks for an object and writes it in two steps, but a real service in one step.
 OBJECT_SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -120,7 +120,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_bac
 
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
-    """The endpoint of moto's S3 server, a child process on loopback. It has the bucket ``cache``."""
+    """Run moto's S3 server on loopback, with the bucket ``cache``, and return its endpoint."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -162,7 +162,7 @@ def s3(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A folder that every user can reach; pytest's own are for one user alone, and every pytest that starts sees to it."""
+    """A folder that every user can read. pytest's own folders are private, and each start of pytest makes them so again."""
     with tempfile.TemporaryDirectory(prefix="trtbuild-users-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,7 +1,7 @@
 """A store in memory, with the contract of `trtbuild.core.recipes.ports`.
 
-It keeps blobs whole and records as their documents, and verifies what it reads as the others do, so that a test can
-damage it (`blobs`, `records`). Nothing is ever collected, so a session has nothing to do.
+It stores blobs without chunks, and records as documents. Like other stores, it verifies what it reads. So a test can
+damage `blobs` and `records`. Nothing is ever collected, so a session does nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from trtbuild.store.local.publication import copy_atomically
 
 
 class MemoryStore:
-    """The `Store` of core/recipes/ports.py, of this process alone."""
+    """A `Store` (core/recipes/ports.py) in the memory of this process."""
 
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust: Trust = trust or TrustAll()
         self.blobs: dict[str, bytes] = {}
-        #: Record documents, and who vouches for them, by AC key.
+        #: Record documents and their signatures, by AC key.
         self.records: dict[str, bytes] = {}
         self.signatures: dict[str, tuple[Signature, ...]] = {}
         #: The corrupt entries: ("cas" or "ac", name) and their bytes.
@@ -35,16 +35,16 @@ class MemoryStore:
         self._building: dict[str, threading.Lock] = {}
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Keep `data`."""
-        kept = bytes(data)
-        output = Output(hashlib.sha256(kept).hexdigest(), len(kept))
+        """Store `data`."""
+        stored = bytes(data)
+        output = Output(hashlib.sha256(stored).hexdigest(), len(stored))
         with self._lock:
             if len(self.blobs.get(output.sha256, b"")) != output.size or output.sha256 not in self.blobs:
-                self.blobs[output.sha256] = kept
+                self.blobs[output.sha256] = stored
         return output
 
     def put_file(self, path: str) -> Output:
-        """Keep a file's bytes. Raises OSError when `path` cannot be read."""
+        """Store a file's bytes. Raises OSError when `path` cannot be read."""
         return self.put_bytes(Path(path).read_bytes())
 
     def get_bytes(self, sha256: str) -> bytes:
@@ -63,21 +63,23 @@ class MemoryStore:
         return copy_atomically([memoryview(self.get_bytes(sha256))], path)
 
     def has(self, sha256: str) -> bool:
-        """Whether the blob is there; its bytes are not read."""
+        """Whether the store has the blob. Its bytes are not read."""
         return sha256 in self.blobs
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None; the sooner read if it is of the `wanted` recipe. A corrupt one is moved to quarantine and
-        raises EntryCorrupt; one that does not count raises RecordUntrusted."""
-        with self._lock:
-            return self._standing(key, wanted)[1]
+        """The record, or None. Reading is faster if the record has the `wanted` recipe.
 
-    def _standing(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The first record that counts, and the AC key under which it stands."""
+        A corrupt record is moved to quarantine and raises EntryCorrupt. An untrusted record raises RecordUntrusted.
+        """
+        with self._lock:
+            return self._first_trusted(key, wanted)[1]
+
+    def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
+        """The first trusted record, and the AC key under which it is stored."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in places(self.trust, key):
             try:
-                record = self._at(name, key, wanted)
+                record = self._read(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
                 problem = problem or error
                 continue
@@ -87,11 +89,11 @@ class MemoryStore:
             raise problem
         return key, None
 
-    def _at(self, name: str, key: str, wanted: Recipe | None) -> Record | None:
+    def _read(self, name: str, key: str, wanted: Recipe | None) -> Record | None:
         data = self.records.get(name)
         if data is None:
             return None
-        why_not = self.trust.refusal(key, _described(data), self.signatures.get(name, ()))
+        why_not = self.trust.refusal(key, _output_of(data), self.signatures.get(name, ()))
         if why_not is not None:
             raise RecordUntrusted(f"the record {key} in memory does not count: {why_not}")
         try:
@@ -104,11 +106,11 @@ class MemoryStore:
         return record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` under which there is an entry. It is not read."""
+        """The keys that have an entry. The entries are not read."""
         return {key for key in keys if any(name in self.records for name in places(self.trust, key))}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record, after its blobs, as core/recipes/ports.py says. Raises BlobMissing."""
+        """Publish a record after its blobs, see core/recipes/ports.py. Raises BlobMissing."""
         key = record.recipe.key
         with self._lock:
             winner = None if replace else self._usable(key, record)
@@ -118,16 +120,16 @@ class MemoryStore:
                 if not self.has(output.sha256):
                     raise BlobMissing(f"output {name!r} of record {key}: blob {output.sha256} is not in this store")
             document = record.to_bytes()
-            signatures = self.trust.sign(key, _described(document))
+            signatures = self.trust.sign(key, _output_of(document))
             place = self._free_place(key, signatures)
             if place is not None:
                 self.records[place], self.signatures[place] = document, signatures
         return record
 
     def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
-        """See `local.LocalStore`."""
+        """The AC key for a new record, or None; see `local.LocalStore`."""
         try:
-            self._at(key, key, None)
+            self._read(key, key, None)
         except RecordUntrusted:
             return domain_key(signatures[0].domain, key) if signatures else None
         except EntryCorrupt:
@@ -136,7 +138,7 @@ class MemoryStore:
 
     def _usable(self, key: str, wanted: Record) -> Record | None:
         try:
-            name, found = self._standing(key, None)
+            name, found = self._first_trusted(key, None)
         except (EntryCorrupt, RecordUntrusted):
             return None
         if found is None:
@@ -147,17 +149,17 @@ class MemoryStore:
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
     def session(self) -> AbstractContextManager[None]:
-        """Nothing is collected from here."""
+        """A session without effect, because nothing is ever collected."""
         return nullcontext()
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Held while a key is being built, by one thread at a time."""
+        """A lock that one thread at a time holds while it builds a key."""
         with self._lock:
             lock = self._building.setdefault(key, threading.Lock())
         with lock:
             yield
 
 
-def _described(document: bytes) -> Output:
+def _output_of(document: bytes) -> Output:
     return Output(hashlib.sha256(document).hexdigest(), len(document))

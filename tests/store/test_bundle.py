@@ -1,4 +1,4 @@
-"""A bundle is the same bytes for the same records, comes back whole, and is refused when anything about it is wrong."""
+"""Equal records give equal bundles, an import restores all records, and a damaged bundle is rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Payload = Callable[[int, int], bytes]
 
 @pytest.fixture
 def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload) -> list[Record]:
-    """Three records: a large blob, one that shares most of it, a small one."""
+    """Three records: one with a large blob, one whose blob shares most of its bytes, and one with small blobs."""
     large = payload(1, 3 * MIB)
     first = record_of(1, plan=local.put_bytes(large), info=local.put_bytes(b"information"))
     second = record_of(2, plan=local.put_bytes(large[:MIB] + b"!" + large[MIB:]))
@@ -40,8 +40,10 @@ def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload
 
 
 def exported(store: LocalStore, records: list[Record], path: Path) -> Path:
-    found = {record.recipe.key: held(store, record.recipe.key) for record in records}
-    write_bundle(str(path), {key: each.entry({}) for key, each in found.items() if each}, reading(store))
+    records_with_entries = {record.recipe.key: held(store, record.recipe.key) for record in records}
+    write_bundle(
+        str(path), {key: found.entry({}) for key, found in records_with_entries.items() if found}, reading(store)
+    )
     return path
 
 
@@ -69,7 +71,7 @@ def records_in(store: LocalStore) -> list[Path]:
     return list(store.root.glob("ac/*/*"))
 
 
-# -- there and back
+# -- export and import
 
 
 def test_exported_records_are_imported_unchanged(bundle: Path, filled: list[Record], other: LocalStore) -> None:
@@ -87,19 +89,21 @@ def test_shared_chunks_are_stored_once(bundle: Path) -> None:
     assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB
 
 
-def test_the_second_import_moves_nothing(bundle: Path, filled: list[Record], other: LocalStore) -> None:
+def test_a_second_import_transfers_nothing(bundle: Path, filled: list[Record], other: LocalStore) -> None:
     imported(bundle, other)
-    again = imported(bundle, other)
-    assert (len(again.present), again.came, again.bytes_moved) == (3, [], 0)
+    second = imported(bundle, other)
+    assert (len(second.present), second.came, second.bytes_moved) == (3, [], 0)
 
 
-def test_equal_contents_are_equal_bytes(bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path) -> None:
+def test_bundles_of_equal_records_have_equal_bytes(
+    bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path
+) -> None:
     imported(bundle, other)
-    again = exported(other, list(reversed(filled)), tmp_path / "again.bundle")
-    assert again.read_bytes() == bundle.read_bytes()
+    second = exported(other, list(reversed(filled)), tmp_path / "again.bundle")
+    assert second.read_bytes() == bundle.read_bytes()
 
 
-def test_it_is_a_plain_tar_in_the_order_that_is_documented(bundle: Path) -> None:
+def test_a_bundle_is_a_plain_tar_in_the_documented_order(bundle: Path) -> None:
     with tarfile.open(bundle, "r:") as archive:
         names = archive.getnames()
         index = json.loads((archive.extractfile("index") or io.BytesIO()).read())
@@ -111,11 +115,11 @@ def test_it_is_a_plain_tar_in_the_order_that_is_documented(bundle: Path) -> None
     assert done.stdout.split() == names
 
 
-def test_an_empty_bundle_is_a_bundle(local: LocalStore, other: LocalStore, tmp_path: Path) -> None:
+def test_an_empty_bundle_is_valid(local: LocalStore, other: LocalStore, tmp_path: Path) -> None:
     assert imported(exported(local, [], tmp_path / "empty"), other) == Brought()
 
 
-def test_a_record_that_is_there_already_stays(
+def test_an_import_does_not_replace_an_existing_record(
     bundle: Path, filled: list[Record], other: LocalStore, record_of: Callable[..., Record]
 ) -> None:
     mine = other.put_record(record_of(1, who="somebody else", plan=other.put_bytes(b"mine")))
@@ -124,7 +128,7 @@ def test_a_record_that_is_there_already_stays(
     assert other.get_record(mine.recipe.key) == mine
 
 
-def test_a_damaged_file_is_not_exported_and_no_bundle_is_left(
+def test_an_export_of_a_damaged_file_fails_and_leaves_no_bundle(
     local: LocalStore, filled: list[Record], entry_path: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = entry_path(local, "cas", local.parts(filled[0].outputs["plan"].sha256)[1].sha256)
@@ -133,27 +137,27 @@ def test_a_damaged_file_is_not_exported_and_no_bundle_is_left(
     with pytest.raises(EntryCorrupt):
         exported(local, filled, tmp_path / "bundle")
     assert not path.exists()  # it is in quarantine
-    assert [each.name for each in tmp_path.iterdir()] == ["store"]
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, filled: list[Record]) -> None:
     before = bundle.read_bytes()
 
-    def broken(file: Output) -> bytes:
+    def fail(file: Output) -> bytes:
         raise OSError(28, "No space left on device")
 
     found = held(local, filled[0].recipe.key)
     assert found is not None
     with pytest.raises(OSError, match="No space"):
-        write_bundle(str(bundle), {filled[0].recipe.key: found.entry({})}, broken)
+        write_bundle(str(bundle), {filled[0].recipe.key: found.entry({})}, fail)
     assert bundle.read_bytes() == before
     assert len(list(bundle.parent.glob("*bundle*"))) + len(list(bundle.parent.glob(".*"))) == 1
 
 
-# -- what is refused
+# -- invalid bundles
 
 
-def refused(path: Path, data: bytes, store: LocalStore, match: str) -> None:
+def assert_rejected(path: Path, data: bytes, store: LocalStore, match: str) -> None:
     path.write_bytes(data)
     with pytest.raises(BundleRefused, match=match):
         imported(path, store)
@@ -170,7 +174,7 @@ def member(name: str, data: bytes, **fields: object) -> bytes:
 
 
 def with_index(body: bytes, records: int, files: int) -> bytes:
-    """A bundle of `body`, which is all that is before the index."""
+    """A bundle of `body` and its index."""
     index = {"schema": "trtbuild.bundle/1", "records": records, "files": files, "bytes": len(body)}
     text = json.dumps({**index, "sha256": hashlib.sha256(body).hexdigest()}).encode() + b"\n"
     return body + member("index", text) + bytes(2 * BLOCK)
@@ -178,11 +182,11 @@ def with_index(body: bytes, records: int, files: int) -> bytes:
 
 def members_of(path: Path) -> list[tuple[str, bytes]]:
     with tarfile.open(path, "r:") as archive:
-        found = [(info.name, (archive.extractfile(info) or io.BytesIO()).read()) for info in archive]
-    return found[:-1]
+        members = [(info.name, (archive.extractfile(info) or io.BytesIO()).read()) for info in archive]
+    return members[:-1]
 
 
-def put_together(members: list[tuple[str, bytes]]) -> bytes:
+def bundle_of(members: list[tuple[str, bytes]]) -> bytes:
     names = [name for name, _ in members]
     body = b"".join(member(name, data) for name, data in members)
     return with_index(
@@ -195,37 +199,44 @@ def cas(data: bytes) -> tuple[str, bytes]:
     return f"cas/{name[:2]}/{name}", data
 
 
-def test_the_tests_own_writer_writes_bundles(bundle: Path) -> None:
-    assert put_together(members_of(bundle)) == bundle.read_bytes()
+def test_the_helpers_of_this_file_write_valid_bundles(bundle: Path) -> None:
+    assert bundle_of(members_of(bundle)) == bundle.read_bytes()
 
 
-def test_a_truncated_bundle_is_an_error(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
-    whole = bundle.read_bytes()
-    offsets = [1, BLOCK, len(whole) // 2, len(whole) // 2 // BLOCK * BLOCK, len(whole) - 2048, len(whole) - 1025]
+def test_rejects_a_truncated_bundle(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    complete = bundle.read_bytes()
+    offsets = [
+        1,
+        BLOCK,
+        len(complete) // 2,
+        len(complete) // 2 // BLOCK * BLOCK,
+        len(complete) - 2048,
+        len(complete) - 1025,
+    ]
     for length in offsets:
-        refused(tmp_path / "cut", whole[:length], other, "cut off")
-    for length in (len(whole) - 1024, len(whole) - 512, len(whole) - 1):
-        refused(tmp_path / "cut", whole[:length], other, "cut off, or something was added")
+        assert_rejected(tmp_path / "cut", complete[:length], other, "cut off")
+    for length in (len(complete) - 1024, len(complete) - 512, len(complete) - 1):
+        assert_rejected(tmp_path / "cut", complete[:length], other, "cut off, or something was added")
 
 
-def test_an_empty_file_is_cut_off(other: LocalStore, tmp_path: Path) -> None:
-    refused(tmp_path / "empty", b"", other, "cut off")
+def test_rejects_an_empty_file(other: LocalStore, tmp_path: Path) -> None:
+    assert_rejected(tmp_path / "empty", b"", other, "cut off")
 
 
 @pytest.mark.parametrize("more", [b"\0", bytes(BLOCK), b"more", member("format", b"x")])
 def test_rejects_a_bundle_with_appended_bytes(bundle: Path, other: LocalStore, tmp_path: Path, more: bytes) -> None:
-    refused(tmp_path / "long", bundle.read_bytes() + more, other, "something was added")
+    assert_rejected(tmp_path / "long", bundle.read_bytes() + more, other, "something was added")
 
 
-def test_every_kind_of_byte_counts(
+def test_rejects_a_bundle_with_a_changed_byte(
     local: LocalStore, record_of: Callable[..., Record], other: LocalStore, tmp_path: Path
 ) -> None:
     record = local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
-    whole = exported(local, [record], tmp_path / "small").read_bytes()
+    complete = exported(local, [record], tmp_path / "small").read_bytes()
     path = tmp_path / "flipped"
-    assert len(whole) < 10_000
-    for place in range(0, len(whole), 19):
-        flipped = bytearray(whole)
+    assert len(complete) < 10_000
+    for place in range(0, len(complete), 19):
+        flipped = bytearray(complete)
         flipped[place] ^= 1 << (place % 8)
         path.write_bytes(flipped)
         with pytest.raises(BundleRefused):
@@ -234,12 +245,14 @@ def test_every_kind_of_byte_counts(
 
 
 def test_rejects_files_that_are_not_bundles(other: LocalStore, tmp_path: Path) -> None:
-    refused(tmp_path / "page", b"<html>" * 1000, other, "not the header of a bundle")
-    refused(tmp_path / "newer", with_index(member("format", b"trtbuild.bundle/2\n"), 0, 0), other, "this format")
+    assert_rejected(tmp_path / "page", b"<html>" * 1000, other, "not the header of a bundle")
+    assert_rejected(
+        tmp_path / "newer", with_index(member("format", b"trtbuild.bundle/2\n"), 0, 0), other, "this format"
+    )
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         tar.addfile(tarfile.TarInfo("readme" + "é" * 10))
-    refused(tmp_path / "tar", archive.getvalue(), other, "not the header|is an extended header")
+    assert_rejected(tmp_path / "tar", archive.getvalue(), other, "not the header|is an extended header")
 
 
 @pytest.mark.parametrize(
@@ -258,14 +271,14 @@ def test_rejects_files_that_are_not_bundles(other: LocalStore, tmp_path: Path) -
         "format",
     ],
 )
-def test_no_name_leads_out_of_a_store(bundle: Path, other: LocalStore, tmp_path: Path, name: str) -> None:
+def test_rejects_invalid_member_names(bundle: Path, other: LocalStore, tmp_path: Path, name: str) -> None:
     first, *rest = members_of(bundle)
-    refused(tmp_path / "evil", put_together([first, (name, b"x"), *rest]), other, "a bundle has no member")
+    assert_rejected(tmp_path / "evil", bundle_of([first, (name, b"x"), *rest]), other, "a bundle has no member")
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
-    ("flag", "what"),
+    ("flag", "kind"),
     [
         (tarfile.LNKTYPE, "a hard link"),
         (tarfile.SYMTYPE, "a symbolic link"),
@@ -278,91 +291,93 @@ def test_no_name_leads_out_of_a_store(bundle: Path, other: LocalStore, tmp_path:
         (tarfile.GNUTYPE_LONGNAME, "an extended header"),
     ],
 )
-def test_nothing_but_plain_files(bundle: Path, other: LocalStore, tmp_path: Path, flag: bytes, what: str) -> None:
+def test_rejects_members_that_are_not_plain_files(
+    bundle: Path, other: LocalStore, tmp_path: Path, flag: bytes, kind: str
+) -> None:
     (form, text), *rest = members_of(bundle)
     odd = member(f"cas/aa/{'a' * 64}", b"", type=flag, linkname="/etc/passwd")
     body = member(form, text) + odd + b"".join(member(name, data) for name, data in rest)
-    refused(tmp_path / "odd", with_index(body, 3, len(rest) - 3), other, what)
+    assert_rejected(tmp_path / "odd", with_index(body, 3, len(rest) - 3), other, kind)
 
 
 @pytest.mark.parametrize("fields", [{"mode": 0o4755}, {"mtime": 1}, {"uid": 1}, {"uname": "root"}, {"linkname": "x"}])
-def test_a_header_that_says_more_is_refused(
+def test_rejects_a_header_with_additional_fields(
     bundle: Path, other: LocalStore, tmp_path: Path, fields: dict[str, object]
 ) -> None:
     (form, text), (name, data), *rest = members_of(bundle)
-    body = member(form, text) + member(name, data, **fields) + b"".join(member(*each) for each in rest)
-    refused(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "not the header of a bundle")
+    body = member(form, text) + member(name, data, **fields) + b"".join(member(*pair) for pair in rest)
+    assert_rejected(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "not the header of a bundle")
 
 
-def test_names_are_there_once_and_in_order(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
-    first, one, two, *rest = members_of(bundle)
-    refused(tmp_path / "twice", put_together([first, one, one, two, *rest]), other, "is there twice")
-    refused(tmp_path / "order", put_together([first, two, one, *rest]), other, "out of order")
-    entries = [each for each in rest if each[0].startswith("ac/")]
-    files = [each for each in rest if each[0].startswith("cas/")]
-    early = [first, entries[0], one, two, *files, *entries[1:]]
-    refused(tmp_path / "early", put_together(early), other, "out of order|is not there")
+def test_rejects_duplicate_and_unordered_names(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    first, second, third, *rest = members_of(bundle)
+    assert_rejected(tmp_path / "twice", bundle_of([first, second, second, third, *rest]), other, "is there twice")
+    assert_rejected(tmp_path / "order", bundle_of([first, third, second, *rest]), other, "out of order")
+    entries = [pair for pair in rest if pair[0].startswith("ac/")]
+    files = [pair for pair in rest if pair[0].startswith("cas/")]
+    early = [first, entries[0], second, third, *files, *entries[1:]]
+    assert_rejected(tmp_path / "early", bundle_of(early), other, "out of order|is not there")
 
 
-def test_a_file_is_what_its_name_says(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+def test_rejects_a_file_whose_bytes_do_not_match_its_name(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, (name, data), *rest = members_of(bundle)
-    forged = put_together([first, (name, data[:-1] + b"?"), *rest])
-    refused(tmp_path / "forged", forged, other, "other bytes than its name says")
+    forged = bundle_of([first, (name, data[:-1] + b"?"), *rest])
+    assert_rejected(tmp_path / "forged", forged, other, "other bytes than its name says")
 
 
-def test_sizes_are_bounded_before_anything_is_read(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, *_ = members_of(bundle)
     huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
     huge.mode = 0o444
     for size, match in ((8**11 - 1, "are the most"), (17 * MIB, "are the most"), (16 * MIB, "cut off")):
         huge.size = size
         bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK
-        refused(tmp_path / "bomb", bomb, other, match)
+        assert_rejected(tmp_path / "bomb", bomb, other, match)
     path = tmp_path / "holes"
     path.write_bytes(member(*first))
-    os.truncate(path, 1 << 40)  # a terabyte that needs no disk
+    os.truncate(path, 1 << 40)  # a terabyte without disk blocks
     with pytest.raises(BundleRefused, match="not the header"):
         imported(path, other)
 
 
-def test_an_entry_names_what_is_there_and_all_of_it(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+def test_rejects_missing_and_unreferenced_files(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, *rest = members_of(bundle)
-    lacking = [each for each in rest if each[1] != b"information"]
-    assert len(lacking) == len(rest) - 1
-    refused(tmp_path / "less", put_together([first, *lacking]), other, "which is not there in that size")
-    files = sorted([each for each in rest if each[0].startswith("cas/")] + [cas(b"a stowaway")])
-    entries = [each for each in rest if each[0].startswith("ac/")]
-    refused(tmp_path / "more", put_together([first, *files, *entries]), other, "belongs to no record")
+    incomplete = [pair for pair in rest if pair[1] != b"information"]
+    assert len(incomplete) == len(rest) - 1
+    assert_rejected(tmp_path / "less", bundle_of([first, *incomplete]), other, "which is not there in that size")
+    files = sorted([pair for pair in rest if pair[0].startswith("cas/")] + [cas(b"a stowaway")])
+    entries = [pair for pair in rest if pair[0].startswith("ac/")]
+    assert_rejected(tmp_path / "more", bundle_of([first, *files, *entries]), other, "belongs to no record")
 
 
-def test_an_entry_is_an_entry(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+def test_rejects_invalid_entries(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, *rest = members_of(bundle)
-    files = [each for each in rest if each[0].startswith("cas/")]
-    (name, _), *entries = [each for each in rest if each[0].startswith("ac/")]
+    files = [pair for pair in rest if pair[0].startswith("cas/")]
+    (name, _), *entries = [pair for pair in rest if pair[0].startswith("ac/")]
     for garbage, match in ((b"{}", "is not an entry"), (b'{"outputFiles": []}', "names no record")):
-        forged = put_together([first, *files, (name, garbage), *entries])
-        refused(tmp_path / "forged", forged, other, match)
+        forged = bundle_of([first, *files, (name, garbage), *entries])
+        assert_rejected(tmp_path / "forged", forged, other, match)
 
 
-def test_the_index_is_of_this_bundle(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
-    body = b"".join(member(*each) for each in members_of(bundle))
-    refused(tmp_path / "index", with_index(body, 2, 9), other, "its index is not that of what is in it")
+def test_rejects_the_index_of_another_bundle(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+    body = b"".join(member(*pair) for pair in members_of(bundle))
+    assert_rejected(tmp_path / "index", with_index(body, 2, 9), other, "its index is not that of what is in it")
 
 
-def test_a_record_under_another_key_does_not_get_in(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
+def test_does_not_import_a_record_under_another_key(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, *rest = members_of(bundle)
-    files = [each for each in rest if each[0].startswith("cas/")]
-    (_, data), *entries = [each for each in rest if each[0].startswith("ac/")]
+    files = [pair for pair in rest if pair[0].startswith("cas/")]
+    (_, data), *entries = [pair for pair in rest if pair[0].startswith("ac/")]
     wrong = sorted([(f"ac/00/{'0' * 64}", data), *entries])
     path = tmp_path / "replayed"
-    path.write_bytes(put_together([first, *files, *wrong]))
+    path.write_bytes(bundle_of([first, *files, *wrong]))
     brought = imported(path, other)
     assert list(brought.failed) == ["0" * 64] and "another key" in brought.failed["0" * 64]
     assert other.get_record("0" * 64) is None
     assert verify(other).damage == ()
 
 
-def test_chunks_in_another_order_are_another_blob(
+def test_does_not_import_a_record_with_swapped_chunks(
     bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path
 ) -> None:
     key = filled[0].recipe.key
@@ -375,23 +390,21 @@ def test_chunks_in_another_order_are_another_blob(
             data = json.dumps(entry).encode()
         members.append((name, data))
     path = tmp_path / "swapped"
-    path.write_bytes(put_together(members))
+    path.write_bytes(bundle_of(members))
     brought = imported(path, other)
     assert list(brought.failed) == [key]
     assert other.get_record(key) is None and len(brought.came) == 2
     assert verify(other).damage == ()
 
 
-def test_only_regular_files_are_read(other: LocalStore, tmp_path: Path) -> None:
+def test_reads_only_regular_files(other: LocalStore, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(BundleRefused, match="regular file"):
             imported(path, other)
 
 
-def test_a_bundle_that_changes_during_reading_is_an_error(
-    bundle: Path, filled: list[Record], other: LocalStore
-) -> None:
+def test_detects_a_bundle_that_changes_during_reading(bundle: Path, filled: list[Record], other: LocalStore) -> None:
     opened = open_bundle(str(bundle))
     bundle.chmod(0o644)
     with open(bundle, "r+b") as file:
@@ -408,9 +421,9 @@ def test_a_bundle_that_changes_during_reading_is_an_error(
     assert records_in(other) == []
 
 
-# -- killed
+# -- killed imports
 
-IMPORT = """\
+IMPORT_PROGRAM = """\
 import sys
 from trtbuild.store.layers.fetching import bring
 from trtbuild.store.bundle import open_bundle
@@ -425,17 +438,17 @@ bring(RemoteStore(bundle, "the bundle", None, connections=2), bundle.keys, store
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3])
-def test_an_import_that_is_killed_leaves_whole_records_and_is_begun_again(
+def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
     bundle: Path, filled: list[Record], tmp_path: Path, child: Callable[..., object], lines: int
 ) -> None:
     root = tmp_path / f"killed-{lines}"
-    process = child(IMPORT, bundle, root)
+    process = child(IMPORT_PROGRAM, bundle, root)
     for _ in range(lines):
         process.line()  # type: ignore[attr-defined]
     process.kill()  # type: ignore[attr-defined]
     assert process.process.returncode == -signal.SIGKILL  # type: ignore[attr-defined]
     store = LocalStore(root)
     assert verify(store).damage == ()
-    again = imported(bundle, store)
-    assert len(again.came) + len(again.present) == 3
+    second = imported(bundle, store)
+    assert len(second.came) + len(second.present) == 3
     assert verify(store).damage == ()

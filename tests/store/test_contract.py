@@ -1,4 +1,4 @@
-"""The contract of all stores. A new kind of store is one more line in `STORES`."""
+"""The contract of all stores. For a new kind of store, add a line to `STORES`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def remote(url: str) -> RemoteStore:
 
 
 def sqlite(folder: Path, fixture: Fixture) -> RemoteStore:
-    """A kind of remote that was added by one row."""
+    """A remote of a kind that is added by one row in the table of kinds."""
     sqlite_transport.add_row(fixture("monkeypatch"))
     return remote(f"sqlite://{folder}/entries")
 
@@ -55,21 +55,21 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
 
 #: Stores whose server refuses to replace a record.
 NEVER_REPLACE = ("nginx",)
-#: Stores in which several writers can all count as the first: moto looks and then writes, unlike S3 itself.
+#: Stores in which several writers may all count as the first: unlike S3, moto checks for an object before it writes.
 LOOKS_THEN_WRITES = ("s3",)
 
 MIB = 1 << 20
 ABSENT = "ab" * 32
-# Below, at and above the size from which blobs are cut; zeros, whose chunks are all alike; random bytes.
+# Sizes below, at and above the size from which blobs have several chunks.
 SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 3 * MIB + 17]
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = STORES[request.param](tmp_path, request.getfixturevalue)
-    yield made
-    if isinstance(made, LayeredStore | RemoteStore):
-        made.close()
+    opened = STORES[request.param](tmp_path, request.getfixturevalue)
+    yield opened
+    if isinstance(opened, LayeredStore | RemoteStore):
+        opened.close()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def replaces(request: pytest.FixtureRequest, store: Store) -> bool:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "random"])
-def test_put_bytes_are_returned(store: Store, payload: Callable[[int, int], bytes], size: int, zeros: bool) -> None:
+def test_returns_put_bytes(store: Store, payload: Callable[[int, int], bytes], size: int, zeros: bool) -> None:
     data = bytes(size) if zeros else payload(1, size)
     output = store.put_bytes(data)
     assert output == Output(hashlib.sha256(data).hexdigest(), size)
@@ -89,7 +89,7 @@ def test_put_bytes_are_returned(store: Store, payload: Callable[[int, int], byte
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_file_and_its_bytes_are_one_blob(
+def test_put_file_and_put_bytes_give_the_same_blob(
     store: Store, payload: Callable[..., bytes], size: int, tmp_path: Path
 ) -> None:
     data = payload(2, size)
@@ -100,14 +100,14 @@ def test_a_file_and_its_bytes_are_one_blob(
     assert (tmp_path / "out").read_bytes() == data
 
 
-def test_records_are_found_without_being_read(store: Store) -> None:
+def test_has_records_returns_existing_keys(store: Store) -> None:
     recipe = Recipe("engine", 1, (("a", 1),))
     store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}))
     assert store.has_records([recipe.key, ABSENT]) == {recipe.key}
     assert store.has_records([]) == set()
 
 
-def test_a_record_of_the_wanted_recipe_has_that_very_recipe(store: Store) -> None:
+def test_a_record_of_the_wanted_recipe_contains_the_same_object(store: Store) -> None:
     recipe = Recipe("engine", 1, (("a", {"b": [1, 0.5, None, "x"], "$c": b"bytes"}), ("d", "\ud83d\n")))
     store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"recipe": {"stage": "other"}}))
     found = store.get_record(recipe.key, recipe)
@@ -119,12 +119,12 @@ def test_a_record_of_the_wanted_recipe_has_that_very_recipe(store: Store) -> Non
     assert found.recipe.same_as(recipe), "the stored record is returned, not the wanted recipe"
 
 
-def test_put_takes_views(store: Store) -> None:
+def test_put_bytes_accepts_memoryviews(store: Store) -> None:
     output = store.put_bytes(memoryview(b"--payload--")[2:-2])
     assert store.get_bytes(output.sha256) == b"payload"
 
 
-def test_copy_to_replaces_and_leaves_nothing_else(store: Store, tmp_path: Path) -> None:
+def test_copy_to_replaces_the_file_and_leaves_no_others(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "out" / "plan"
     target.parent.mkdir()
     target.write_bytes(b"old")
@@ -136,25 +136,25 @@ def test_copy_to_replaces_and_leaves_nothing_else(store: Store, tmp_path: Path) 
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_copy_to_a_place_that_is_not_there(store: Store, tmp_path: Path) -> None:
+def test_copy_to_a_missing_folder_raises(store: Store, tmp_path: Path) -> None:
     output = store.put_bytes(b"x")
     with pytest.raises(OSError):
         store.copy_to(output.sha256, str(tmp_path / "absent" / "plan"))
 
 
-def test_a_file_that_is_not_there(store: Store, tmp_path: Path) -> None:
+def test_put_file_raises_for_a_missing_file(store: Store, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store.put_file(str(tmp_path / "absent"))
 
 
-def test_missing(store: Store) -> None:
+def test_missing_blobs_and_records(store: Store) -> None:
     assert not store.has(ABSENT)
     assert store.get_record(ABSENT) is None
     with pytest.raises(BlobMissing):
         store.get_bytes(ABSENT)
 
 
-def test_a_put_record_is_returned(store: Store, record_of: Callable[..., Record]) -> None:
+def test_returns_a_put_record(store: Store, record_of: Callable[..., Record]) -> None:
     record = record_of(1, plan=store.put_bytes(b"plan"), info=store.put_bytes(bytes(3 * MIB)))
     assert store.put_record(record) == record
     assert store.get_record(record.recipe.key) == record
@@ -166,7 +166,7 @@ def test_a_record_without_outputs(store: Store, record_of: Callable[..., Record]
     assert store.get_record(record.recipe.key) == record
 
 
-def test_outputs_that_are_one_blob(store: Store, record_of: Callable[..., Record]) -> None:
+def test_a_record_whose_outputs_are_the_same_blob(store: Store, record_of: Callable[..., Record]) -> None:
     output = store.put_bytes(bytes(3 * MIB))
     record = record_of(1, plan=output, copy=output)
     store.put_record(record)
@@ -210,10 +210,10 @@ def test_one_of_many_writers_wins(
     assert kept in results and len(results) == len(plans)
     if request.node.callspec.params["store"] not in LOOKS_THEN_WRITES:
         assert results == [kept] * len(plans)
-    assert store.put_record(record_of(1, plan=plans[0])) == kept, "who comes later has the winner's"
+    assert store.put_record(record_of(1, plan=plans[0])) == kept, "a later writer gets the winner's record"
 
 
-def test_another_recipe_under_one_key_is_not_returned(
+def test_replaces_a_record_of_another_recipe_under_the_same_key(
     store: Store, record_of: Callable[..., Record], replaces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = record_of(1), record_of(2)
@@ -230,17 +230,17 @@ def test_sessions_nest(store: Store) -> None:
     assert store.get_bytes(output.sha256) == b"x"
 
 
-def test_building_excludes_threads(store: Store) -> None:
-    inside, most = 0, 0
+def test_only_one_thread_at_a_time_builds_a_key(store: Store) -> None:
+    inside, largest = 0, 0
     guard = threading.Lock()
 
     def build() -> None:
-        nonlocal inside, most
+        nonlocal inside, largest
         for _ in range(20):
             with store.building(ABSENT):
                 with guard:
                     inside += 1
-                    most = max(most, inside)
+                    largest = max(largest, inside)
                 with guard:
                     inside -= 1
 
@@ -249,15 +249,15 @@ def test_building_excludes_threads(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 1
+    assert largest == 1
 
 
-def test_building_different_keys_at_once(store: Store) -> None:
+def test_different_keys_can_be_built_at_once(store: Store) -> None:
     with store.building("01" * 32), store.building("02" * 32):
         pass
 
 
-def test_an_error_while_building_passes_through(store: Store) -> None:
+def test_building_passes_errors_on_and_releases_the_lock(store: Store) -> None:
     for error in (OSError("mine"), ValueError("mine")):
         with pytest.raises(type(error), match="mine"), store.building(ABSENT):
             raise error

@@ -1,4 +1,4 @@
-"""24 processes at once on one store, and on one shared directory: they put, get and collect."""
+"""24 processes use one store, or one shared directory, at the same time: they put, get and collect."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtbuild.store.trust.action_result import ActionResult
 
 PROCESSES, KEYS = 24, 8
 
-# One process imports what is needed, and forks the others: all begin in the same moment.
-AROUND = """
+# One process imports all modules and forks the others, so that all begin at the same moment.
+PROGRAM = """
 import json, os, random, sys, traceback
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -76,7 +76,7 @@ for me in range(processes):
         os._exit(0)
     os.close(mine)
     children.append((child, answer))
-os.close(start)  # which ends every child's read
+os.close(start)  # this ends the read of every child
 answers = []
 for child, answer in children:
     with open(answer) as file:
@@ -109,7 +109,7 @@ SHARED = """
 
 
 def run(child: Callable[..., Any], root: Path, store: str) -> list[dict[str, Any]]:
-    started = child(AROUND.replace("    STORE\n", store), root, PROCESSES, KEYS)
+    started = child(PROGRAM.replace("    STORE\n", store), root, PROCESSES, KEYS)
     out, _ = started.process.communicate(timeout=120)
     assert started.process.returncode == 0
     answers: list[dict[str, Any]] = json.loads(out)
@@ -119,26 +119,26 @@ def run(child: Callable[..., Any], root: Path, store: str) -> list[dict[str, Any
     return answers
 
 
-def test_one_local_store(tmp_path: Path, child: Callable[..., Any]) -> None:
+def test_24_processes_on_one_local_store(tmp_path: Path, child: Callable[..., Any]) -> None:
     answers = run(child, tmp_path, ONE_STORE)
     built = sorted(number for answer in answers for number in answer["built"])
-    assert built == list(range(KEYS)), "each key is built once, by one of them"
-    assert sum(answer["removed"] for answer in answers) > 0, "something was collected meanwhile"
-    found = verify(LocalStore(tmp_path))
-    assert found.damage == () and found.records == KEYS
+    assert built == list(range(KEYS)), "exactly one process builds each key"
+    assert sum(answer["removed"] for answer in answers) > 0, "something was collected at the same time"
+    report = verify(LocalStore(tmp_path))
+    assert report.damage == () and report.records == KEYS
 
 
-def test_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Four machines. The directory has, from long ago, the files of half the records, which no record names: collections
-    take them away while writers find them."""
+def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """Four machines. At the start the directory contains old files of half the records, but not the records. So
+    collections may remove these files while writers look them up."""
     share = tmp_path / "share"
-    child(PREPARE, share, KEYS // 2).finish()
+    child(PREPARE_PROGRAM, share, KEYS // 2).finish()
     answers = run(child, tmp_path, SHARED)
     assert [answer["warnings"] for answer in answers] == [[]] * PROCESSES
     built = [(answer["me"] % 4, number) for answer in answers for number in answer["built"]]
     assert len(set(built)) == len(built), "a machine builds a key once"
     assert {number for _, number in built} == set(range(KEYS))
-    assert sum(answer["removed"] for answer in answers) > 0, "something was collected meanwhile"
+    assert sum(answer["removed"] for answer in answers) > 0, "something was collected at the same time"
     assert list(share.glob("gc/hidden/*/*")), "and something was hidden"
     entries = [ActionResult.from_bytes(path.read_bytes()) for path in share.glob("ac/??/*")]
     assert len(entries) == KEYS
@@ -150,7 +150,7 @@ def test_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None
     assert list((share / "tmp").iterdir()) == []
 
 
-PREPARE = """
+PREPARE_PROGRAM = """
 import json, os, random, sys, time
 from trtbuild.store.collection.shared_directory import collect_directory
 from trtbuild.store.transports.directory import DirectoryTransport

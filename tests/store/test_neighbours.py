@@ -1,4 +1,4 @@
-"""Stores that other users share, with other umasks and wrong clocks."""
+"""Stores that several users share, with different umasks and wrong clocks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trtbuild.store.local.local import LocalStore
 MIB = 1 << 20
 YEAR_S = 365 * 86400.0
 
-# The program imports everything before it changes its user: the interpreter may lie where only root can read.
-USER = """
+# The program imports everything before it changes its user: possibly only root can read the interpreter's folder.
+USER_PROGRAM = """
 import ctypes, os, sys, logging
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -56,7 +56,7 @@ except StoreUnavailable as error:
 
 def run_as(umask: str, root: Path, number: int, act: str, uid: int = 0, groups: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", USER, umask, str(uid), groups, str(root), str(number), act],
+        [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), act],
         capture_output=True,
         text=True,
         timeout=60,
@@ -68,10 +68,10 @@ def run_as(umask: str, root: Path, number: int, act: str, uid: int = 0, groups: 
 
 
 def modes(root: Path) -> tuple[set[int], set[int]]:
-    found = list(root.rglob("*"))
+    paths = list(root.rglob("*"))
     return (
-        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()},
-        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()},
+        {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()},
+        {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file()},
     )
 
 
@@ -93,7 +93,7 @@ def test_files_of_a_shared_store_have_the_roots_modes_with_any_umask(
     assert modes(root) == ({root_mode}, {file_mode})
 
 
-def test_a_store_of_ones_own_keeps_the_umask(tmp_path: Path) -> None:
+def test_a_private_store_follows_the_umask(tmp_path: Path) -> None:
     run_as("077", tmp_path / "store", 1, "build(number)")
     assert modes(tmp_path / "store") == ({0o700}, {0o400, 0o600})
 
@@ -101,7 +101,7 @@ def test_a_store_of_ones_own_keeps_the_umask(tmp_path: Path) -> None:
 @as_root
 @pytest.mark.parametrize("setgid", [True, False])
 def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bool) -> None:
-    """Each builds, uses and touches what the others built, holds their keys, and collects."""
+    """Each user builds a record, uses the records of the others, takes their locks, and collects."""
     root = open_to_all / "store"
     root.mkdir()
     os.chown(root, 64001, 64100)
@@ -118,7 +118,7 @@ def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bo
     (root / "sessions" / "of-the-dead").touch()
     os.chown(root / "sessions" / "of-the-dead", 64001, 64100)
     (root / "sessions" / "of-the-dead").chmod(0o660)
-    # the third uses one record, the second collects the rest
+    # the third user uses one record, then the second user collects all others
     assert run_as("077", root, 1, "build(number)", 64003, "64100") == ""
     run_as("077", root, 0, "collect(store, max_age_s=1000.0)", 64002, "64100")
     assert verify(store).damage == ()
@@ -127,17 +127,17 @@ def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bo
 
 
 @as_root
-def test_a_user_with_read_access_reads_and_gets_an_error_for_writes(open_to_all: Path) -> None:
+def test_a_user_without_write_access_can_only_read(open_to_all: Path) -> None:
     root = open_to_all / "store"
     root.mkdir()
     os.chown(root, 64001, 64001)
     assert run_as("022", root, 1, "build(number)", 64001) == ""
     assert run_as("022", root, 1, "found = store.get_record(record(number).recipe.key); assert found", 64002) == ""
-    said = run_as("022", root, 2, "build(number)", 64002)
-    assert said.startswith("unavailable: the cache cannot be used: Permission denied | make the directory writable")
+    output = run_as("022", root, 2, "build(number)", 64002)
+    assert output.startswith("unavailable: the cache cannot be used: Permission denied | make the directory writable")
     root.chmod(0o700)
-    said = run_as("022", root, 1, "build(number)", 64002)
-    assert said.startswith("unavailable: the cache cannot be used: Permission denied")
+    output = run_as("022", root, 1, "build(number)", 64002)
+    assert output.startswith("unavailable: the cache cannot be used: Permission denied")
     assert verify(LocalStore(root)).damage == ()
 
 
@@ -145,7 +145,7 @@ def test_a_user_with_read_access_reads_and_gets_an_error_for_writes(open_to_all:
 
 
 @pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_entries_whose_times_are_a_year_off_are_kept_while_they_are_used(
+def test_keeps_used_entries_whose_times_are_a_year_off(
     local: LocalStore,
     record_of: Callable[..., Record],
     age: Callable[..., None],
@@ -170,10 +170,10 @@ def test_entries_whose_times_are_a_year_off_are_kept_while_they_are_used(
 
 
 @pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_a_session_whose_start_is_a_year_off_keeps_what_it_uses(
+def test_a_session_whose_start_is_a_year_off_protects_its_entries(
     local: LocalStore, record_of: Callable[..., Record], off_s: float
 ) -> None:
-    """The clock was put right, or wrong, since it began."""
+    """The clock was changed after the session began."""
     old = local.put_record(record_of(1, plan=local.put_bytes(b"found")))
     with local.session():
         (session,) = (local.root / "sessions").iterdir()
@@ -187,7 +187,7 @@ def test_a_session_whose_start_is_a_year_off_keeps_what_it_uses(
         assert (
             local.get_bytes(old.outputs["plan"].sha256) + local.get_bytes(new.outputs["plan"].sha256) == b"foundwritten"
         )
-    assert collect(local, max_size=0, slack_s=-3600.0).records_kept == 0, "and then it is of no account any more"
+    assert collect(local, max_size=0, slack_s=-3600.0).records_kept == 0, "after its end, the session protects nothing"
 
 
 @pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])

@@ -1,4 +1,4 @@
-"""ONNX models as the convert step leaves them, made by hand, and jobs to compile them."""
+"""ONNX models in the form that the convert step writes, and jobs to compile them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 @dataclass(frozen=True)
 class Made:
-    """A job, and the blobs that it names."""
+    """A job, and the blobs whose digests it contains."""
 
     job: EngineJob
     blobs: Mapping[str, bytes]
@@ -40,9 +40,11 @@ def model(
     constants: Mapping[str, np.ndarray] | None = None,
     elements: Sequence[str] | None = None,
 ) -> bytes:
-    """Inputs ``i0…`` and outputs ``o0…`` by ONNX element type; `weights` are external; nodes are named ``n0…``.
+    """An ONNX model with inputs ``i0…``, outputs ``o0…``, nodes ``n0…`` and external weights ``w0…``.
 
-    `elements` are the weights' ONNX types where numpy has no such type (bfloat16 as uint16)."""
+    `inputs` and `outputs` contain ONNX element types. `elements` are the ONNX types of the weights, for types that NumPy
+    does not have (bfloat16 as uint16).
+    """
     graph = onnx.GraphProto(name="partition")
     for index, node in enumerate(nodes):
         node.name = f"n{index}"
@@ -79,7 +81,7 @@ def made(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[S
 
 
 def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]:
-    """Two linear layers whose biases are equal: (d0, 8) to (d0, 8)."""
+    """Two linear layers with equal biases, from (d0, 8) to (d0, 8)."""
     random = np.random.default_rng(seed)
     weights = [random.standard_normal((8, 8)).astype(dtype) for _ in range(2)]
     weights += [np.zeros(8, dtype), np.zeros(8, dtype)]
@@ -99,7 +101,7 @@ ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
 
 @pytest.fixture(scope="session")
 def mlp_job() -> Made:
-    """A small dynamic network, for SM 89."""
+    """A job for a small network with a dynamic axis, for SM 89."""
     return made(*mlp(), (ROWS,))
 
 

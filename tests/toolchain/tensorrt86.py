@@ -1,5 +1,8 @@
-"""TensorRT's Python objects as 8.6.1's bindings have them, as far as a configuration is concerned: the names of members
-are those that the bindings list (recorded from `tensorrt_bindings` 8.6.1). They keep what is set, and refuse all else."""
+"""Fakes of the Python objects of TensorRT 8.6.1 that a builder configuration needs.
+
+Their members have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1). They store the values
+that are set, and reject everything else.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ MODULE = SimpleNamespace(
 
 
 class FakeConfig:
-    """An IBuilderConfig of 8.6: its attributes, and no other."""
+    """An IBuilderConfig of 8.6, which has only the attributes of the real class."""
 
     __slots__ = (
         "avg_timing_iterations",
@@ -105,7 +108,7 @@ class FakeConfig:
 
 
 class FakeBuilder:
-    """Gives `config`."""
+    """A builder that always returns the same `config`."""
 
     def __init__(self) -> None:
         self.config = FakeConfig()
@@ -126,7 +129,7 @@ class FakeTensor:
 
 
 class FakeLayer:
-    """A layer that keeps the precision and the output types that it is given."""
+    """A layer that stores the precision and the output types that are set."""
 
     def __init__(self, kind: str, inputs: list[FakeTensor], outputs: list[FakeTensor]) -> None:
         self.type = f"LayerType.{LayerType[kind].name}"

@@ -1,4 +1,4 @@
-"""``client.py SOCKET …``: a process that represents a forked worker of the server at this socket; see `server.py`.
+"""``client.py SOCKET …``: a process that stands for a worker, which the server at this socket forks; see `server.py`.
 
 It sends its streams, variables, directory and arguments to the server, and ends with the exit status of the worker. It is
 started for each worker, so that it imports only modules that load quickly.

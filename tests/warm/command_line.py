@@ -20,7 +20,7 @@ POOL = "trtbuild.driver.workers.pool"
 
 
 class Finder:
-    """An import hook that changes the module that starts workers. An import here would load it for every command."""
+    """An import hook that changes the module `POOL` when it is imported. Importing it here would slow every command."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -42,14 +42,14 @@ class Finder:
 
 def replace_command(pool: Any, folder: Callable[[], str | None]) -> None:
     """Change the module that starts workers: it starts clients of the servers in `folder()`, unless that returns None."""
-    cold = pool.command
+    original_command = pool.command
     client = str(Path(__file__).absolute().with_name("client.py"))
 
     def command(kind: str, *arguments: Any) -> list[str]:
-        found = folder() if kind in KINDS else None
-        if found is None:
-            return list(cold(kind, *arguments))
-        return [sys.executable, "-I", "-S", client, f"{found}/{kind}", kind, *map(str, arguments)]
+        sockets = folder() if kind in KINDS else None
+        if sockets is None:
+            return list(original_command(kind, *arguments))
+        return [sys.executable, "-I", "-S", client, f"{sockets}/{kind}", kind, *map(str, arguments)]
 
     pool.command = command
 

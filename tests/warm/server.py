@@ -1,13 +1,13 @@
-"""``server.py KIND DESCRIPTOR``: forks processes from this one, which has loaded their modules, so that they start quickly.
+"""``server.py KIND DESCRIPTOR``: a server that has loaded all modules and forks processes, so that they start quickly.
 
-KIND is a kind of workers, which need torch, or ``command``: the command line, which does not.
+KIND is a kind of workers, which need torch, or ``command`` for the command line, which does not need torch.
 
 Rules
 1. A worker of this server behaves like a worker of `trtbuild.driver.workers.pool`: it runs the same code with the same
    loaded modules, and with the descriptors, variables, directory and arguments of the client (`client.py`).
 2. The server loads torch at the first request. It runs no user code, and only its main thread runs Python. So a worker has
    no state of an earlier job. A server of torch workers first lowers and converts a small program. A server of commands
-   loads all modules of commands and runs the module of the command line in the copy, as ``python -m`` does.
+   loads all modules of commands and runs the module of the command line in the forked process, as ``python -m`` does.
 3. Each worker is a new session. When its client ends, the worker and all processes that it started are killed. When the
    worker ends, the processes that it started are killed, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
@@ -30,7 +30,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-if sys.version_info < (3, 11):  # they have no option -P
+if sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
 
 if sys.argv[1] != "command":
@@ -44,7 +44,7 @@ if sys.argv[1] != "command":
 
 @dataclass
 class ForkedWorker:
-    """A worker, and the client that it works for."""
+    """A forked worker and its client."""
 
     pid: int
     ended: int  # a pidfd: readable after the process has ended
@@ -57,8 +57,8 @@ class Server:
     def __init__(self, kind: str, listening: int) -> None:
         self._kind = kind
         self._listening = _socket.socket(fileno=listening)
-        self._copies: list[ForkedWorker] = []
-        self._variables: dict[str, str] | None = None  # those that torch sets at its import
+        self._workers: list[ForkedWorker] = []
+        self._variables: dict[str, str] | None = None  # the variables that torch sets at its import
 
     def run(self) -> list[str] | None:
         """Serve requests. Returns the arguments of the worker in a forked worker, and None at the end of the server."""
@@ -66,32 +66,32 @@ class Server:
             watched = select.poll()
             watched.register(0, select.POLLIN)
             watched.register(self._listening.fileno(), select.POLLIN)
-            for copy in self._copies:
-                watched.register(copy.client.fileno(), select.POLLIN)  # readable: the client has ended
-                watched.register(copy.ended, select.POLLIN)
+            for worker_process in self._workers:
+                watched.register(worker_process.client.fileno(), select.POLLIN)  # readable: the client has ended
+                watched.register(worker_process.ended, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
             if 0 in ready:
-                for copy in self._copies:
-                    _kill_group(copy.pid)
+                for worker_process in self._workers:
+                    _kill_group(worker_process.pid)
                 return None
-            for copy in list(self._copies):
-                if copy.client.fileno() in ready:
-                    _kill_group(copy.pid)
-                if copy.ended in ready:
-                    self._send_status(copy)
+            for worker_process in list(self._workers):
+                if worker_process.client.fileno() in ready:
+                    _kill_group(worker_process.pid)
+                if worker_process.ended in ready:
+                    self._send_status(worker_process)
             if self._listening.fileno() in ready:
                 arguments = self._accept()
                 if arguments is not None:
                     return arguments
 
-    def _send_status(self, copy: ForkedWorker) -> None:
-        _kill_group(copy.pid)  # the processes that it started; the pid is still valid before waitpid
-        _, status = os.waitpid(copy.pid, 0)
+    def _send_status(self, worker_process: ForkedWorker) -> None:
+        _kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
+        _, status = os.waitpid(worker_process.pid, 0)
         with contextlib.suppress(OSError):
-            copy.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
-        copy.client.close()
-        os.close(copy.ended)
-        self._copies.remove(copy)
+            worker_process.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
+        worker_process.client.close()
+        os.close(worker_process.ended)
+        self._workers.remove(worker_process)
 
     def _accept(self) -> list[str] | None:
         """Fork a worker for the next client. Returns its arguments in the worker, and None in the server."""
@@ -107,18 +107,18 @@ class Server:
         if pid:
             for stream in streams:
                 os.close(stream)
-            self._copies.append(ForkedWorker(pid, os.pidfd_open(pid), client))
+            self._workers.append(ForkedWorker(pid, os.pidfd_open(pid), client))
             return None
         self._listening.close()
         client.close()
-        for copy in self._copies:
-            copy.client.close()
-            os.close(copy.ended)
+        for worker_process in self._workers:
+            worker_process.client.close()
+            os.close(worker_process.ended)
         return self._begin(streams, *marshal.loads(request))
 
     def _prepare(self) -> None:
         before = dict(os.environ)
-        gc.disable()  # as in a worker
+        gc.disable()  # as in a normal worker
         if self._kind == "command":
             _import_commands()
         else:
@@ -166,7 +166,7 @@ def _import_commands() -> None:
     for package in (trtbuild.cli, trtbuild.driver):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    del sys.modules["trtbuild.cli.main"]  # it is run as the main module, which would warn of the loaded one
+    del sys.modules["trtbuild.cli.main"]  # runpy would warn if the module that it runs were loaded
     if "torch" in sys.modules or threading.active_count() > 1:
         raise AssertionError("the modules of commands import torch or start a thread")
 
@@ -226,7 +226,7 @@ def _received(client: Any) -> tuple[list[int], bytes]:
         if not part:
             return streams, b""
         for _, _, data in more:
-            streams += [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4)]
+            streams += [int.from_bytes(data[start : start + 4], sys.byteorder) for start in range(0, len(data), 4)]
         request += part
         if size is None:
             size, request = int.from_bytes(request[:4], sys.byteorder), request[4:]
@@ -239,7 +239,7 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-is_command = sys.argv[1] == "command"  # a copy replaces the arguments
+is_command = sys.argv[1] == "command"  # a forked process replaces sys.argv
 arguments = Server(sys.argv[1], int(sys.argv[2])).run()
 if arguments is not None and is_command:
     _run_command(*arguments[:2], arguments[2:])

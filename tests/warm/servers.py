@@ -56,7 +56,7 @@ class Servers:
         return [str(SCRIPT)] if module == "trtbuild.__main__" else ["-m", module]
 
     def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
-        """The arguments of Python for a command that only its streams and exit status are read of.
+        """The arguments of Python for a command of which the caller reads only the streams and the exit status.
 
         Its process is forked, too, if possible. So it is not a child of the caller, and signals do not reach it.
         """

@@ -40,7 +40,7 @@ GOOD = "def build():\n    return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.T
 
 @pytest.fixture
 def write(command_line: CommandLine) -> Callable[..., CommandLine]:
-    """Write the project's models: name → code."""
+    """A function that writes the project's models: name → code."""
 
     def run(**models: str) -> CommandLine:
         text = MANIFEST + "".join(MODEL.replace("NAME", name) for name in models)
@@ -56,7 +56,7 @@ def keys(document: Any) -> dict[str, Any]:
     return {step["id"]: step["key"] for step in document["steps"]}
 
 
-def test_a_build_with_copies_has_the_keys_and_results_of_one_without(
+def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     write: Callable[..., CommandLine], tmp_path: Path
 ) -> None:
     """The model's code sees the same variables, arguments, modules, path, flags, directory and descriptors."""
@@ -76,15 +76,15 @@ def test_a_build_with_copies_has_the_keys_and_results_of_one_without(
     assert keys(warm) == keys(cold)
     seen = [(tmp_path / name).read_text().splitlines() for name in ("seen first", "seen")]
     assert len(seen[0]) == len(seen[1]) > 0
-    for one, other in zip(*map(_values, seen), strict=True):
-        assert one == other
+    for in_forked, in_new in zip(*map(_values, seen), strict=True):
+        assert in_forked == in_new
 
 
 def _values(lines: list[str]) -> list[Any]:
     return [value for line in lines for value in ast.literal_eval(line)]
 
 
-def test_no_model_meets_what_another_left(write: Callable[..., CommandLine], tmp_path: Path) -> None:
+def test_a_model_does_not_see_the_state_of_another(write: Callable[..., CommandLine], tmp_path: Path) -> None:
     leave = "import json\njson.left_behind = True\nos.environ['LEFT'] = '1'\nopen('/proc/self/cwd/../loaded', 'a')\n"
     meet = "import json\nassert not hasattr(json, 'left_behind') and 'LEFT' not in os.environ\n"
     write(first=leave + GOOD)("build")
@@ -106,9 +106,9 @@ def test_the_error_names_how_a_worker_ended(write: Callable[..., CommandLine], c
 @pytest.fixture
 def own_servers() -> Iterator[Servers]:
     """Servers for a single test."""
-    made = Servers()
-    yield made
-    made.end()
+    own = Servers()
+    yield own
+    own.end()
 
 
 def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
@@ -118,35 +118,35 @@ def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(pool, "command", pool.command)
     command_line.replace_command(pool, lambda: str(own_servers.folder))
-    made = Worker("torch", tmp_path / "store", tmp_path)
+    started = Worker("torch", tmp_path / "store", tmp_path)
     with pytest.raises(Exception, match="KeyError"):
-        made.call({"kind": "convert"})
-    assert made.alive
-    return made
+        started.call({"kind": "convert"})
+    assert started.alive
+    return started
 
 
-def copies(own_servers: Servers) -> list[int]:
+def forked_pids(own_servers: Servers) -> list[int]:
     return [pid for server in own_servers.pids for pid in descendants(server)]
 
 
-def test_a_worker_that_is_killed_takes_its_copy_with_it(
+def test_killing_a_worker_kills_its_forked_process(
     own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = worker(own_servers, monkeypatch, tmp_path)
-    (copy,) = copies(own_servers)
-    made.kill()
-    made.end()
-    wait_until_gone([copy])
-    again = worker(own_servers, monkeypatch, tmp_path)
-    (copy,) = copies(own_servers)
-    os.kill(copy, signal.SIGTERM)
+    first = worker(own_servers, monkeypatch, tmp_path)
+    (pid,) = forked_pids(own_servers)
+    first.kill()
+    first.end()
+    wait_until_gone([pid])
+    second = worker(own_servers, monkeypatch, tmp_path)
+    (pid,) = forked_pids(own_servers)
+    os.kill(pid, signal.SIGTERM)
     with pytest.raises(WorkerDied, match="SIGTERM"):
-        again.call({"kind": "convert"})
-    again.end()
-    assert not copies(own_servers)
+        second.call({"kind": "convert"})
+    second.end()
+    assert not forked_pids(own_servers)
 
 
-def test_servers_and_their_copies_end_with_their_owner_even_when_it_is_killed(tmp_path: Path) -> None:
+def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     program = (
         "import json, sys, time; from pathlib import Path; from tests.warm import command_line; "
         "from tests.warm.servers import servers; from trtbuild.driver.workers import pool; "
@@ -162,16 +162,16 @@ def test_servers_and_their_copies_end_with_their_owner_even_when_it_is_killed(tm
     )
     assert owner.stdout is not None
     pids = json.loads(owner.stdout.readline())
-    there = [*pids, *(pid for server in pids for pid in descendants(server))]
-    assert len(there) == 4  # three servers and the worker
-    assert all(alive(pid) for pid in there)
+    started_pids = [*pids, *(pid for server in pids for pid in descendants(server))]
+    assert len(started_pids) == 4  # three servers and the worker
+    assert all(alive(pid) for pid in started_pids)
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    wait_until_gone(there)
+    wait_until_gone(started_pids)
 
 
-def test_variables_that_are_read_early_keep_workers_from_being_copies(own_servers: Servers) -> None:
+def test_does_not_fork_workers_with_other_early_variables(own_servers: Servers) -> None:
     assert own_servers.suit(dict(os.environ))
     assert own_servers.suit({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
     for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):

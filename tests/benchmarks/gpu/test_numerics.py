@@ -1,4 +1,4 @@
-"""The engine that is wrong on purpose really is another one, in a package whose digests hold."""
+"""The package with the wrong engine contains the other package's engine, and all its digests are correct."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from benchmarks.gpu.numerics import _PART, _replace
+from benchmarks.gpu.numerics import _WRONG_PARTITION, _replace
 
 
 def _package(folder: Path, plan: bytes) -> Path:
@@ -14,14 +14,14 @@ def _package(folder: Path, plan: bytes) -> Path:
     path.parent.mkdir(parents=True)
     path.write_bytes(plan)
     files = {"engines/gpu/p0.plan": {"sha256": hashlib.sha256(plan).hexdigest(), "size": len(plan)}}
-    index = {"targets": {"gpu": {"engines": {_PART: "engines/gpu/p0.plan"}}}, "files": files}
+    index = {"targets": {"gpu": {"engines": {_WRONG_PARTITION: "engines/gpu/p0.plan"}}}, "files": files}
     (folder / "index.json").write_text(json.dumps(index))
     return folder
 
 
-def test_the_engine_is_replaced_and_its_digest_too(tmp_path: Path) -> None:
+def test_replaces_the_engine_and_its_digest(tmp_path: Path) -> None:
     one, other = _package(tmp_path / "one", b"one"), _package(tmp_path / "other", b"the other")
     _replace(one, other)
     assert (one / "engines/gpu/p0.plan").read_bytes() == b"the other"
-    said = json.loads((one / "index.json").read_text())["files"]["engines/gpu/p0.plan"]
-    assert said == {"sha256": hashlib.sha256(b"the other").hexdigest(), "size": 9}
+    entry = json.loads((one / "index.json").read_text())["files"]["engines/gpu/p0.plan"]
+    assert entry == {"sha256": hashlib.sha256(b"the other").hexdigest(), "size": 9}

@@ -1,4 +1,4 @@
-"""The projects that are measured on a GPU are whole, and the cases that are read of them are the manifests' models."""
+"""The projects that are measured on a GPU are complete, and their cases are the models of the manifests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("gpu") / "examples", _HOPPER)
 
 
-def test_every_example_is_there_for_the_gpu_alone(examples: Path) -> None:
-    theirs = Path(__file__).parents[3] / "manifests"
-    found = {case.name: case.model for case in cases(examples)}
-    assert {case.name for case in cases(theirs.parent)} < set(found)
-    assert {target.name for model in found.values() for target in model.targets} == {"gpu"}
-    (target,) = {(t.sm, t.toolchain, t.version) for model in found.values() for t in model.targets}
+def test_writes_every_example_for_one_gpu_target(examples: Path) -> None:
+    manifests = Path(__file__).parents[3] / "manifests"
+    models = {case.name: case.model for case in cases(examples)}
+    assert {case.name for case in cases(manifests.parent)} < set(models)
+    assert {target.name for model in models.values() for target in model.targets} == {"gpu"}
+    (target,) = {(t.sm, t.toolchain, t.version) for model in models.values() for t in model.targets}
     assert target == (90, "tensorrt", "8.6.0")
-    assert {model.builder.tactic_sources for model in found.values()} == {()}
-    assert {found[name].precision for name in ("class_token_half", "detector_half")} == {"float16"}
+    assert {model.builder.tactic_sources for model in models.values()} == {()}
+    assert {models[name].precision for name in ("class_token_half", "detector_half")} == {"float16"}
 
 
-def test_writing_again_touches_nothing(examples: Path) -> None:
+def test_writing_again_does_not_change_the_files(examples: Path) -> None:
     def times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in examples.rglob("*") if path.is_file()}
 
@@ -38,7 +38,7 @@ def test_writing_again_touches_nothing(examples: Path) -> None:
     assert times() == before
 
 
-def test_vit_is_cut_in_two_ways(tmp_path: Path) -> None:
+def test_writes_vit_with_and_without_granularity(tmp_path: Path) -> None:
     found = {case.name: case.model for case in cases(write_vit(tmp_path, _HOPPER, layers=2, hidden=64, image=32))}
     assert set(found) == {"whole", "whole_half", "by_layer", "by_layer_half"}
     assert found["by_layer"].partition.granularity == ("layers.*",)
@@ -46,7 +46,7 @@ def test_vit_is_cut_in_two_ways(tmp_path: Path) -> None:
     assert found["by_layer_half"].precision == "float16"
 
 
-def test_resnet_is_there_in_both_precisions(tmp_path: Path) -> None:
+def test_writes_resnet_in_both_precisions(tmp_path: Path) -> None:
     (whole, half) = cases(write_resnet(tmp_path, _HOPPER))
     assert (whole.model.precision, half.model.precision) == ("float32", "float16")
     assert whole.model.source == half.model.source
@@ -66,7 +66,7 @@ def test_cases_have_points_in_every_profile_and_inputs_for_eager(examples: Path)
     assert case.describe(points[2]) == "max of square (height 640, width 640)"
 
 
-def test_eager_is_found_for_every_kind_of_source(examples: Path) -> None:
+def test_runs_eager_for_every_kind_of_source(examples: Path) -> None:
     found = {case.model.source.kind: case for case in cases(examples)}
     assert {"python", "exported_program", "onnx", "torchscript", "network"} <= set(found)
     for case in found.values():
@@ -74,6 +74,6 @@ def test_eager_is_found_for_every_kind_of_source(examples: Path) -> None:
         assert flat(case.eager("cpu")(*args, **kwargs))
 
 
-def test_a_target_may_be_for_rtx_and_unpinned() -> None:
+def test_a_target_may_use_rtx_without_a_version() -> None:
     assert "sm: 89, toolchain: tensorrt-rtx}" in Hardware(89, "tensorrt-rtx").manifest()
     assert Target("x", 89).toolchain == "tensorrt-rtx"

@@ -9,17 +9,17 @@ def test_percentiles_of_a_hundred_calls() -> None:
     assert _percentiles([number / 1e6 for number in range(100)]) == Latency(50.0, 95.0, 99.0)
 
 
-def test_candidates_run_alternately_and_the_gpu_is_awaited() -> None:
+def test_latency_runs_candidates_alternately_and_waits_for_the_gpu() -> None:
     calls: list[str] = []
-    found = latency(
+    latencies = latency(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, lambda: calls.append("wait"), 2 * BURST, 1
     )
-    assert set(found) == {"a", "b"}
+    assert set(latencies) == {"a", "b"}
     timed = "".join("." if call == "wait" else call for call in calls)
     assert timed == "a.b." + 2 * ("a." * BURST + "b." * BURST)
 
 
-def test_issue_waits_before_and_after_each_burst_alone_and_the_first_call_is_not_timed() -> None:
+def test_issue_waits_only_before_and_after_each_burst() -> None:
     calls: list[str] = []
     issue({"a": lambda: calls.append("a")}, lambda: calls.append("wait"), 5 * BURST, warm_up=1)
     timed = "".join("." if call == "wait" else call for call in calls)

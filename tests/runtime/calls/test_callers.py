@@ -1,4 +1,4 @@
-"""Warnings are at the user's line, however deep they come from."""
+"""A warning names the user's line, even if trtbuild or torch has called the code in between."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ import torch
 from trtbuild.runtime.calls import callers
 
 
-def made_in(file: str) -> Callable[[Callable[[], object]], None]:
-    """A function of `file` that calls what it is given."""
+def caller_in(file: str) -> Callable[[Callable[[], object]], None]:
+    """A function whose code is in `file`. It calls its argument."""
     space: dict[str, Any] = {}
     exec(compile("def run(call):\n    call()\n", file, "exec"), space)
     return space["run"]  # type: ignore[no-any-return]
 
 
-def test_frames_of_trtbuild_and_torch_are_passed_over() -> None:
-    ours, theirs = made_in(f"{callers._OURS}/runtime/x.py"), made_in(f"{torch.__path__[0]}/_dynamo/x.py")
-    with pytest.warns(RuntimeWarning, match="slow") as said:
+def test_skips_frames_of_trtbuild_and_torch() -> None:
+    through_trtbuild, through_torch = (
+        caller_in(f"{callers._OURS}/runtime/x.py"),
+        caller_in(f"{torch.__path__[0]}/_dynamo/x.py"),
+    )
+    with pytest.warns(RuntimeWarning, match="slow") as warnings:
         line = sys._getframe().f_lineno + 1
-        theirs(partial(ours, partial(theirs, partial(callers.warn, "slow"))))
-    (warning,) = said
+        through_torch(partial(through_trtbuild, partial(through_torch, partial(callers.warn, "slow"))))
+    (warning,) = warnings
     assert (warning.filename, warning.lineno) == (__file__, line)
 
 
-def test_a_frame_of_the_user_in_between_is_the_users_line() -> None:
-    theirs, mine = made_in(f"{torch.__path__[0]}/x.py"), made_in("model.py")
-    with pytest.warns(RuntimeWarning) as said:
-        theirs(partial(mine, partial(theirs, partial(callers.warn, "slow"))))
-    assert (said[0].filename, said[0].lineno) == ("model.py", 2)
+def test_names_the_innermost_frame_of_the_user() -> None:
+    through_torch, through_user = caller_in(f"{torch.__path__[0]}/x.py"), caller_in("model.py")
+    with pytest.warns(RuntimeWarning) as warnings:
+        through_torch(partial(through_user, partial(through_torch, partial(callers.warn, "slow"))))
+    assert (warnings[0].filename, warnings[0].lineno) == ("model.py", 2)

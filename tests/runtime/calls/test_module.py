@@ -1,4 +1,4 @@
-"""A loaded package is the original module: signature, results, output structure; and says what is wrong with a call."""
+"""A loaded package has the signature, results and output structure of the original module, and rejects wrong calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def module(built: Built) -> Any:
     return trtbuild.load(built.package, device="cpu").module()
 
 
-def test_it_gives_what_the_original_module_gives(built: Built, module: Any, inputs: Inputs) -> None:
+def test_returns_the_same_results_as_the_original_module(built: Built, module: Any, inputs: Inputs) -> None:
     eager = built.eager()
     for sizes in ((1, 8, 8), (2, 8, 9), (4, 16, 16), (16, 64, 64), (5, 12, 33)):
         image, scale = inputs(*sizes)
@@ -36,19 +36,19 @@ def test_it_gives_what_the_original_module_gives(built: Built, module: Any, inpu
         assert ours["image"] is image and ours["nothing"] is None and ours["kind"] == "net"
 
 
-def test_it_says_that_no_engine_runs(module: Any) -> None:
+def test_repr_says_that_no_engine_runs(module: Any) -> None:
     assert module.is_reference and module.device == torch.device("cpu")
     assert "'net' on the CPU: the reference program in PyTorch, no engine" in repr(module)
 
 
-def test_it_needs_no_source_and_runs_none(built: Built, module: Any, inputs: Inputs) -> None:
-    """The class of a named tuple is taken where its module is loaded; nothing is imported for it."""
+def test_runs_without_the_models_source(built: Built, module: Any, inputs: Inputs) -> None:
+    """A named tuple has its original class only if the class's module is already loaded. Nothing is imported for it."""
     assert "net_of_the_tests" not in sys.modules
     image, scale = inputs()
-    found = module(image, scale=scale)["found"]
-    assert type(found).__name__ == "Fields" and found.keys() == ("values", "total")
-    values, total = found
-    assert values is found.values is found["values"] is found[0] and total is found.total
+    stand_in = module(image, scale=scale)["found"]
+    assert type(stand_in).__name__ == "Fields" and stand_in.keys() == ("values", "total")
+    values, total = stand_in
+    assert values is stand_in.values is stand_in["values"] is stand_in[0] and total is stand_in.total
     source = type(sys)("net_of_the_tests")
     source.Found = original = type(built.eager()(image, scale=scale)["found"])  # type: ignore[attr-defined]
     sys.modules["net_of_the_tests"] = source
@@ -58,21 +58,21 @@ def test_it_needs_no_source_and_runs_none(built: Built, module: Any, inputs: Inp
         del sys.modules["net_of_the_tests"]
 
 
-def test_tensors_are_given_by_position_and_by_name(module: Any, inputs: Inputs) -> None:
+def test_accepts_tensors_by_position_and_by_name(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
-    one, other = module(image, scale=scale), module(scale=scale, image=image)
-    assert torch.equal(one["list"][0], other["list"][0])
+    mixed, by_name = module(image, scale=scale), module(scale=scale, image=image)
+    assert torch.equal(mixed["list"][0], by_name["list"][0])
 
 
-def test_an_input_that_is_not_contiguous_is_accepted(built: Built, module: Any, inputs: Inputs) -> None:
+def test_accepts_an_input_that_is_not_contiguous(built: Built, module: Any, inputs: Inputs) -> None:
     image, scale = inputs(2, 8, 8)
-    turned = image.transpose(2, 3)
-    assert not turned.is_contiguous()
-    theirs = built.eager()(turned, scale=scale)
-    torch.testing.assert_close(module(turned, scale=scale)["list"], theirs["list"])
+    transposed = image.transpose(2, 3)
+    assert not transposed.is_contiguous()
+    theirs = built.eager()(transposed, scale=scale)
+    torch.testing.assert_close(module(transposed, scale=scale)["list"], theirs["list"])
 
 
-def test_numpy_arrays_are_taken_without_a_copy(module: Any, inputs: Inputs) -> None:
+def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
     ours = module(image.numpy(), scale=scale.numpy())
     assert torch.equal(ours["list"][0], module(image, scale=scale)["list"][0])
@@ -82,14 +82,14 @@ def test_numpy_arrays_are_taken_without_a_copy(module: Any, inputs: Inputs) -> N
     assert torch.equal(module(frozen, scale=scale)["list"][0], ours["list"][0])
 
 
-def test_nothing_is_recorded_for_a_backward_pass(module: Any, inputs: Inputs) -> None:
+def test_results_do_not_require_gradients(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
     assert not module(image.requires_grad_(), scale=scale)["list"][0].requires_grad
 
 
-Bad = Callable[[Any, torch.Tensor, torch.Tensor], Any]
+BadCall = Callable[[Any, torch.Tensor, torch.Tensor], Any]
 
-REFUSED: dict[str, tuple[Bad, str]] = {
+REFUSED: dict[str, tuple[BadCall, str]] = {
     "a missing keyword": (lambda m, x, s: m(x), "input 'scale' is missing"),
     "a missing tensor": (lambda m, x, s: m(scale=s), "input 'image' is missing"),
     "both missing": (lambda m, x, s: m(), "inputs 'image', 'scale' are missing"),
@@ -119,10 +119,10 @@ REFUSED: dict[str, tuple[Bad, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_call_that_does_not_fit_is_refused(case: str, module: Any, inputs: Inputs) -> None:
+def test_rejects_a_wrong_call(case: str, module: Any, inputs: Inputs) -> None:
     call, text = REFUSED[case]
     image, scale = inputs()
-    for _ in range(2):  # what was right before is remembered, and what was wrong is not
+    for _ in range(2):  # the second round follows a correct call, whose checks may be cached
         with pytest.raises(CallRefused) as raised:
             call(module, image, scale)
         assert text in str(raised.value) and raised.value.hint
@@ -130,16 +130,16 @@ def test_a_call_that_does_not_fit_is_refused(case: str, module: Any, inputs: Inp
     assert isinstance(raised.value, ValueError)
 
 
-def test_calls_of_several_threads(built: Built, module: Any, inputs: Inputs) -> None:
+def test_several_threads_may_call_one_module(built: Built, module: Any, inputs: Inputs) -> None:
     eager = built.eager()
-    given = [inputs(batch, 8, 8 + batch) for batch in range(1, 9)]
-    wanted = [eager(image, scale=scale)["list"][0] for image, scale in given]
+    calls = [inputs(batch, 8, 8 + batch) for batch in range(1, 9)]
+    expected = [eager(image, scale=scale)["list"][0] for image, scale in calls]
     wrong: list[int] = []
 
     def work(number: int) -> None:
-        image, scale = given[number]
+        image, scale = calls[number]
         for _ in range(10):
-            if not torch.allclose(module(image, scale=scale)["list"][0], wanted[number]):
+            if not torch.allclose(module(image, scale=scale)["list"][0], expected[number]):
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
@@ -150,7 +150,7 @@ def test_calls_of_several_threads(built: Built, module: Any, inputs: Inputs) -> 
     assert not wrong
 
 
-def test_it_cannot_be_moved(module: Any) -> None:
+def test_cannot_be_moved_to_another_device(module: Any) -> None:
     assert module.cpu() is module.to("cpu") is module.eval() is module
     for move in (lambda: module.cuda(), lambda: module.to("cuda:1"), lambda: module.to(torch.float16)):
         with pytest.raises(PackageError, match="cannot be moved"):
@@ -166,8 +166,8 @@ def test_pickling_is_an_error_that_names_the_alternative(module: Any, tmp_path: 
     assert copy.copy(module) is copy.deepcopy(module) is module
 
 
-def test_a_part_of_another_module(module: Any, inputs: Inputs) -> None:
-    class Whole(torch.nn.Module):
+def test_can_be_a_part_of_another_module(module: Any, inputs: Inputs) -> None:
+    class Outer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = module
@@ -177,24 +177,24 @@ def test_a_part_of_another_module(module: Any, inputs: Inputs) -> None:
             return self.outer(self.inner(image, scale=scale)["list"][0])  # type: ignore[no-any-return]
 
     image, scale = inputs()
-    result = Whole().train()(image, scale)
+    result = Outer().train()(image, scale)
     result.sum().backward()
     assert result.shape == (2, 1)
 
 
-def test_hooks_are_called(module: Any, inputs: Inputs) -> None:
+def test_calls_hooks(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
-    seen: list[str] = []
+    calls: list[str] = []
     handles = [
-        module.register_forward_hook(lambda *_: seen.append("after")),
-        module.register_forward_pre_hook(lambda *_: seen.append("before")),
-        torch.nn.modules.module.register_module_forward_hook(lambda *_: seen.append("global")),
+        module.register_forward_hook(lambda *_: calls.append("after")),
+        module.register_forward_pre_hook(lambda *_: calls.append("before")),
+        torch.nn.modules.module.register_module_forward_hook(lambda *_: calls.append("global")),
     ]
     module(image, scale=scale)
     for handle in handles:
         handle.remove()
     module(image, scale=scale)
-    assert seen == ["before", "global", "after"]
+    assert calls == ["before", "global", "after"]
 
 
 def test_a_closed_package_cannot_be_called(built: Built, inputs: Inputs) -> None:

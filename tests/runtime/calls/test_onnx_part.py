@@ -1,4 +1,4 @@
-"""The reference of an ONNX model: onnxruntime computes it, with weights that are beside it."""
+"""The reference of an ONNX model: onnxruntime computes it, with weights from outside the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def product(kind: str = "FLOAT") -> bytes:
     return model([h.make_node("MatMul", ["i0", "w0"], ["o0"])], [(kind, ["n", 4])], [kind], weights)
 
 
-def test_it_computes_the_model_and_its_results_are_its_own() -> None:
+def test_computes_the_model_and_returns_new_tensors() -> None:
     part = OnnxPart(product(), [torch.from_numpy(WEIGHT)], "net")
     x = torch.randn(3, 4)
     (first,) = part([x], CALL)
@@ -31,7 +31,7 @@ def test_it_computes_the_model_and_its_results_are_its_own() -> None:
     assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
 
 
-def test_half_precision() -> None:
+def test_computes_in_half_precision() -> None:
     weight = torch.from_numpy(WEIGHT).half()
     (got,) = OnnxPart(product("FLOAT16"), [weight], "net")([torch.ones(1, 4).half()], CALL)
     assert got.dtype is torch.float16
@@ -43,6 +43,6 @@ def test_a_pytorch_program_is_distinguished_from_an_onnx_model() -> None:
     assert not is_onnx(PROGRAM.program_path("0" * 64))
 
 
-def test_rejects_what_onnxruntime_does_not_take() -> None:
+def test_rejects_a_model_that_onnxruntime_cannot_read() -> None:
     with pytest.raises(PackageDamaged, match="refuses the model of net"):
         OnnxPart(b"no model at all", [], "net")

@@ -1,4 +1,4 @@
-"""The operator of ``.pt2`` files, without a GPU: symbolic shapes, the reference path, and what it refuses."""
+"""The operator of ``.pt2`` files, without a GPU: symbolic shapes, the reference program, and errors."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def program() -> bytes:
 
     rows = {"x": {0: Dim("rows", min=1, max=16)}}
     exported = torch.export.export(Net().eval(), (torch.ones(4, 8),), dynamic_shapes=rows).run_decompositions({})
-    made, _ = functional(exported)
-    assert isinstance(made, Program)
-    return made.to_bytes()
+    program, _ = functional(exported)
+    assert isinstance(program, Program)
+    return program.to_bytes()
 
 
 @pytest.fixture
-def about(program: bytes) -> str:
+def text(program: bytes) -> str:
     return replace(
         TEXT,
         outputs=(TensorType("float32", (("sym", 0), 3)), TensorType("float32", (("sym", 0), 8))),
@@ -59,43 +59,43 @@ def about(program: bytes) -> str:
     ).to_text()
 
 
-def call(x: torch.Tensor, about: str, reference: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = torch.ops.trtbuild.engine([x], weights, EMPTY, reference, [x.shape[0]], about)
-    return found
+def call(x: torch.Tensor, text: str, reference: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    outputs: list[torch.Tensor] = torch.ops.trtbuild.engine([x], weights, EMPTY, reference, [x.shape[0]], text)
+    return outputs
 
 
-def test_on_the_cpu_the_reference_program_runs(program: bytes, about: str) -> None:
+def test_runs_the_reference_program_on_the_cpu(program: bytes, text: str) -> None:
     weight, x = torch.full((8, 3), 2.0), torch.ones(5, 8)
-    product, same = call(x, about, as_bytes(program), [weight])
+    product, same = call(x, text, as_bytes(program), [weight])
     torch.testing.assert_close(product, x @ weight)
     assert torch.equal(same, x)
-    assert same.data_ptr() != x.data_ptr()  # an operator returns nothing of what it was given
+    assert same.data_ptr() != x.data_ptr()  # an operator must not return one of its inputs
 
 
-def test_without_a_reference_the_cpu_is_refused_with_what_to_do() -> None:
+def test_rejects_the_cpu_without_a_reference_program() -> None:
     with pytest.raises(NoFittingTarget, match="its inputs are on the CPU") as caught:
         call(torch.ones(5, 8), TEXT.to_text(), EMPTY, [])
     assert "reference: true" in str(caught.value.hint)
 
 
-def test_an_altered_reference_is_not_run(program: bytes, about: str) -> None:
-    altered = about.replace('"net"', '"other"')  # a text that was not opened before
+def test_rejects_an_altered_reference_program(program: bytes, text: str) -> None:
+    altered = text.replace('"net"', '"other"')  # a text that is not in the cache of opened engines
     with pytest.raises(PackageDamaged, match="does not have the digest that is in the file"):
         call(torch.ones(5, 8), altered, as_bytes(program[:-1] + b"x"), [torch.ones(8, 3)])
 
 
-def test_a_shape_out_of_every_profile_is_refused(program: bytes, about: str) -> None:
+def test_rejects_a_shape_outside_of_every_profile(program: bytes, text: str) -> None:
     with pytest.raises(CallRefused, match="axis 0 is 17, and allowed is 1 to 16"):
-        call(torch.ones(17, 8), about, as_bytes(program), [torch.ones(8, 3)])
+        call(torch.ones(17, 8), text, as_bytes(program), [torch.ones(8, 3)])
 
 
-def test_a_text_that_cannot_be_read_is_damage() -> None:
+def test_an_invalid_text_counts_as_damage() -> None:
     with pytest.raises(PackageDamaged, match="cannot be used"):
         call(torch.ones(5, 8), "{}", EMPTY, [])
 
 
 @pytest.mark.parametrize(
-    ("size", "wanted"),
+    ("size", "expected"),
     [
         (7, 7),
         (("sym", 0), 5),
@@ -109,16 +109,16 @@ def test_a_text_that_cannot_be_read_is_damage() -> None:
         (("pow", ("sym", 1), 2), 9),
     ],
 )
-def test_shapes_under_fake_tensors_are_those_of_the_expressions(size: Any, wanted: int) -> None:
-    about = replace(TEXT, outputs=(TensorType("float16", (size, 2)),)).to_text()
+def test_output_shapes_of_fake_tensors_follow_the_size_expressions(size: Any, expected: int) -> None:
+    text = replace(TEXT, outputs=(TensorType("float16", (size, 2)),)).to_text()
     with FakeTensorMode() as mode:
         x, empty = mode.from_tensor(torch.ones(5, 8)), mode.from_tensor(EMPTY)
-        (found,) = torch.ops.trtbuild.engine([x], [], empty, empty, [5, 3], about)
-    assert tuple(found.shape) == (wanted, 2)
-    assert found.dtype is torch.float16
+        (output,) = torch.ops.trtbuild.engine([x], [], empty, empty, [5, 3], text)
+    assert tuple(output.shape) == (expected, 2)
+    assert output.dtype is torch.float16
 
 
-def test_an_engine_is_opened_once_for_a_device_and_only_if_its_bytes_are_right() -> None:
+def test_opens_an_engine_once_per_device_and_verifies_its_bytes() -> None:
     plan = b"a plan"
     text = replace(TEXT, plan=hashlib.sha256(plan).hexdigest()).to_text()
     opened: list[bytes] = []

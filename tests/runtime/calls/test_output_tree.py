@@ -1,9 +1,9 @@
-"""The structure that the original module returns comes back."""
+"""The output structure of the original module is restored."""
 
 from __future__ import annotations
 
 import dataclasses
-import subprocess  # noqa: F401 - the class that must not be called is loaded
+import subprocess  # noqa: F401 - loads the class that must not be called
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class Strict:
 LEAF = [{"kind": "tensor", "index": number} for number in range(3)]
 
 
-def test_plain_structures() -> None:
+def test_restores_plain_structures() -> None:
     tree = {
         "kind": "dict",
         "keys": ["a", 1],
@@ -49,7 +49,7 @@ def test_plain_structures() -> None:
 
 
 @pytest.mark.parametrize(("kind", "owner"), [("namedtuple", Pair), ("dataclass", Result)])
-def test_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
+def test_restores_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
     fields = list(owner.__annotations__)
     tree = {"kind": kind, "type": f"{__name__}:{owner.__qualname__}", "keys": fields, "items": LEAF[:2]}
     assert restorer(tree)(["x", "y"]) == owner("x", "y")
@@ -58,25 +58,25 @@ def test_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
 @pytest.mark.parametrize(
     "name", ["no.such.module:Result", f"{__name__}:Gone", f"{__name__}:Strict", "builtins:len", "builtins:dict", "sys"]
 )
-def test_a_missing_or_changed_class_has_a_stand_in(name: str) -> None:
+def test_replaces_a_missing_or_changed_class_by_fields(name: str) -> None:
     tree = {"kind": "dataclass", "type": name, "keys": ["logits", "hidden"], "items": [LEAF[1], LEAF[0]]}
-    found = restorer(tree)(["x", "y"])
-    assert isinstance(found, Fields)
-    assert (found.logits, found["hidden"], found[0], found[-1]) == ("y", "x", "y", "x")  # type: ignore[attr-defined]
-    assert list(found) == ["y", "x"] and found[:1] == ("y",) and len(found) == 2
-    assert dict(zip(found.keys(), found, strict=True)) == {"logits": "y", "hidden": "x"}
-    assert repr(found).endswith("(logits='y', hidden='x')")
+    fields = restorer(tree)(["x", "y"])
+    assert isinstance(fields, Fields)
+    assert (fields.logits, fields["hidden"], fields[0], fields[-1]) == ("y", "x", "y", "x")  # type: ignore[attr-defined]
+    assert list(fields) == ["y", "x"] and fields[:1] == ("y",) and len(fields) == 2
+    assert dict(zip(fields.keys(), fields, strict=True)) == {"logits": "y", "hidden": "x"}
+    assert repr(fields).endswith("(logits='y', hidden='x')")
     with pytest.raises(KeyError):
-        found["loss"]
+        fields["loss"]
     with pytest.raises(AttributeError):
-        found.loss  # type: ignore[attr-defined]  # noqa: B018
+        fields.loss  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_no_other_class_is_called(tmp_path: Path) -> None:
-    """Where a package comes from is not where its class comes from: this one would run a command."""
+def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
+    """A package may name any class. If the class of this package were called, it would run a command."""
     assert "subprocess" in sys.modules
     command = ["touch", str(tmp_path / "ran")]
     items = [{"kind": "list", "items": [{"kind": "constant", "value": to_json(word)} for word in command]}]
-    found = restorer({"kind": "dataclass", "type": "subprocess:Popen", "keys": ["args"], "items": items})([])
-    assert isinstance(found, Fields) and found["args"] == command
+    fields = restorer({"kind": "dataclass", "type": "subprocess:Popen", "keys": ["args"], "items": items})([])
+    assert isinstance(fields, Fields) and fields["args"] == command
     assert not (tmp_path / "ran").exists()

@@ -19,7 +19,7 @@ CALL = Call(0, (3,), 0, "cpu")
 
 
 class Net(torch.nn.Module):
-    """A weight, a constant of the graph, tensors that are made inside, and a nested graph."""
+    """A model with a weight, a constant of the graph, tensors that the graph creates, and a nested graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class Net(torch.nn.Module):
 def program() -> bytes:
     batch = torch.export.Dim("batch", min=2, max=16)
     exported = torch.export.export(Net(), (torch.zeros(3, 4),), dynamic_shapes=({0: batch},))
-    made, _ = functional(exported.run_decompositions({}))
-    return made.to_bytes()
+    program, _ = functional(exported.run_decompositions({}))
+    return program.to_bytes()
 
 
 def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> TorchPart:
@@ -46,7 +46,7 @@ def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> Torch
     return TorchPart(graph, [torch.arange(4.0, device=device)], contiguous)
 
 
-def test_it_computes_what_the_module_does(program: bytes) -> None:
+def test_computes_the_same_results_as_the_module(program: bytes) -> None:
     for rows in (2, 7):
         x = torch.randn(rows, 4)
         for ours, theirs in zip(part(program, "cpu")([x], CALL), Net()(x), strict=True):
@@ -54,13 +54,13 @@ def test_it_computes_what_the_module_does(program: bytes) -> None:
             assert not ours.requires_grad
 
 
-def test_a_callers_autocast_does_not_count() -> None:
-    """An engine behind it takes the dtypes that the package says."""
-    whole = TorchPart(Graph(memoryview(_linear()), torch.device("cpu"), "a test"), [torch.eye(4)])
+def test_ignores_autocast_of_the_caller() -> None:
+    """The next engine needs the dtypes that the package defines."""
+    torch_part = TorchPart(Graph(memoryview(_linear()), torch.device("cpu"), "a test"), [torch.eye(4)])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.nn.functional.linear(torch.ones(1, 4), torch.eye(4)).dtype is torch.bfloat16
-        (found,) = whole([torch.full((1, 4), 1.001)], CALL)
-    torch.testing.assert_close(found, torch.full((1, 4), 1.001))
+        (output,) = torch_part([torch.full((1, 4), 1.001)], CALL)
+    torch.testing.assert_close(output, torch.full((1, 4), 1.001))
 
 
 def test_a_returned_weight_is_a_copy() -> None:
@@ -75,12 +75,12 @@ def test_a_returned_weight_is_a_copy() -> None:
     exported = torch.export.export(Returns(), (torch.ones(1, 4),))
     graph = Graph(memoryview(functional(exported.run_decompositions({}))[0].to_bytes()), torch.device("cpu"), "a test")
     weight = torch.arange(4.0)
-    whole = TorchPart(graph, [weight], returned=range(4))
+    torch_part = TorchPart(graph, [weight], returned=range(4))
     x = torch.ones(1, 4)
-    for result in whole([x], CALL)[:3]:
+    for result in torch_part([x], CALL)[:3]:
         result.add_(1)
     assert weight.tolist() == [0, 1, 2, 3]
-    assert whole([x], CALL)[3].data_ptr() == x.data_ptr()  # what the caller has anyway is not copied
+    assert torch_part([x], CALL)[3].data_ptr() == x.data_ptr()  # an input is returned without a copy
 
 
 def _linear() -> bytes:
@@ -88,8 +88,8 @@ def _linear() -> bytes:
     return functional(exported.run_decompositions({}))[0].to_bytes()
 
 
-def test_tensors_made_by_the_program_are_on_the_device(program: bytes) -> None:
-    """The meta device stands for a GPU: a tensor that stayed on the CPU would not mix with it."""
+def test_the_program_creates_tensors_on_the_device(program: bytes) -> None:
+    """The meta device replaces a GPU: an operator fails if one of its tensors is still on the CPU."""
     first, second = part(program, "meta")([torch.randn(3, 4, device="meta")], CALL)
     assert first.device == second.device == torch.device("meta") and first.shape == (4, 3)
 
@@ -100,11 +100,11 @@ def test_inputs_of_an_engine_are_contiguous(program: bytes) -> None:
     assert part(program, "cpu", (0,))([x], CALL)[0].is_contiguous()
 
 
-def test_a_call_leaves_nothing_behind(program: bytes) -> None:
-    whole = part(program, "cpu")
+def test_a_call_does_not_keep_its_inputs_alive(program: bytes) -> None:
+    torch_part = part(program, "cpu")
     x = torch.randn(3, 4)
     alive = weakref.ref(x)
-    whole([x], CALL)
+    torch_part([x], CALL)
     del x
     gc.collect()
     assert alive() is None
@@ -116,7 +116,7 @@ def test_rejects_an_invalid_program() -> None:
     assert "torch" in str(raised.value.hint)
 
 
-def test_weights_are_the_bytes_that_were_read() -> None:
+def test_weights_are_views_of_the_bytes() -> None:
     data = {"weights/a": memoryview(bytearray(range(8))), "weights/b": memoryview(bytearray())}
     weights = {
         3: PackedWeight("w", "uint8", (2, 4), "weights/a"),
@@ -125,19 +125,19 @@ def test_weights_are_the_bytes_that_were_read() -> None:
         6: PackedWeight("none", "float32", (0, 3), "weights/b"),
         7: PackedWeight("scalar", "int64", (), "weights/a"),
     }
-    found: dict[int, Any] = weight_tensors(weights, data, torch.device("cpu"))
-    assert found[3].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]] and found[4] is found[3]
-    assert found[5].shape == (4,) and found[6].shape == (0, 3) and found[7].shape == ()
+    tensors: dict[int, Any] = weight_tensors(weights, data, torch.device("cpu"))
+    assert tensors[3].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]] and tensors[4] is tensors[3]
+    assert tensors[5].shape == (4,) and tensors[6].shape == (0, 3) and tensors[7].shape == ()
     data["weights/a"][0] = 9
-    assert found[3][0, 0] == 9  # no copy
+    assert tensors[3][0, 0] == 9  # no copy
 
 
-def test_inputs_of_an_engine_are_negated_in_memory() -> None:
+def test_resolves_lazy_negation_for_inputs_of_an_engine() -> None:
     class Imaginary(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.view_as_complex(x).conj().imag
 
-    x = torch.tensor([[1.0, 2.0]])  # one element: contiguous with any strides
+    x = torch.tensor([[1.0, 2.0]])  # with one element, a tensor is contiguous for any strides
     exported = torch.export.export(Imaginary(), (x,)).run_decompositions({})
     graph = Graph(memoryview(functional(exported)[0].to_bytes()), torch.device("cpu"), "a test")
     (lazy,), (plain,) = TorchPart(graph, [])([x], CALL), TorchPart(graph, [], (0,))([x], CALL)

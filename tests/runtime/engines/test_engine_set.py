@@ -1,4 +1,4 @@
-"""All engines of a package on one GPU: stitched on one stream, and the kernels that their library compiles."""
+"""All engines of a package on one GPU: they run on one stream and share a cache of the kernels that TensorRT compiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtbuild.runtime.engines.runtime_cache import KernelFile
 
 
 class Kernels:
-    """A kernel cache that refuses what does not begin with ``good``."""
+    """A kernel cache that rejects data that does not begin with ``good``."""
 
     def __init__(self) -> None:
         self.content = b""
@@ -34,36 +34,39 @@ class Kernels:
         return self.content
 
 
-def _compiling(rig: Rig) -> list[Kernels]:
-    """Let the rig's library compile kernels at run time; the caches that are made."""
-    made: list[Kernels] = []
+def _compile_at_run_time(rig: Rig) -> list[Kernels]:
+    """Make the rig's library compile kernels at run time. Returns a list to which each new cache is added."""
+    caches: list[Kernels] = []
     load = rig.library.load_engine
 
     def load_engine(plan: Any) -> Any:
         engine = load(plan)
 
         def create() -> Kernels:
-            made.append(Kernels())
-            return made[-1]
+            caches.append(Kernels())
+            return caches[-1]
 
         engine.create_kernel_cache = create  # type: ignore[method-assign]
         return engine
 
     rig.library.load_engine = load_engine  # type: ignore[method-assign]
-    return made
+    return caches
 
 
-def _named(name: str, source: str) -> Partition:
+def _wide_partition(name: str, source: str) -> Partition:
     whole = partition("wide")
     return dataclasses.replace(whole, name=name, inputs=((source, whole.inputs[0][1]),))
 
 
-def test_engines_hand_values_on_and_compute_in_one_block_of_memory(rig: Rig) -> None:
-    cut = Partitions((_named("p0", "input:0"), _named("p1", "p0:0"), _named("p2", "p1:0")), ("p2:0", "p0:0"))
+def test_engines_pass_values_on_and_share_one_workspace(rig: Rig) -> None:
+    partitions = Partitions(
+        (_wide_partition("p0", "input:0"), _wide_partition("p1", "p0:0"), _wide_partition("p2", "p1:0")),
+        ("p2:0", "p0:0"),
+    )
     engines = EngineSet(rig.library, rig.memory)
-    for part in cut.partitions:
+    for part in partitions.partitions:
         engines.load(part, memoryview(rig.trt.plan("wide")))
-    stitched = Stitched(cut, {part.name: engines.part(part) for part in cut.partitions}, {}, 1)
+    stitched = Stitched(partitions, {part.name: engines.part(part) for part in partitions.partitions}, {}, 1)
     stream = rig.stream()
     for rows in (2, 5, 2):
         value, data = rig.values(rows, WIDTH, stream=stream)
@@ -75,37 +78,37 @@ def test_engines_hand_values_on_and_compute_in_one_block_of_memory(rig: Rig) -> 
     assert rig.trt.contexts_alive == 0
 
 
-def test_one_cache_of_kernels_is_for_all_engines_and_is_kept(rig: Rig, tmp_path: Path) -> None:
-    made, file = _compiling(rig), KernelFile([tmp_path / "kernels"])
+def test_all_engines_share_one_kernel_cache_which_is_saved(rig: Rig, tmp_path: Path) -> None:
+    caches, file = _compile_at_run_time(rig), KernelFile([tmp_path / "kernels"])
     engines = EngineSet(rig.library, rig.memory, file)
     for name in ("p0", "p1"):
-        engines.load(_named(name, "input:0"), memoryview(rig.trt.plan("wide")))
-    assert len(made) == 1 and made[0].loaded == []
-    made[0].content = b"good kernels"
+        engines.load(_wide_partition(name, "input:0"), memoryview(rig.trt.plan("wide")))
+    assert len(caches) == 1 and caches[0].loaded == []
+    caches[0].content = b"good kernels"
     engines.warmed()
     assert file.read() == b"good kernels"
-    again = EngineSet(rig.library, rig.memory, file)
-    again.load(_named("p0", "input:0"), memoryview(rig.trt.plan("wide")))
-    assert made[1].loaded == [b"good kernels"]
+    second = EngineSet(rig.library, rig.memory, file)
+    second.load(_wide_partition("p0", "input:0"), memoryview(rig.trt.plan("wide")))
+    assert caches[1].loaded == [b"good kernels"]
     before = (tmp_path / "kernels").stat().st_mtime_ns
-    again.close()
-    assert (tmp_path / "kernels").stat().st_mtime_ns == before  # nothing came on
+    second.close()
+    assert (tmp_path / "kernels").stat().st_mtime_ns == before  # no kernel was added
 
 
-def test_kernels_that_the_library_refuses_are_replaced(rig: Rig, tmp_path: Path) -> None:
-    made, file = _compiling(rig), KernelFile([tmp_path / "kernels"])
+def test_replaces_kernels_that_the_library_rejects(rig: Rig, tmp_path: Path) -> None:
+    caches, file = _compile_at_run_time(rig), KernelFile([tmp_path / "kernels"])
     file.write(b"of another driver")
     engines = EngineSet(rig.library, rig.memory, file)
-    engines.load(_named("p0", "input:0"), memoryview(rig.trt.plan("wide")))
-    assert made[0].loaded == [b"of another driver"]
-    made[0].content = b"good, new"
+    engines.load(_wide_partition("p0", "input:0"), memoryview(rig.trt.plan("wide")))
+    assert caches[0].loaded == [b"of another driver"]
+    caches[0].content = b"good, new"
     engines.close()
     assert file.read() == b"good, new"
 
 
-def test_a_library_that_compiles_nothing_keeps_nothing(rig: Rig, tmp_path: Path) -> None:
+def test_writes_no_file_if_the_library_compiles_no_kernels(rig: Rig, tmp_path: Path) -> None:
     engines = EngineSet(rig.library, rig.memory, KernelFile([tmp_path / "kernels"]))
-    engines.load(_named("p0", "input:0"), memoryview(rig.trt.plan("wide")))
+    engines.load(_wide_partition("p0", "input:0"), memoryview(rig.trt.plan("wide")))
     engines.warmed()
     engines.close()
     assert not (tmp_path / "kernels").exists()

@@ -1,4 +1,4 @@
-"""One engine as a part: shapes, addresses, contexts, threads, streams, lifetimes. On the fake of TensorRT 8.6 and CUDA."""
+"""One engine as a part: shapes, addresses, contexts, threads, streams, lifetimes. TensorRT 8.6 and CUDA are fakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.memory.arrays import DeviceArray
 
 
-def test_an_engine_computes_what_it_should_at_any_shape_of_its_profiles(rig: Rig) -> None:
+def test_computes_correct_results_at_shapes_of_all_profiles(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     for rows, profile in ((1, 0), (8, 0), (3, 0), (8, 1), (32, 1), (3, 0)):
         value, data = rig.values(rows, 4, stream=stream)
@@ -32,12 +32,12 @@ def test_types_scalars_and_several_outputs(rig: Rig, sample: str) -> None:
         (np.arange(int(np.prod(shape))) - 1).reshape(shape).astype(dtype)
         for shape, (dtype, _) in zip(shapes, spec.inputs, strict=True)
     ]
-    outputs = rig.part(sample)([rig.array(one, stream) for one in data], rig.call(*shapes[0], stream=stream))
-    for output, wanted in zip(outputs, spec.compute(*data), strict=True):
-        np.testing.assert_array_equal(output.numpy(), wanted)
+    outputs = rig.part(sample)([rig.array(values, stream) for values in data], rig.call(*shapes[0], stream=stream))
+    for output, expected in zip(outputs, spec.compute(*data), strict=True):
+        np.testing.assert_array_equal(output.numpy(), expected)
 
 
-def test_an_empty_tensor_has_an_address(rig: Rig) -> None:
+def test_passes_an_address_for_an_empty_tensor(rig: Rig) -> None:
     part, stream = rig.part("empty"), rig.stream()
     value, _ = rig.values(0, 4, stream=stream)
     assert value.data_ptr() == 0
@@ -47,7 +47,7 @@ def test_an_empty_tensor_has_an_address(rig: Rig) -> None:
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
 
 
-def test_an_output_of_unknown_size_is_as_large_as_it_came_out(rig: Rig) -> None:
+def test_an_output_of_unknown_size_has_its_computed_size(rig: Rig) -> None:
     part, stream = rig.part("nonzero"), rig.stream()
     for data in ([0, 5, 0, 7], [1, 2, 3], [0, 0, 0]):
         (output,) = part([rig.array(np.float32(data), stream)], rig.call(len(data), stream=stream))
@@ -89,7 +89,7 @@ def test_a_thread_on_two_streams_has_two_contexts_and_workspaces(rig: Rig) -> No
     first, data = rig.values(2, WIDTH, stream=one)
     second, more = rig.values(3, WIDTH, stream=other)
     (a,) = part([first], rig.call(2, stream=one))
-    (b,) = part([second], rig.call(3, stream=other))  # with one context or one workspace this is a Misuse
+    (b,) = part([second], rig.call(3, stream=other))  # with only one context or one workspace, the fake raises Misuse
     np.testing.assert_array_equal(b.numpy(), more * 0.125)
     np.testing.assert_array_equal(a.numpy(), data * 0.125)
 
@@ -116,24 +116,24 @@ def test_a_grown_workspace_is_set_in_all_its_contexts(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), data * 0.125)
 
 
-def test_an_ended_threads_context_is_for_the_next_one(rig: Rig) -> None:
+def test_a_new_thread_reuses_the_context_of_an_ended_thread(rig: Rig) -> None:
     part, stream = rig.part("wide"), rig.stream()
-    kept = []
+    results = []
 
     def work() -> None:
         value, data = rig.values(2, WIDTH, stream=stream)
-        kept.append((part([value], rig.call(2, stream=stream))[0], data))
+        results.append((part([value], rig.call(2, stream=stream))[0], data))
 
     for _ in range(3):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
     assert rig.trt.contexts_made == 1
-    for output, data in kept:
+    for output, data in results:
         np.testing.assert_array_equal(output.numpy(), data * 0.125)
 
 
-def test_a_context_that_is_taken_over_computes_in_its_new_threads_workspace(rig: Rig) -> None:
+def test_a_reused_context_computes_in_the_workspace_of_its_new_thread(rig: Rig) -> None:
     part, other, stream = rig.part("wide"), rig.part("wide"), rig.stream()
     value, data = rig.values(2, WIDTH, stream=stream)
     thread = threading.Thread(target=lambda: part([value], rig.call(2, stream=stream)))
@@ -142,8 +142,8 @@ def test_a_context_that_is_taken_over_computes_in_its_new_threads_workspace(rig:
     (first,) = other([value], rig.call(2, stream=stream))
     (second,) = part([first], rig.call(2, stream=stream))
     assert rig.trt.contexts_made == 2
-    before, mine, taken_over = (address for address, *_ in rig.gpu.workspaces[-3:])
-    assert before != mine == taken_over
+    old_workspace, new_workspace, workspace_of_reused = (address for address, *_ in rig.gpu.workspaces[-3:])
+    assert old_workspace != new_workspace == workspace_of_reused
     np.testing.assert_array_equal(second.numpy(), data * 0.125**2)
 
 
@@ -153,11 +153,11 @@ def test_contexts_go_only_after_their_work(rig: Rig) -> None:
     (output,) = part([value], rig.call(2, stream=stream))
     del part
     gc.collect()
-    assert rig.trt.contexts_alive == 0  # and no fault: the fixture looks
+    assert rig.trt.contexts_alive == 0  # the fixture checks that there was no misuse
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
-def test_close_lets_go_of_all_contexts(rig: Rig) -> None:
+def test_close_destroys_all_contexts(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(2, 4, stream=stream)
     part([value], rig.call(2, stream=stream))
@@ -165,7 +165,7 @@ def test_close_lets_go_of_all_contexts(rig: Rig) -> None:
     assert rig.trt.contexts_alive == 0
 
 
-def test_inputs_may_go_before_the_gpu_has_read_them(rig: Rig) -> None:
+def test_inputs_may_be_deleted_before_the_gpu_has_read_them(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     results = []
     for turn in range(3):
@@ -180,18 +180,18 @@ def test_unaligned_or_non_contiguous_inputs_are_copied_and_kept(rig: Rig) -> Non
     part, stream = rig.part("pair"), rig.stream()
     data = np.arange(6, dtype=np.float32).reshape(3, 2)
     whole = rig.array(data, stream)
-    turned = DeviceArray(rig.memory, whole.address, (2, 3), "float32", owner=whole, stream=stream, strides=(1, 2))
+    transposed = DeviceArray(rig.memory, whole.address, (2, 3), "float32", owner=whole, stream=stream, strides=(1, 2))
     more = np.arange(7, dtype=np.float32)
     base = rig.array(more, stream)
     shifted = DeviceArray(rig.memory, base.address + 4, (2, 3), "float32", owner=base, stream=stream)
-    assert not turned.is_contiguous()
-    outputs = part([turned, shifted], rig.call(2, 3, stream=stream))
+    assert not transposed.is_contiguous()
+    outputs = part([transposed, shifted], rig.call(2, 3, stream=stream))
     np.testing.assert_array_equal(outputs[0].numpy(), data.T + more[1:].reshape(2, 3))
     np.testing.assert_array_equal(outputs[1].numpy(), data.T)
 
 
 def test_calls_on_the_default_stream_are_ordered_with_it(rig: Rig) -> None:
-    part = rig.part("affine")  # the fake raises where an engine is enqueued on the default stream itself
+    part = rig.part("affine")  # the fake raises if an engine is enqueued on the default stream itself
     value, data = rig.values(2, 4, stream=0)
     with rig.memory.on_device():
         rig.driver.cuMemcpyDtoDAsync(value.address, rig.array(data + 5, 0).address, value.nbytes, 0)
@@ -200,7 +200,7 @@ def test_calls_on_the_default_stream_are_ordered_with_it(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), (data + 5) * 2 + 1)
 
 
-def test_an_engine_without_shared_profiles_says_what_it_cannot(rig: Rig) -> None:
+def test_an_engine_without_shared_profiles_rejects_a_second_context(rig: Rig) -> None:
     part, one, other = rig.part("unshared"), rig.stream(), rig.stream()
     value, data = rig.values(2, 4, stream=one)
     (output,) = part([value], rig.call(2, stream=one))
@@ -213,40 +213,40 @@ def test_an_engine_without_shared_profiles_says_what_it_cannot(rig: Rig) -> None
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
-def test_an_input_whose_values_are_shapes_is_refused_when_the_engine_is_opened(rig: Rig) -> None:
+def test_rejects_an_engine_with_a_shape_input(rig: Rig) -> None:
     with pytest.raises(PackageDamaged, match="i1 of the engine of shaped is int32 on the host, but int32"):
         rig.part("shaped")
 
 
-def test_an_engine_of_another_partition_is_refused(rig: Rig) -> None:
+def test_rejects_the_engine_of_another_partition(rig: Rig) -> None:
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("kinds"))
     with pytest.raises(PackageDamaged, match="i0 of the engine of affine is int32, but float32"):
         EnginePart(rig.library, engine, partition("affine"), rig.workspaces)
 
 
-def test_an_invalid_plan_is_refused_with_tensorrts_message(rig: Rig) -> None:
+def test_rejects_an_invalid_plan_with_tensorrts_message(rig: Rig) -> None:
     with pytest.raises(EngineError, match=r"tensorrt 8\.6\.1 refuses the engine: \S"):
         rig.library.load_engine(b"not a plan")
 
 
-def test_the_engines_device_is_made_current_where_it_is_not(rig: Rig) -> None:
+def test_makes_the_engines_device_current(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, data = rig.values(2, 4, stream=stream)
     rig.gpu.push_device(7)
     try:
-        (output,) = part([value], rig.call(2, stream=stream))  # a Misuse on another device
+        (output,) = part([value], rig.call(2, stream=stream))  # on another device, the fake raises Misuse
         assert rig.gpu.current() == 7
     finally:
         rig.gpu.pop_device()
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
-def test_layers_are_timed(rig: Rig) -> None:
+def test_measures_the_time_of_layers(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(2, 4, stream=stream)
     assert part.layer_times([value], rig.call(2, stream=stream)) == [("layer", 0.5)]
 
 
-def test_memory_of_a_context_is_known_by_profile(rig: Rig) -> None:
+def test_reports_the_memory_of_a_context_for_each_profile(rig: Rig) -> None:
     assert rig.part("wide").memory_bytes() == [SAMPLES["wide"].memory_bytes] * 2

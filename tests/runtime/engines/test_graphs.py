@@ -1,4 +1,4 @@
-"""Engines as CUDA graphs: captured by shapes, replayed, and right."""
+"""Engines as CUDA graphs: captured for each shape, replayed, with correct results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.runtime.rigs import Rig
 from trtbuild.runtime.engines import graphs
 
 
-def test_runs_of_known_shapes_are_replayed(rig: Rig) -> None:
+def test_replays_the_graph_of_a_known_shape(rig: Rig) -> None:
     part, stream = rig.part("wide", graphs=True), rig.stream()
     for rows in (2, 3, 2, 3, 2):
         value, data = rig.values(rows, WIDTH, stream=stream, start=rows)
         (output,) = part([value], rig.call(rows, stream=stream))
         np.testing.assert_array_equal(output.numpy(), data * 0.125)
-    # For each shape one plain run and one that is captured; then none.
+    # For each shape one plain run and one captured run; later calls only replay the graph.
     assert rig.trt.calls["execute_async_v3"] == 4
     assert rig.trt.contexts_made == 2
 
@@ -33,7 +33,7 @@ def test_outputs_of_a_replay_are_new_tensors(rig: Rig) -> None:
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 
-def test_a_workspace_that_grows_leaves_captured_ones_theirs(rig: Rig) -> None:
+def test_captured_graphs_keep_their_workspace_when_it_grows(rig: Rig) -> None:
     part, stream = rig.part("wide", graphs=True), rig.stream()
     value, data = rig.values(2, WIDTH, stream=stream)
     part([value], rig.call(2, stream=stream))
@@ -44,7 +44,7 @@ def test_a_workspace_that_grows_leaves_captured_ones_theirs(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), data * 0.125)
 
 
-def test_the_oldest_graph_goes_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drops_the_oldest_graph_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "CAPTURED", 2)
     part, stream = rig.part("affine", graphs=True), rig.stream()
     for rows in (1, 2, 3, 1):
@@ -62,13 +62,13 @@ def test_an_engine_that_cannot_be_captured_runs_with_a_warning(rig: Rig) -> None
     np.testing.assert_array_equal(output.numpy(), [[0, 1]])
 
 
-def test_a_refused_capture_falls_back_to_a_plain_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_a_graph_if_the_capture_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     part, stream = rig.part("affine", graphs=True), rig.stream()
-    execute, refused = fake_tensorrt._Context._execute, []
+    execute, rejected = fake_tensorrt._Context._execute, []
 
     def refuse_capture(self: fake_tensorrt._Context, stream: int) -> bool:
         if stream in rig.gpu.captures:
-            refused.append(stream)
+            rejected.append(stream)
             rig.trt.say([("ERROR", "not while capturing")])
             return False
         return execute(self, stream)
@@ -77,6 +77,6 @@ def test_a_refused_capture_falls_back_to_a_plain_run(rig: Rig, monkeypatch: pyte
     value, data = rig.values(2, 4, stream=stream)
     with pytest.warns(RuntimeWarning, match="not while capturing"):
         (output,) = part([value], rig.call(2, stream=stream))
-    assert refused
+    assert rejected
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)

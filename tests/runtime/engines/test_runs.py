@@ -1,6 +1,6 @@
-"""The calls that set up a context, their order, and the inputs that are refused before any call to TensorRT.
+"""The calls that set up a context, their order, and the inputs that are rejected before any call to TensorRT.
 
-On the fakes of TensorRT 8.6 and CUDA.
+TensorRT 8.6 and CUDA are fakes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from trtbuild.runtime.engines.measured import Measured
 
 
 @pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])
-def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
-    rig: Rig, rows: int, profile: int
-) -> None:
+def test_rejects_a_shape_outside_of_the_profile_before_it_calls_tensorrt(rig: Rig, rows: int, profile: int) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(rows, 4, stream=stream)
     with pytest.raises(
@@ -37,13 +35,13 @@ def test_a_shape_outside_of_the_profile_is_refused_before_tensorrt_hears_of_it(
     np.testing.assert_array_equal(part([value], rig.call(3, stream=stream))[0].numpy(), data * 2 + 1)
 
 
-def test_another_element_type_is_refused(rig: Rig) -> None:
+def test_rejects_another_element_type(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     with pytest.raises(CallRefused, match="is int32, but its engine takes float32"):
         part([rig.array(np.zeros((2, 4), np.int32), stream)], rig.call(2, stream=stream))
 
 
-def test_shapes_that_do_not_go_together_are_refused(rig: Rig) -> None:
+def test_rejects_incompatible_shapes(rig: Rig) -> None:
     part, stream = rig.part("pair"), rig.stream()
     first, _ = rig.values(2, 3, stream=stream)
     second, _ = rig.values(3, 2, stream=stream)
@@ -52,15 +50,15 @@ def test_shapes_that_do_not_go_together_are_refused(rig: Rig) -> None:
     assert not {"execute_async_v3", "infer_shapes"} & rig.trt.calls.keys()  # the latter would end the process
 
 
-def test_sizes_that_the_package_does_not_say_are_an_error(rig: Rig) -> None:
+def test_rejects_output_sizes_that_differ_from_the_package(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(3, 4, stream=stream)
     with pytest.raises(EngineError, match=r"gives o0 the shape \[3, 4\], but the package has \[5, 4\]"):
         part([value], rig.call(5, stream=stream))
 
 
-def test_a_size_that_the_package_knows_is_not_taken_as_unknown(rig: Rig) -> None:
-    """The engine says that it depends on data, so its memory is another one than the package's callers expect."""
+def test_rejects_an_unknown_output_size_where_the_package_has_a_known_one(rig: Rig) -> None:
+    """In the engine the size depends on data, but callers of the package expect the known size."""
     known = dataclasses.replace(partition("nonzero"), outputs=(TensorType("int32", (1, ["sym", 0])),))
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("nonzero"))
@@ -69,9 +67,7 @@ def test_a_size_that_the_package_knows_is_not_taken_as_unknown(rig: Rig) -> None
             part([rig.array(np.float32([1, 2]), stream)], rig.call(2, stream=stream))
 
 
-def test_an_output_of_unknown_size_that_comes_out_in_another_shape_is_an_error(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejects_an_output_of_unknown_size_with_a_wrong_shape(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Measured.settle
     monkeypatch.setattr(Measured, "settle", lambda self, name, shape: settle(self, name, shape[::-1]))
     part, stream = rig.part("nonzero"), rig.stream()
@@ -79,15 +75,15 @@ def test_an_output_of_unknown_size_that_comes_out_in_another_shape_is_an_error(
         part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))
 
 
-def test_a_refused_run_raises_tensorrts_message_and_the_next_run_works(
+def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, data = rig.values(2, 4, stream=stream)
-    refused: list[int] = []
+    rejected: list[int] = []
 
     def refuse(self: Any, stream: int) -> bool:
-        refused.append(stream)
+        rejected.append(stream)
         rig.trt.say([("ERROR", "the GPU is on fire")])
         return False
 
@@ -95,13 +91,15 @@ def test_a_refused_run_raises_tensorrts_message_and_the_next_run_works(
         patch.setattr(fake_tensorrt._Context, "_execute", refuse)
         with pytest.raises(EngineError, match=r"tensorrt refuses to run \(affine\): the GPU is on fire"):
             part([value], rig.call(2, stream=stream))
-    assert refused
-    told = rig.trt.calls["set_input_shape"]
+    assert rejected
+    calls_before = rig.trt.calls["set_input_shape"]
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
-    assert rig.trt.calls["set_input_shape"] == told + 1  # the context may be in any state: everything is set again
+    assert (
+        rig.trt.calls["set_input_shape"] == calls_before + 1
+    )  # the context may be in any state, so everything is set again
 
 
-def test_no_memory_is_an_error_that_says_so(rig: Rig) -> None:
+def test_raises_if_there_is_no_memory(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(2, 4, stream=stream)
     rig.driver.fails["cuMemAllocFromPoolAsync"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
@@ -111,7 +109,7 @@ def test_no_memory_is_an_error_that_says_so(rig: Rig) -> None:
     part([value], rig.call(2, stream=stream))
 
 
-def test_no_memory_for_an_output_of_unknown_size_is_raised_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raises_if_there_is_no_memory_for_an_output_of_unknown_size(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     part, stream = rig.part("nonzero"), rig.stream()
     value = rig.array(np.float32([0, 1]), stream)
     part([value], rig.call(2, stream=stream))
@@ -127,10 +125,10 @@ def test_no_memory_for_an_output_of_unknown_size_is_raised_too(rig: Rig, monkeyp
     rig.driver.fails.clear()
 
 
-def test_shapes_are_set_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
+def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[object] = []
     maker = rig.memory.maker
-    monkeypatch.setattr(rig.memory, "maker", lambda *given: made.append(given) or maker(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(rig.memory, "maker", lambda *arguments: requests.append(arguments) or maker(*arguments))  # type: ignore[func-returns-value]
     part, stream = rig.part("affine"), rig.stream()
     calls = [replace(rig.call(size, stream=stream), decides=True) for size in (3, 5)]
     rig.trt.calls.clear()
@@ -138,29 +136,33 @@ def test_shapes_are_set_again_after_calls_with_other_shapes(rig: Rig, monkeypatc
         value, data = rig.values(call.sizes[0], 4, stream=stream)
         (output,) = part([value], call)
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
-    assert rig.trt.calls["set_input_shape"] == 5 and len(made) == 3  # outputs' shapes are asked for once for each call
+    assert (
+        rig.trt.calls["set_input_shape"] == 5 and len(requests) == 3
+    )  # the output shapes of each call are computed once
 
 
-def test_unchanged_shapes_and_addresses_are_not_set_again(rig: Rig) -> None:
+def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, _ = rig.values(2, 4, stream=stream)
-    kept = [part([value], rig.call(2, stream=stream))]
+    results = [part([value], rig.call(2, stream=stream))]
     rig.trt.calls.clear()
-    kept += [part([value], rig.call(2, stream=stream)) for _ in range(3)]
+    results += [part([value], rig.call(2, stream=stream)) for _ in range(3)]
     assert rig.trt.calls == {"set_tensor_address": 3, "execute_async_v3": 3}  # the outputs' addresses
-    address = kept.pop()[0].data_ptr()
+    address = results.pop()[0].data_ptr()
     rig.trt.calls.clear()
-    (again,) = part([value], rig.call(2, stream=stream))
-    assert again.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}  # in memory that was given back
+    (reused,) = part([value], rig.call(2, stream=stream))
+    assert reused.data_ptr() == address and rig.trt.calls == {
+        "execute_async_v3": 1
+    }  # the output is in memory that was freed
 
 
 def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None:
     part, stream = rig.part("wide"), rig.stream()
     value, _ = rig.values(2, WIDTH, stream=stream)
     part([value], rig.call(2, stream=stream))
-    asked: list[int] = []
+    sizes: list[int] = []
     allocate = rig.gpu.allocate
-    rig.gpu.allocate = lambda size, stream: (asked.append(size), allocate(size, stream))[1]  # type: ignore[method-assign]
+    rig.gpu.allocate = lambda size, stream: (sizes.append(size), allocate(size, stream))[1]  # type: ignore[method-assign]
     for _ in range(3):
         part([value], rig.call(2, stream=stream))
-    assert asked == [2 * WIDTH * 4] * 3
+    assert sizes == [2 * WIDTH * 4] * 3

@@ -1,4 +1,4 @@
-"""The file of kernels that TensorRT-RTX compiled: where it is, who may have written it, and that nothing fails by it."""
+"""The file of kernels that TensorRT-RTX compiled: its path, its permissions, and that its problems cause no error."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ H200 = Gpu("NVIDIA H200", 90, 13000)
 
 
 def test_another_gpu_driver_or_library_has_another_file(tmp_path: Path) -> None:
-    found = {
-        places(tmp_path, "d", *about)[0]
-        for about in (
+    paths = {
+        places(tmp_path, "d", *arguments)[0]
+        for arguments in (
             ("tensorrt-rtx", "1.7.1", H200),
             ("tensorrt-rtx", "1.8.0", H200),
             ("tensorrt-rtx", "1.7.1", Gpu("NVIDIA H200", 90, 12080)),
             ("tensorrt-rtx", "1.7.1", Gpu("NVIDIA L4", 89, 13000)),
         )
     }
-    assert len(found) == 4
-    assert tmp_path / ".runtime/tensorrt-rtx-1.7.1/NVIDIA-H200-sm90-driver13000.kernels" in found
+    assert len(paths) == 4
+    assert tmp_path / ".runtime/tensorrt-rtx-1.7.1/NVIDIA-H200-sm90-driver13000.kernels" in paths
 
 
-def test_a_written_cache_is_read(tmp_path: Path) -> None:
+def test_reads_a_written_cache(tmp_path: Path) -> None:
     file = KernelFile([tmp_path / "a" / "kernels"])
     assert file.read() is None
     assert file.write(b"kernels\nof\n") == tmp_path / "a" / "kernels"
@@ -35,16 +35,16 @@ def test_a_written_cache_is_read(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["kernels"]
 
 
-@pytest.mark.parametrize("cut", [0, 5, len(MAGIC) + 10, -1])
-def test_a_damaged_cache_is_not_used(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("length", [0, 5, len(MAGIC) + 10, -1])
+def test_a_damaged_cache_is_not_used(tmp_path: Path, length: int) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels" * 100)
-    path.write_bytes(path.read_bytes()[:cut])
+    path.write_bytes(path.read_bytes()[:length])
     assert file.read() is None
 
 
-def test_an_altered_cache_is_not_used(tmp_path: Path) -> None:
+def test_does_not_use_an_altered_cache(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
     file = KernelFile([path])
     file.write(b"kernels")
@@ -62,7 +62,7 @@ def test_a_cache_that_other_users_may_write_is_not_read(tmp_path: Path) -> None:
     assert file.read() == b"kernels"
 
 
-def test_a_place_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:
+def test_skips_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     file = KernelFile([tmp_path / "file" / "kernels", tmp_path / "user" / "kernels"])
     assert file.write(b"kernels") == tmp_path / "user" / "kernels"
@@ -74,15 +74,15 @@ def test_an_unwritable_cache_is_not_an_error(tmp_path: Path) -> None:
     assert KernelFile([tmp_path / "file" / "kernels"]).write(b"kernels") is None
 
 
-def test_the_second_place_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_path_is_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     _, second = places(tmp_path / "package", "0123456789abcdef" * 4, "tensorrt-rtx", "1.7.1", H200)
     assert second.is_relative_to(tmp_path / "cache" / "trtbuild" / "runtime" / ("0123456789abcdef" * 2))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="where a user's home is asked of the system")
-def test_without_a_home_the_package_is_the_only_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs under a number that no user has."""
+def test_without_a_home_the_only_path_is_in_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, a container may run with a user number that no user has."""
     import pwd
 
     def nobody(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Activation memory: aligned as TensorRT requires, with every allocator; never null; grown and kept."""
+"""Activation memory: aligned as TensorRT requires, with every allocator; never null; it grows and is never smaller."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from trtbuild.runtime.engines.workspaces import aligned
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 512, 1536, (1 << 20) + 256])
-def test_its_address_is_a_multiple_of_512_and_all_of_it_is_there(rig: Rig, size_bytes: int) -> None:
+def test_the_address_is_a_multiple_of_512_and_all_bytes_are_allocated(rig: Rig, size_bytes: int) -> None:
     workspace = rig.workspaces.here(rig.stream())
     with rig.memory.on_device():
         workspace.reserve(size_bytes)
-        assert workspace.array is not None and workspace.array.data_ptr() % 512 == 256  # the allocator gives less
+        assert (
+            workspace.array is not None and workspace.array.data_ptr() % 512 == 256
+        )  # the allocator's own alignment is smaller
     assert workspace.address and workspace.address % 512 == 0
     assert workspace.size_bytes >= max(size_bytes, 1)
     rig.gpu.check(workspace.address, workspace.size_bytes, "the workspace")
 
 
-def test_it_grows_and_is_kept_where_it_is_enough(rig: Rig) -> None:
+def test_grows_only_if_it_is_too_small(rig: Rig) -> None:
     workspace = rig.workspaces.here(rig.stream())
     with rig.memory.on_device():
         workspace.reserve(2048)
@@ -31,7 +33,7 @@ def test_it_grows_and_is_kept_where_it_is_enough(rig: Rig) -> None:
     rig.gpu.check(workspace.address, 4096, "the workspace")
 
 
-def test_memory_has_the_requested_alignment(rig: Rig) -> None:
+def test_aligned_returns_memory_with_the_requested_alignment(rig: Rig) -> None:
     with rig.memory.on_device():
         for alignment in (1, 256, 512, 4096):
             array, address = aligned(rig.memory, 100, alignment, rig.stream())

@@ -1,11 +1,11 @@
 """A module that answers as TensorRT 8.6 does to the calls that trtbuild's runtime makes, and computes with NumPy.
 
-`FakeTensorRT(gpu)` is the module. Its answers to the questions of probes.py are those of recording.json, which a real
-TensorRT 8.6 gave to benchmarks/gpu_record.py. Where that ends the process, the fake raises `ProcessEnded`.
-Behaviour that TensorRT leaves undefined is a Misuse: a context on two streams at once, in two threads at once, with no
-memory, with memory that is too small, with addresses that are not aligned to 256 bytes.
+`FakeTensorRT(gpu)` is the module. It answers the questions of probes.py as a real TensorRT 8.6 did: recording.json
+contains those answers, written by benchmarks/gpu_record.py. Where the real library ends the process, the fake raises
+`ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse: a context on two streams at once or in two
+threads at once, without memory, with too little memory, or with addresses that are not aligned to 256 bytes.
 
-A plan is ``FAKE`` and the name of a `Sample`, padded: truncated or changed bytes are not a plan.
+A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Truncated or changed bytes are not a plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.runtime.fake_gpu import FakeGpu
-from tests.runtime.fake_tensorrt import said
+from tests.runtime.fake_tensorrt import messages
 from tests.runtime.fake_tensorrt.context import _Context, faults
 from tests.runtime.fake_tensorrt.kinds import (
     DTYPES,
@@ -34,7 +34,7 @@ _MAGIC, _SIZE = b"FAKE-PLAN:", 4096
 
 
 class FakeTensorRT:
-    """The module."""
+    """The fake module."""
 
     __version__ = "8.6.1"
     __name__ = "tensorrt"
@@ -50,10 +50,10 @@ class FakeTensorRT:
         self.gpu = gpu
         self.samples = samples or dict(SAMPLES)
         self.logger: Any = None
-        #: Contexts that were made, and that are there now.
+        #: The number of contexts that were created, and of those that still exist.
         self.contexts_made = 0
         self.contexts_alive = 0
-        #: Counts of calls of each name.
+        #: Name of a call → how often it was called.
         self.calls: dict[str, int] = {}
         self.Runtime = lambda logger: _Runtime(self, logger)
 
@@ -64,20 +64,26 @@ class FakeTensorRT:
     def counted(self, name: str) -> None:
         self.calls[name] = self.calls.get(name, 0) + 1
 
-    def say(self, words: said.Said) -> None:
-        for severity, text in words:
+    def say(self, lines: messages.Messages) -> None:
+        for severity, text in lines:
             self.logger.log(Severity[severity], text)
 
 
 class _Runtime:
     def __init__(self, trt: FakeTensorRT, logger: Any) -> None:
         self._trt = trt
-        trt.logger = trt.logger or logger  # TensorRT keeps the first
+        trt.logger = trt.logger or logger  # TensorRT uses the first logger that it got
 
     def deserialize_cuda_engine(self, plan: Any) -> _Engine | None:
         data, trt = bytes(plan), self._trt
         if not data.startswith(_MAGIC) or len(data) != _SIZE:
-            trt.say(said.EMPTY_PLAN if not data else said.CUT_PLAN if data.startswith(_MAGIC) else said.NO_PLAN)
+            trt.say(
+                messages.EMPTY_PLAN
+                if not data
+                else messages.TRUNCATED_PLAN
+                if data.startswith(_MAGIC)
+                else messages.INVALID_PLAN
+            )
             return None
         name = data[len(_MAGIC) :].partition(b"\0")[0].decode()
         return _Engine(trt, name, trt.samples[name])
@@ -93,9 +99,9 @@ class _Engine:
         tensors |= {f"o{k}": entry for k, entry in enumerate(sample.outputs)}
         self.tensors = {name: tensors[name] for name in sample.order or tensors}
         self.num_io_tensors = len(self.tensors)
-        #: Whether a profile is for one context at a time. One of static shapes is for all.
+        #: Whether only one context at a time may use a profile. All contexts may use a profile of static shapes.
         self.keeps_profiles_apart = not sample.shared and any(-1 in shape for _, shape in sample.inputs)
-        self.in_use: list[int] = []  # profiles that a context has, where they are not shared
+        self.in_use: list[int] = []  # profiles that a context uses, if profiles are not shared
         self.device_memory_size = sample.memory_bytes
 
     def get_tensor_name(self, index: int) -> str:
@@ -129,12 +135,12 @@ class _Engine:
         self.trt.counted("create_execution_context")
         return _Context(self)
 
-    # -- not of the real one
+    # -- methods that the real class does not have
 
     def has(self, name: str, call: str) -> bool:
-        """Whether there is a tensor `name`; if not, `call` logs TensorRT's error."""
+        """Whether the engine has the tensor `name`. If not, TensorRT's error for `call` is logged."""
         if name not in self.tensors:
-            self.trt.say(said.no_tensor(call, name))
+            self.trt.say(messages.no_tensor(call, name))
         return name in self.tensors
 
     def is_host(self, name: str) -> bool:

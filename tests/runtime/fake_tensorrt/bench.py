@@ -1,7 +1,7 @@
-"""Questions to a TensorRT library: a probe gets a `Bench`, and its answer is plain JSON.
+"""Questions to a TensorRT library: a probe is a function that gets a `Bench`, and its answer is plain JSON.
 
-An answer has the results or exceptions of calls, and the errors and warnings that the library logged. A call that ends
-the process is an answer, too: `Bench.note` records every call before it is made, so that the recorder knows the call.
+An answer contains the results or exceptions of calls, and the errors and warnings that the library logged. A call that
+ends the process is an answer, too: `Bench.note` is called before each call, so that the recorder has the call's name.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ class Gpu(Protocol):
 
 @dataclass
 class Bench:
-    """The library's module, a plan of each sample, memory and a stream of the GPU (or the fake's)."""
+    """The library's module, a plan of each sample, and a GPU (or the fake), which has memory and a stream."""
 
     trt: Any
     plans: dict[str, bytes]
     gpu: Gpu
-    said: list[tuple[str, str]] = field(default_factory=list)
-    #: Hears, before a call of `each` is made, its name and the answers until then.
-    note: Callable[[str, dict[str, Any]], None] = lambda name, found: None
+    logged: list[tuple[str, str]] = field(default_factory=list)
+    #: Called before each call of `each`, with the name of the call and the answers so far.
+    note: Callable[[str, dict[str, Any]], None] = lambda name, answers: None
 
     def engine(self, sample: str) -> Any:
-        """A new engine."""
+        """A new engine of a sample."""
         return self.runtime.deserialize_cuda_engine(self.plans[sample])
 
     def bare_context(self, engine: Any) -> Any:
-        """A new context: without memory, and with the profile that TensorRT chose."""
+        """A new context without memory, with the profile that TensorRT chose."""
         return engine.create_execution_context_without_device_memory()
 
     def memory(self, engine: Any) -> int:
-        """Activation memory for a context, aligned to 512 bytes and no more."""
+        """Activation memory for a context, aligned to 512 bytes but not to 1024."""
         address = self.gpu.allocate(engine.device_memory_size + 2048)
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """A context with memory and a profile. Only a different profile is set: the call may end the process."""
+        """A context with memory and a profile. The profile is set only if it differs: the call may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:
@@ -59,7 +59,7 @@ class Bench:
         return context
 
     def logger(self) -> Any:
-        trt, said = self.trt, self.said
+        trt, logged = self.trt, self.logged
 
         class Listener(trt.ILogger):  # type: ignore[misc]
             def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Bench:
 
             def log(self, severity: Any, text: str) -> None:
                 if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR, trt.ILogger.WARNING):
-                    said.append((str(severity).rpartition(".")[2], text))
+                    logged.append((str(severity).rpartition(".")[2], text))
 
         return Listener()
 
@@ -75,7 +75,7 @@ class Bench:
         self.runtime = self.trt.Runtime(self.logger())
 
     def fill(self, dtype: str, shape: tuple[int, ...]) -> tuple[int, Any]:
-        """The address of new values: 0, 1, 2… less one."""
+        """Write the values -1, 0, 1, … to new memory; return the address and the values."""
         count = int(np.prod(shape))
         data = (np.arange(count) - 1).reshape(shape).astype(numpy_type(dtype))
         address = self.gpu.allocate(max(data.nbytes, 256))
@@ -83,7 +83,7 @@ class Bench:
         return address, data
 
     def run(self, context: Any, sample: str, shapes: list[tuple[int, ...]]) -> dict[str, Any]:
-        """Set everything, run, and compare with NumPy."""
+        """Set all shapes and addresses, run, and compare with NumPy."""
         spec = SAMPLES[sample]
         inputs = []
         for index, (shape, (dtype, _)) in enumerate(zip(shapes, spec.inputs, strict=True)):
@@ -91,9 +91,9 @@ class Bench:
             assert context.set_input_shape(f"i{index}", shape)
             assert context.set_tensor_address(f"i{index}", address)
             inputs.append(data)
-        wanted = spec.compute(*inputs)
+        expected = spec.compute(*inputs)
         outputs = []
-        for index, (array, (dtype, _)) in enumerate(zip(wanted, spec.outputs, strict=True)):
+        for index, (array, (dtype, _)) in enumerate(zip(expected, spec.outputs, strict=True)):
             address = self.gpu.allocate(max(array.nbytes, 256))
             assert context.set_tensor_address(f"o{index}", address)
             outputs.append((address, tuple(context.get_tensor_shape(f"o{index}")), dtype))
@@ -101,23 +101,23 @@ class Bench:
         failed = self.gpu.synchronize(self.gpu.stream())
         right = [
             bool(np.array_equal(self.gpu.read(address, shape, numpy_type(dtype)), array))
-            for (address, shape, dtype), array in zip(outputs, wanted, strict=True)
+            for (address, shape, dtype), array in zip(outputs, expected, strict=True)
         ]
         return {"ran": ran, "failed": failed, "shapes": [list(shape) for _, shape, _ in outputs], "right": right}
 
     def each(self, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Several calls in order, each with its result or exception and the logged messages."""
-        found: dict[str, Any] = {}
+        """Make the calls in order. Return for each its result or exception and the logged messages."""
+        answers: dict[str, Any] = {}
         for name, call in calls.items():
-            self.note(name, found)
-            mark = len(self.said)
+            self.note(name, answers)
+            mark = len(self.logged)
             answer = outcome(call)
-            found[name] = {**answer, "said": [[severity, normal(text)] for severity, text in self.said[mark:]]}
-        return found
+            answers[name] = {**answer, "said": [[severity, normal(text)] for severity, text in self.logged[mark:]]}
+        return answers
 
 
 PROBES: dict[str, Callable[[Bench], Any]] = {}
-#: Questions that need a process each: the library's state after them is unknown.
+#: Questions that need a separate process each, because the library's state after them is unknown.
 ALONE: set[str] = set()
 
 
@@ -135,10 +135,10 @@ def probe_alone(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
 
 def ask(bench: Bench, name: str) -> dict[str, Any]:
     """The answer of one probe."""
-    bench.said.clear()
+    bench.logged.clear()
     bench.note("", {})
     answer = outcome(lambda: PROBES[name](bench))
-    return {**answer, "said": [[severity, normal(text)] for severity, text in bench.said]}
+    return {**answer, "said": [[severity, normal(text)] for severity, text in bench.logged]}
 
 
 def died(status: int, call: str, before: dict[str, Any]) -> dict[str, Any]:
@@ -147,13 +147,13 @@ def died(status: int, call: str, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def normal(text: str) -> str:
-    """A message without what differs from run to run."""
+    """A message with addresses replaced, because they differ from run to run."""
     text = re.sub(r"0x[0-9a-f]+", "0x…", text)
     return re.sub(r"\s+", " ", text).strip()
 
 
 def outcome(call: Callable[[], Any]) -> dict[str, Any]:
-    """The result of `call` in plain values, or its exception."""
+    """The result of `call` as plain values, or its exception."""
     try:
         return {"returns": _plain(call())}
     except Exception as error:

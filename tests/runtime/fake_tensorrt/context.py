@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tests.runtime.fake_gpu import Misuse
-from tests.runtime.fake_tensorrt import said
+from tests.runtime.fake_tensorrt import messages
 from tests.runtime.fake_tensorrt.kinds import Dims, ProcessEnded
 from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
 
@@ -30,14 +30,14 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
-        #: Shapes of outputs of unknown size, as they were last. (Whether new input shapes make the real one forget them was
-        #: not asked; it is worse where they do not.)
-        self._came_out: dict[str, tuple[int, ...]] = {}
+        #: The last shapes of outputs of unknown size. (No probe shows whether the real library forgets them when input
+        #: shapes change. The fake does not forget them, which is the worse case for the runtime.)
+        self._last_output_shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
         self._memory = 0
         self._profiler: Any = None
-        self._last: tuple[int, int] | None = None  # stream and position of what it enqueued last
+        self._last: tuple[int, int] | None = None  # stream and position of the work that was enqueued last
         self._busy = threading.Lock()
         self._trt.contexts_made += 1
         self._trt.contexts_alive += 1
@@ -55,11 +55,11 @@ class _Context:
             self._engine.in_use.remove(self.active_optimization_profile)
 
     def _set_memory(self, address: int) -> None:
-        refused = said.MEMORY_NOT_ALIGNED if address % MEMORY_ALIGNMENT else []
+        error = messages.MEMORY_NOT_ALIGNED if address % MEMORY_ALIGNMENT else []
         if not address and self._engine.device_memory_size:
-            refused = said.NULL_MEMORY
-        self._trt.say(refused)
-        if not refused:  # otherwise it keeps the earlier value
+            error = messages.NULL_MEMORY
+        self._trt.say(error)
+        if not error:  # otherwise the earlier value stays
             self._memory = address
 
     def _get_memory(self) -> int:
@@ -79,24 +79,24 @@ class _Context:
             if self.active_optimization_profile in engine.in_use:
                 engine.in_use.remove(self.active_optimization_profile)
             engine.in_use.append(profile)
-        self.active_optimization_profile = profile  # shapes stay, also where they are beyond the new one's
+        self.active_optimization_profile = profile  # shapes stay, even if they are beyond the new profile
         return True
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
-        """As the real one it takes sizes that are beyond the profile's; only running says no."""
+        """Accept sizes beyond the profile, as the real class does; only running the context fails."""
         self._trt.counted("set_input_shape")
         shape, engine = tuple(shape), self._engine
         if not engine.has(name, "setInputShape"):
             return False
         if not name.startswith("i"):
-            self._trt.say(said.NOT_AN_INPUT)
+            self._trt.say(messages.NOT_AN_INPUT)
             return False
         declared = engine.tensors[name][1]
         if len(shape) != len(declared):
-            self._trt.say(said.WRONG_RANK)
+            self._trt.say(messages.WRONG_RANK)
             return False
-        if any(wanted not in (-1, size) for size, wanted in zip(shape, declared, strict=True)):
-            self._trt.say(said.WRONG_SIZE)
+        if any(fixed not in (-1, size) for size, fixed in zip(shape, declared, strict=True)):
+            self._trt.say(messages.WRONG_SIZE)
             return False
         self._shapes[name] = shape
         return True
@@ -108,7 +108,7 @@ class _Context:
     def _input_shapes(self) -> list[tuple[int, ...]]:
         return [self._shapes.get(f"i{k}", declared) for k, (_, declared) in enumerate(self._engine.sample.inputs)]
 
-    def _out_of_range(self) -> said.Said:
+    def _out_of_range(self) -> messages.Messages:
         """The messages for a shape that is beyond the profile."""
         profile, engine = self.active_optimization_profile, self._engine
         for number, shape in enumerate(self._input_shapes()):
@@ -116,11 +116,11 @@ class _Context:
             for axis, size in enumerate(shape):
                 if number not in engine.sample.on_host and not low[axis] <= size <= high[axis]:
                     binding = profile * engine.num_io_tensors + list(engine.tensors).index(f"i{number}")
-                    return said.out_of_range(binding, axis, shape, low, high)
+                    return messages.out_of_range(binding, axis, shape, low, high)
         return []
 
     def _output_shapes(self) -> list[tuple[int, ...]] | None:
-        """None where none follow from the shapes of the inputs."""
+        """The shapes of the outputs, or None if the shapes of the inputs are not compatible."""
         try:
             return self._engine.sample.shapes(self._input_shapes())
         except ValueError:
@@ -128,7 +128,7 @@ class _Context:
 
     @property
     def all_binding_shapes_specified(self) -> bool:
-        """Whether all shapes are known, and right."""
+        """Whether all shapes are known and within the profile."""
         if self._missing() or self._out_of_range() or self._engine.sample.on_host:
             return False
         return not any(-1 in shape for shape in self._output_shapes() or [(-1,)])
@@ -153,9 +153,9 @@ class _Context:
             return Dims(declared)
         shapes = self._output_shapes()
         if shapes is None:
-            self._trt.say(said.not_compatible(*self._input_shapes()))
+            self._trt.say(messages.incompatible(*self._input_shapes()))
             return Dims(None)
-        return Dims(self._came_out.get(name, shapes[int(name[1:])]))
+        return Dims(self._last_output_shapes.get(name, shapes[int(name[1:])]))
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         self._trt.counted("set_tensor_address")
@@ -195,17 +195,17 @@ class _Context:
             raise Misuse("an engine on the legacy default stream: TensorRT would wait for the device")
         for name in self._engine.tensors:
             if not self._addresses.get(name) and name not in self._allocators:
-                trt.say(said.INPUT_MISSING if name.startswith("i") else said.OUTPUT_MISSING)
+                trt.say(messages.INPUT_MISSING if name.startswith("i") else messages.OUTPUT_MISSING)
                 return False
         times = len(sample.outputs) + 1
         if self._missing():
-            trt.say(said.SHAPE_MISSING * times)
+            trt.say(messages.SHAPE_MISSING * times)
             return False
-        if refused := self._out_of_range():
-            trt.say(refused)
+        if error := self._out_of_range():
+            trt.say(error)
             return False
         if self._output_shapes() is None:
-            trt.say(said.not_compatible(*self._input_shapes()) * times)
+            trt.say(messages.incompatible(*self._input_shapes()) * times)
             return False
         if sample.on_host:
             raise Misuse("an engine with an input in host memory")
@@ -221,7 +221,7 @@ class _Context:
         if sample.compute is SAMPLES["nonzero"].compute:
             gpu.synchronize(stream)
             gpu.push(stream, work)
-            gpu.synchronize(stream)  # TensorRT waits for the GPU to know the size
+            gpu.synchronize(stream)  # TensorRT waits for the GPU, because it needs the size
             return True
         position = gpu.push(stream, work)
         if position:
@@ -232,7 +232,7 @@ class _Context:
 
     def _work(self, shapes: list[tuple[int, ...]]) -> Callable[[], None]:
         gpu, sample, addresses, memory = self._trt.gpu, self._engine.sample, dict(self._addresses), self._memory
-        came_out = self._came_out
+        last_output_shapes = self._last_output_shapes
         allocators, profiler, needed = dict(self._allocators), self._profiler, self._engine.device_memory_size
 
         def work() -> None:
@@ -252,7 +252,7 @@ class _Context:
                     if address % MEMORY_ALIGNMENT:
                         raise Misuse("an output's memory is not aligned as it was asked for")
                     allocators[name].notify_shape(name, Dims(data.shape))
-                    came_out[name] = data.shape
+                    last_output_shapes[name] = data.shape
                 gpu.check(address, data.nbytes, name)
                 gpu.write(address, data)
             if profiler is not None:
@@ -267,5 +267,5 @@ _FAULTS: list[str] = []
 
 def faults() -> list[str]:
     """The errors of finalizers since the last call."""
-    found, _FAULTS[:] = list(_FAULTS), []
-    return found
+    errors, _FAULTS[:] = list(_FAULTS), []
+    return errors

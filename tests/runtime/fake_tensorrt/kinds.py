@@ -1,4 +1,4 @@
-"""Small types of the fake: enumerations, ``Dims``, what is derived from, and the end of a process."""
+"""Small types of the fake: enumerations, ``Dims``, base classes, and the exception for the end of a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ProcessEnded(BaseException):
-    """The real TensorRT ends the process here. Nothing may catch it: not an Exception."""
+    """The real TensorRT would end the process here. Not an Exception, so that ``except Exception`` does not catch it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"a real process ends here with {status}")
@@ -16,7 +16,7 @@ class ProcessEnded(BaseException):
 
 
 class Dims:
-    """A shape as the bindings give it: a sequence by its length and items alone. A rank of -1 is not a shape."""
+    """A shape as the bindings return it: a sequence with only a length and items. A length of -1 means no shape."""
 
     def __init__(self, sizes: tuple[int, ...] | None) -> None:
         self._sizes = sizes

@@ -1,7 +1,7 @@
-"""Questions to a TensorRT library, and its answers as JSON: the recorder asks the real one, the tests ask the fake.
+"""Questions to a TensorRT library, and its answers as JSON: the recorder asks the real library, the tests ask the fake.
 
-`PROBES` are all of them: those of this file, of shapes (probes_of_shapes.py), and at the end those that may end the process
-(probes_that_end.py).
+`PROBES` contains all questions: those of this file, those about shapes (probes_of_shapes.py), and at the end those that
+may end the process (probes_that_end.py).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def optimization_profiles(bench: Bench) -> Any:
 
 @probe
 def profiles_of_new_contexts(bench: Bench) -> Any:
-    """Which profile each of three contexts has that are made one after the other."""
+    """Create three contexts, one after the other, and report the profile of each."""
     contexts = []
 
     def make(engine: Any) -> Any:
@@ -150,7 +150,7 @@ def right_numbers(bench: Bench) -> Any:
 
     def run(sample: str, profile: int, shapes: list[list[tuple[int, ...]]]) -> Any:
         context = bench.context(bench.engine(sample), profile)
-        return [outcome(lambda s=one: bench.run(context, sample, s)) for one in shapes]
+        return [outcome(lambda s=entry: bench.run(context, sample, s)) for entry in shapes]
 
     return bench.each({name: lambda c=case: run(*c) for name, case in cases.items()})
 
@@ -160,9 +160,9 @@ def empty_tensors(bench: Bench) -> Any:
     context, stream = bench.context(bench.engine("empty")), bench.gpu.stream()
     address = bench.gpu.allocate(256)
 
-    def run(where: int) -> Any:
-        taken = [context.set_tensor_address("i0", where), context.set_tensor_address("o0", where)]
-        return [taken, context.execute_async_v3(stream), bench.gpu.synchronize(stream)]
+    def run(data: int) -> Any:
+        accepted = [context.set_tensor_address("i0", data), context.set_tensor_address("o0", data)]
+        return [accepted, context.execute_async_v3(stream), bench.gpu.synchronize(stream)]
 
     return bench.each(
         {
@@ -218,19 +218,19 @@ def outputs_of_unknown_size(bench: Bench) -> Any:
 def a_profiler_hears_of_layers(bench: Bench) -> Any:
     trt = bench.trt
     context = bench.context(bench.engine("affine"))
-    heard: list[tuple[str, float]] = []
+    reported: list[tuple[str, float]] = []
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.IProfiler.__init__(self)
 
         def report_layer_time(self, layer: str, milliseconds: float) -> None:
-            heard.append((layer, milliseconds))
+            reported.append((layer, milliseconds))
 
     profiler = Profiler()
     context.profiler = profiler
     ran = bench.run(context, "affine", [(2, 4)])
-    return {"ran": ran["ran"], "right": ran["right"], "heard": len(heard) > 0, "kept": context.profiler is not None}
+    return {"ran": ran["ran"], "right": ran["right"], "heard": len(reported) > 0, "kept": context.profiler is not None}
 
 
 @probe
@@ -253,4 +253,4 @@ def memory_is_an_address(bench: Bench) -> Any:
     )
 
 
-from tests.runtime.fake_tensorrt import probes_of_shapes, probes_that_end  # noqa: E402, F401 - they add theirs, in order
+from tests.runtime.fake_tensorrt import probes_of_shapes, probes_that_end  # noqa: E402, F401 - these modules add their probes, in order

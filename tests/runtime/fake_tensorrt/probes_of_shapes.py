@@ -1,4 +1,4 @@
-"""Questions of shapes: what a context takes, what it says of its outputs then, and what it runs."""
+"""Questions about shapes: which input shapes a context accepts, which output shapes it reports, and whether it runs."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def shapes_of_static_inputs(bench: Bench) -> Any:
     )
 
 
-def _bound(bench: Bench, context: Any, *names: str) -> Any:
+def _bind(bench: Bench, context: Any, *names: str) -> Any:
     for name in names:
         context.set_tensor_address(name, bench.gpu.allocate(4096))
     return context
 
 
-def _asked(bench: Bench, context: Any) -> dict[str, Callable[[], Any]]:
+def _state(bench: Bench, context: Any) -> dict[str, Callable[[], Any]]:
     """The state that a context reports, and whether it runs."""
     return {
         "specified": lambda: context.all_binding_shapes_specified,
@@ -73,27 +73,27 @@ def _asked(bench: Bench, context: Any) -> dict[str, Callable[[], Any]]:
 
 @probe_alone
 def shapes_that_are_missing(bench: Bench) -> Any:
-    """One of two inputs has no shape."""
-    context = _bound(bench, bench.context(bench.engine("pair")), "i0", "i1", "o0", "o1")
+    """One of the two inputs has no shape."""
+    context = _bind(bench, bench.context(bench.engine("pair")), "i0", "i1", "o0", "o1")
     return bench.each(
         {
             "first": lambda: context.set_input_shape("i0", (2, 3)),
             "missing": lambda: context.infer_shapes(),
             "output of the first alone": lambda: context.get_tensor_shape("o1"),
-            **_asked(bench, context),
+            **_state(bench, context),
         }
     )
 
 
 @probe_alone
 def shapes_that_do_not_go_together(bench: Bench) -> Any:
-    context = _bound(bench, bench.context(bench.engine("pair")), "i0", "i1", "o0", "o1")
+    context = _bind(bench, bench.context(bench.engine("pair")), "i0", "i1", "o0", "o1")
     return bench.each(
         {
             "first": lambda: context.set_input_shape("i0", (2, 3)),
             "second": lambda: context.set_input_shape("i1", (3, 2)),
             "output of the first alone": lambda: context.get_tensor_shape("o1"),
-            **_asked(bench, context),
+            **_state(bench, context),
             "mended": lambda: context.set_input_shape("i1", (2, 3)),
             "mended output": lambda: context.get_tensor_shape("o0"),
             "mended run": lambda: bench.run(context, "pair", [(2, 3), (2, 3)]),
@@ -103,11 +103,11 @@ def shapes_that_do_not_go_together(bench: Bench) -> Any:
 
 @probe_alone
 def a_shape_above_the_profile(bench: Bench) -> Any:
-    context = _bound(bench, bench.context(bench.engine("affine")), "i0", "o0")
+    context = _bind(bench, bench.context(bench.engine("affine")), "i0", "o0")
     return bench.each(
         {
             "set": lambda: context.set_input_shape("i0", (9, 4)),
-            **_asked(bench, context),
+            **_state(bench, context),
             "mended": lambda: bench.run(context, "affine", [(8, 4)]),
         }
     )
@@ -115,11 +115,11 @@ def a_shape_above_the_profile(bench: Bench) -> Any:
 
 @probe_alone
 def a_shape_below_the_profile(bench: Bench) -> Any:
-    context = _bound(bench, bench.context(bench.engine("affine"), 1), "i0", "o0")
+    context = _bind(bench, bench.context(bench.engine("affine"), 1), "i0", "o0")
     return bench.each(
         {
             "set": lambda: context.set_input_shape("i0", (7, 4)),
-            **_asked(bench, context),
+            **_state(bench, context),
             "mended": lambda: bench.run(context, "affine", [(8, 4)]),
         }
     )
@@ -128,9 +128,9 @@ def a_shape_below_the_profile(bench: Bench) -> Any:
 @probe_alone
 def runs_that_are_not_ready(bench: Bench) -> Any:
     stream, engine = bench.gpu.stream(), bench.engine("affine")
-    shapeless = _bound(bench, bench.context(engine), "i0", "o0")
-    inputless = _bound(bench, bench.context(engine), "o0")
-    outputless = _bound(bench, bench.context(engine), "i0")
+    shapeless = _bind(bench, bench.context(engine), "i0", "o0")
+    inputless = _bind(bench, bench.context(engine), "o0")
+    outputless = _bind(bench, bench.context(engine), "i0")
     for context in (inputless, outputless):
         context.set_input_shape("i0", (3, 4))
     return bench.each(
@@ -145,7 +145,7 @@ def runs_that_are_not_ready(bench: Bench) -> Any:
 
 @probe_alone
 def inputs_whose_values_are_shapes(bench: Bench) -> Any:
-    """An engine that reads an input in host memory, which has no address yet."""
+    """The engine reads one input in host memory. This input has no address yet."""
     context = bench.context(bench.engine("shaped"))
     return bench.each(
         {

@@ -1,9 +1,9 @@
-"""Questions that end the process, or may: each has one call that is not known to be harmless, and it is the last one.
+"""Questions that end the process, or may end it. Each has one call that may be harmful, and this call is the last.
 
-The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async`` and set a
-Python error there when the library refuses: the process ends by SIGSEGV. Probes whose names begin with
-``ends_the_process`` were written for that. Two other probes ended the process as well: both infer from shapes that are
-beyond the profile, in one of them from shapes of an earlier profile.
+The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async``. If the
+library rejects the call, they set a Python error without the GIL, and the process ends by SIGSEGV. The probes whose names
+begin with ``ends_the_process`` test that. Two other probes end the process as well. Both call ``infer_shapes`` with
+shapes beyond the profile; in one of them, the shapes were set for an earlier profile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _profile(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
 
 @probe_alone
 def a_shared_profile(bench: Bench) -> Any:
-    """Two contexts take one profile of an engine that was built with PROFILE_SHARING_0806."""
+    """Two contexts use one profile of an engine that was built with PROFILE_SHARING_0806."""
     engine = bench.engine("affine")
     first, second, third, fourth = (bench.bare_context(engine) for _ in range(4))
     return bench.each(
@@ -36,7 +36,7 @@ def a_shared_profile(bench: Bench) -> Any:
 
 @probe_alone
 def profiles_that_are_not_shared(bench: Bench) -> Any:
-    """Contexts of an engine without shared profiles, each with another profile; one context gives its profile back."""
+    """Contexts of an engine without shared profiles, each with another profile. Then contexts are deleted and replaced."""
     engine = bench.engine("unshared")
     contexts = {"first": bench.bare_context(engine), "second": bench.bare_context(engine)}
 

@@ -1,7 +1,7 @@
-"""Small engines: what they compute (NumPy), their inputs and profiles, and how TensorRT's network API builds them.
+"""Small engines: their computation in NumPy, their inputs and profiles, and their construction with the network API.
 
-The fake runs `compute`; the recorder builds `network` with the real library. Names are those of partitions: ``i0…``,
-``o0…``.
+The fake runs `compute`; the recorder builds `network` with the real library. Tensors have the same names as in
+partitions: ``i0…``, ``o0…``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Range = tuple[Shape, Shape, Shape]
 
 @dataclass(frozen=True)
 class Sample:
-    """`inputs` and `outputs` are (torch dtype, shape with -1). `profiles` hold min, opt, max for each input."""
+    """`inputs` and `outputs` are (torch dtype, shape with -1). `profiles` contain min, opt, max for each input."""
 
     inputs: tuple[tuple[str, Shape], ...]
     outputs: tuple[tuple[str, Shape], ...]
@@ -27,20 +27,20 @@ class Sample:
     network: Callable[[Any, Any, list[Any]], list[Any]]
     #: Whether contexts may share a profile (PreviewFeature.PROFILE_SHARING_0806; always from TensorRT 9 on).
     shared: bool = True
-    #: Activation memory, in bytes, as it was recorded.
+    #: Activation memory in bytes, from the recording.
     memory_bytes: int = 0
-    #: Inputs that TensorRT reads in host memory: their values are shapes, and the profiles hold values.
+    #: Inputs that TensorRT reads in host memory. Their values are shapes, and the profiles contain values of them.
     on_host: tuple[int, ...] = ()
-    #: The tensors in the order in which the engine has them, where it is not that of the network.
+    #: The order of the tensors in the engine, if it differs from the order in the network.
     order: tuple[str, ...] = ()
 
     def shapes(self, shapes: list[Shape]) -> list[Shape]:
-        """The outputs' shapes for inputs of `shapes`; -1 for a size that only a run gives. ValueError for bad shapes."""
+        """The output shapes for input `shapes`; -1 for a size that only a run gives. Raises ValueError for bad shapes."""
         zeros = [np.zeros(shape, _NUMPY[dtype]) for shape, (dtype, _) in zip(shapes, self.inputs, strict=True)]
-        made = [array.shape for array in self.compute(*zeros)]
+        computed = [array.shape for array in self.compute(*zeros)]
         if self.compute is nonzero:
             return [shape for _, shape in self.outputs]
-        return made
+        return computed
 
 
 _NUMPY = {"float32": np.float32, "float16": np.float16, "int32": np.int32, "bool": np.bool_, "uint8": np.uint8}
@@ -48,7 +48,7 @@ WIDTH = 256
 
 
 def half_of_identity() -> Any:
-    """The weight of `wide`: what it computes is exact, and needs activation memory."""
+    """The weight of `wide`. Its results are exact, and it needs activation memory."""
     return (np.eye(WIDTH) * 0.5).astype(np.float32)
 
 
@@ -58,12 +58,12 @@ def nonzero(x: Any) -> list[Any]:
 
 def _constant(network: Any, value: Any) -> Any:
     value = np.ascontiguousarray(value)
-    _KEPT.append(value)
+    _WEIGHTS_IN_USE.append(value)
     return network.add_constant(value.shape, value).get_output(0)
 
 
 #: TensorRT keeps pointers to weights until the network is built.
-_KEPT: list[Any] = []
+_WEIGHTS_IN_USE: list[Any] = []
 
 
 def _affine(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
@@ -75,9 +75,9 @@ def _affine(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _pair(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:
-    both = network.add_elementwise(inputs[0], inputs[1], trt.ElementWiseOperation.SUM)
+    total = network.add_elementwise(inputs[0], inputs[1], trt.ElementWiseOperation.SUM)
     relu = network.add_activation(inputs[0], trt.ActivationType.RELU)
-    return [both.get_output(0), relu.get_output(0)]
+    return [total.get_output(0), relu.get_output(0)]
 
 
 def _twice(trt: Any, network: Any, inputs: list[Any]) -> list[Any]:

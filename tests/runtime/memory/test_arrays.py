@@ -1,4 +1,4 @@
-"""Arrays without torch: what is taken, what is refused, and who waits for whom. On the fake of CUDA."""
+"""Arrays without torch: accepted arrays, rejected arrays, and the order of streams. CUDA is a fake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def memory(gpu: FakeGpu) -> Iterator[CudaMemory]:
 
 
 class Interface:
-    """Somebody's array that has the CUDA array interface alone."""
+    """An array of another library that has only the CUDA array interface."""
 
     def __init__(self, array: DeviceArray, **changes: Any) -> None:
         self.array = array
@@ -41,19 +41,19 @@ class Interface:
 
 
 class Capsules:
-    """Somebody's array that speaks DLPack; `before` is for one from before max_version."""
+    """An array of another library that supports DLPack; with `is_old`, of a version without the argument max_version."""
 
-    def __init__(self, array: DeviceArray, device: tuple[int, int] = (2, 0), before: bool = False) -> None:
-        self.array, self.device, self.before = array, device, before
-        self.asked: list[int | None] = []
+    def __init__(self, array: DeviceArray, device: tuple[int, int] = (2, 0), is_old: bool = False) -> None:
+        self.array, self.device, self.is_old = array, device, is_old
+        self.requested_streams: list[int | None] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
 
     def __dlpack__(self, *, stream: int | None = None, **more: Any) -> object:
-        if self.before and more:
+        if self.is_old and more:
             raise TypeError("unexpected keyword argument")
-        self.asked.append(stream)
+        self.requested_streams.append(stream)
         return self.array.__dlpack__(stream=stream, **more)
 
 
@@ -68,7 +68,7 @@ class Capsules:
         ("bfloat16", np.arange(4, dtype=np.uint16)),
     ],
 )
-def test_values_go_there_and_come_back(memory: CudaMemory, dtype: str, data: Any) -> None:
+def test_uploads_and_downloads_values(memory: CudaMemory, dtype: str, data: Any) -> None:
     array = memory.upload(data, dtype, memory.stream())
     assert array.shape == np.shape(data) and array.dtype == dtype and array.device == "cuda:0"
     np.testing.assert_array_equal(array.numpy(), data)
@@ -77,10 +77,10 @@ def test_values_go_there_and_come_back(memory: CudaMemory, dtype: str, data: Any
 @pytest.mark.parametrize("kind", ["capsules", "old capsules", "interface"])
 def test_arrays_of_others_are_read_where_they_lie(memory: CudaMemory, kind: str) -> None:
     stream = memory.stream()
-    mine = memory.upload(FLOATS, "float32", stream)
-    given: Any = Interface(mine) if kind == "interface" else Capsules(mine, before=kind == "old capsules")
-    array = memory.adopt(given, "x", stream)
-    assert array.data_ptr() == mine.data_ptr()
+    own = memory.upload(FLOATS, "float32", stream)
+    foreign: Any = Interface(own) if kind == "interface" else Capsules(own, is_old=kind == "old capsules")
+    array = memory.adopt(foreign, "x", stream)
+    assert array.data_ptr() == own.data_ptr()
     np.testing.assert_array_equal(array.numpy(), FLOATS)
 
 
@@ -95,37 +95,37 @@ def test_the_reader_waits_for_the_writers_stream(gpu: FakeGpu, memory: CudaMemor
         np.testing.assert_array_equal(copy.numpy(), FLOATS)
 
 
-def test_dlpack_gets_the_readers_stream(memory: CudaMemory) -> None:
-    mine = memory.upload(FLOATS, "float32", memory.stream())
-    for stream, told in ((0, 1), (memory.stream(), memory.stream())):
-        given = Capsules(mine)
-        memory.adopt(given, "x", stream)
-        assert given.asked == [told]
+def test_passes_the_readers_stream_to_dlpack(memory: CudaMemory) -> None:
+    own = memory.upload(FLOATS, "float32", memory.stream())
+    for stream, expected in ((0, 1), (memory.stream(), memory.stream())):
+        foreign = Capsules(own)
+        memory.adopt(foreign, "x", stream)
+        assert foreign.requested_streams == [expected]
 
 
 def test_an_interface_without_a_stream_is_read_without_waiting(memory: CudaMemory) -> None:
-    mine = memory.upload(FLOATS, "float32", memory.stream())
-    array = memory.adopt(Interface(mine, stream=None), "x", memory.stream())
+    own = memory.upload(FLOATS, "float32", memory.stream())
+    array = memory.adopt(Interface(own, stream=None), "x", memory.stream())
     np.testing.assert_array_equal(array.numpy(), FLOATS)
 
 
-def test_strides_are_followed(memory: CudaMemory) -> None:
+def test_reads_strided_arrays(memory: CudaMemory) -> None:
     stream = memory.stream()
-    mine = memory.upload(FLOATS, "float32", stream)
-    turned = memory.adopt(Interface(mine, shape=(3, 2), strides=(4, 12)), "x", stream)
-    assert not turned.is_contiguous()
-    np.testing.assert_array_equal(turned.numpy(), FLOATS.T)
-    packed = memory.as_contiguous(turned, stream)
+    own = memory.upload(FLOATS, "float32", stream)
+    transposed = memory.adopt(Interface(own, shape=(3, 2), strides=(4, 12)), "x", stream)
+    assert not transposed.is_contiguous()
+    np.testing.assert_array_equal(transposed.numpy(), FLOATS.T)
+    packed = memory.as_contiguous(transposed, stream)
     assert packed.is_contiguous()
     np.testing.assert_array_equal(packed.numpy(), FLOATS.T)
-    rows = memory.adopt(Interface(mine, shape=(2, 2), strides=(12, 4)), "x", stream)
+    rows = memory.adopt(Interface(own, shape=(2, 2), strides=(12, 4)), "x", stream)
     np.testing.assert_array_equal(rows.numpy(), FLOATS[:, :2])
-    same = memory.adopt(Interface(mine, strides=(12, 4)), "x", stream)
+    same = memory.adopt(Interface(own, strides=(12, 4)), "x", stream)
     assert same.is_contiguous()
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (FLOATS, r"x is a numpy.ndarray in host memory; the engine runs on cuda:0"),
         (np.float32(3), r"x is a numpy.float32 in host memory"),
@@ -133,38 +133,38 @@ def test_strides_are_followed(memory: CudaMemory) -> None:
         (None, r"x is a NoneType, not an array"),
     ],
 )
-def test_rejects_arrays_on_the_host(memory: CudaMemory, value: object, said: str) -> None:
-    with pytest.raises(CallRefused, match=said):
+def test_rejects_arrays_on_the_host(memory: CudaMemory, value: object, message: str) -> None:
+    with pytest.raises(CallRefused, match=message):
         memory.adopt(value, "x", memory.stream())
 
 
 def test_rejects_arrays_on_another_gpu(gpu: FakeGpu, memory: CudaMemory) -> None:
-    mine = memory.upload(FLOATS, "float32", memory.stream())
+    own = memory.upload(FLOATS, "float32", memory.stream())
     with pytest.raises(CallRefused, match="x is on cuda:1; the engine runs on cuda:0"):
-        memory.adopt(Capsules(mine, device=(2, 1)), "x", memory.stream())
+        memory.adopt(Capsules(own, device=(2, 1)), "x", memory.stream())
     other = CudaMemory(FakeDriver(gpu), 1)
     with other.on_device(), pytest.raises(CallRefused, match="x is on cuda:0; the engine runs on cuda:1"):
-        other.adopt(mine, "x", other.stream())
+        other.adopt(own, "x", other.stream())
 
 
-def test_pointers_to_the_host_are_refused(memory: CudaMemory) -> None:
-    mine = memory.upload(FLOATS, "float32", memory.stream())
+def test_rejects_pointers_to_the_host(memory: CudaMemory) -> None:
+    own = memory.upload(FLOATS, "float32", memory.stream())
     with pytest.raises(CallRefused, match="in host memory"):
-        memory.adopt(Interface(mine, data=(FLOATS.ctypes.data, False)), "x", memory.stream())
+        memory.adopt(Interface(own, data=(FLOATS.ctypes.data, False)), "x", memory.stream())
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"typestr": "<c8"}, "x has elements of type <c8"),
         ({"mask": 1}, "x is a masked array"),
         ({"strides": (12, 3)}, "not a multiple of its element size"),
     ],
 )
-def test_rejects_unsupported_interfaces(memory: CudaMemory, changes: dict[str, Any], said: str) -> None:
-    mine = memory.upload(FLOATS, "float32", memory.stream())
-    with pytest.raises(CallRefused, match=said):
-        memory.adopt(Interface(mine, **changes), "x", memory.stream())
+def test_rejects_unsupported_interfaces(memory: CudaMemory, changes: dict[str, Any], message: str) -> None:
+    own = memory.upload(FLOATS, "float32", memory.stream())
+    with pytest.raises(CallRefused, match=message):
+        memory.adopt(Interface(own, **changes), "x", memory.stream())
 
 
 def test_rejects_lazily_negated_arrays(memory: CudaMemory) -> None:
@@ -172,45 +172,45 @@ def test_rejects_lazily_negated_arrays(memory: CudaMemory) -> None:
         def is_neg(self) -> bool:
             return True
 
-    mine = memory.upload(FLOATS, "float32", memory.stream())
+    own = memory.upload(FLOATS, "float32", memory.stream())
     with pytest.raises(CallRefused, match="x is negated only when it is read"):
-        memory.adopt(Lazy(mine), "x", memory.stream())
+        memory.adopt(Lazy(own), "x", memory.stream())
 
 
 def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
-    given = Interface(memory.upload(FLOATS, "float32", stream))
-    alive = weakref.ref(given)
-    memory.adopt(given, "x", stream)
+    foreign = Interface(memory.upload(FLOATS, "float32", stream))
+    alive = weakref.ref(foreign)
+    memory.adopt(foreign, "x", stream)
     gpu.push(stream, lambda: None)  # the call
     memory.called(stream)
-    del given
+    del foreign
     gc.collect()
-    memory.adopt(memory_of(memory, stream), "y", stream)
+    memory.adopt(new_array(memory, stream), "y", stream)
     assert alive() is not None
     memory.synchronize(stream)
-    memory.adopt(memory_of(memory, stream), "y", stream)
+    memory.adopt(new_array(memory, stream), "y", stream)
     gc.collect()
     assert alive() is None
 
 
-def memory_of(memory: CudaMemory, stream: int) -> Interface:
+def new_array(memory: CudaMemory, stream: int) -> Interface:
     return Interface(memory.empty((1,), "float32", stream))
 
 
-def test_an_array_speaks_dlpack_and_the_array_interface(gpu: FakeGpu, memory: CudaMemory) -> None:
+def test_an_array_supports_dlpack_and_the_array_interface(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
     array = memory.upload(FLOATS, "float32", stream)
     assert array.__dlpack_device__() == (dlpack.CUDA, 0)
     interface = array.__cuda_array_interface__
     assert interface["version"] == 3 and interface["stream"] == stream and interface["data"] == (array.address, False)
     for version in (None, (1, 0)):
-        taken = dlpack.take(array.__dlpack__(stream=stream, max_version=version))
-        assert (taken.address, taken.shape, taken.dtype) == (array.address, (2, 3), "float32")
-        assert (taken.device_type, taken.device_id) == (dlpack.CUDA, 0)
+        capsule = dlpack.take(array.__dlpack__(stream=stream, max_version=version))
+        assert (capsule.address, capsule.shape, capsule.dtype) == (array.address, (2, 3), "float32")
+        assert (capsule.device_type, capsule.device_id) == (dlpack.CUDA, 0)
 
 
-def test_an_array_on_the_default_stream_names_it_as_the_interface_wants_it(memory: CudaMemory) -> None:
+def test_the_array_interface_calls_the_default_stream_1(memory: CudaMemory) -> None:
     assert memory.empty((1,), "float32", 0).__cuda_array_interface__["stream"] == 1
 
 
@@ -223,7 +223,7 @@ def test_a_reader_on_another_stream_waits_for_the_writer(gpu: FakeGpu, memory: C
     np.testing.assert_array_equal(gpu.read(array.address, (2, 3), np.float32), FLOATS)
 
 
-def test_copies_and_other_devices_are_not_made_by_dlpack(memory: CudaMemory) -> None:
+def test_dlpack_refuses_copies_and_other_devices(memory: CudaMemory) -> None:
     array = memory.empty((1,), "float32", 0)
     with pytest.raises(BufferError, match="a copy"):
         array.__dlpack__(copy=True)
@@ -235,7 +235,7 @@ def test_bfloat16_has_no_array_interface(memory: CudaMemory) -> None:
     assert not hasattr(memory.empty((1,), "bfloat16", 0), "__cuda_array_interface__")
 
 
-def test_memory_goes_back_behind_its_streams_work_and_is_used_again(gpu: FakeGpu, memory: CudaMemory) -> None:
+def test_freed_memory_is_reused_on_its_stream(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
     first = memory.filled((2, 3), "float32", stream)
     address = first.address
@@ -253,7 +253,7 @@ def test_each_thread_has_a_stream_that_is_ordered_with_the_default_one(gpu: Fake
     assert memory.stream() == stream
 
 
-def test_an_error_of_the_driver_is_raised(gpu: FakeGpu) -> None:
+def test_raises_errors_of_the_driver(gpu: FakeGpu) -> None:
     driver = FakeDriver(gpu)
     memory = CudaMemory(driver, 0)
     driver.fails["cuStreamSynchronize"] = CUresult.CUDA_ERROR_INVALID_VALUE
@@ -261,7 +261,7 @@ def test_an_error_of_the_driver_is_raised(gpu: FakeGpu) -> None:
         memory.synchronize(0)
 
 
-def test_a_gpu_that_is_not_there_is_a_fault_of_the_machine(gpu: FakeGpu) -> None:
+def test_a_missing_gpu_raises_environment_fault(gpu: FakeGpu) -> None:
     with pytest.raises(EnvironmentFault, match=r"there is no cuda:2: the CUDA driver finds 2 GPUs"):
         CudaMemory(FakeDriver(gpu), 2)
     driver = FakeDriver(gpu)

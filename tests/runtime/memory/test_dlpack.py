@@ -1,4 +1,4 @@
-"""DLPack capsules that ctypes reads and makes, against PyTorch's and NumPy's."""
+"""DLPack capsules that ctypes reads and creates, tested with those of PyTorch and NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _values(taken: dlpack.Taken) -> torch.Tensor:
     [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool],
 )
 @pytest.mark.parametrize("shape", [(2, 3), (), (4,), (0, 3)])
-def test_a_tensor_survives_the_way_there_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_reads_a_tensor_from_a_capsule_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.arange(int(np.prod(shape))).reshape(shape) % 2).to(dtype)
     taken = dlpack.take(tensor.__dlpack__())
     assert taken.shape == shape and f"torch.{taken.dtype}" == str(dtype) and taken.device_type == dlpack.CPU
@@ -36,13 +36,13 @@ def test_a_tensor_survives_the_way_there_and_back(dtype: torch.dtype, shape: tup
 
 
 @pytest.mark.parametrize("version", [None, (1, 0)])
-def test_capsules_of_both_kinds_are_taken(version: tuple[int, int] | None) -> None:
+def test_reads_versioned_and_unversioned_capsules(version: tuple[int, int] | None) -> None:
     tensor = torch.arange(6).reshape(2, 3)
     taken = dlpack.take(tensor.__dlpack__(max_version=version))
     torch.testing.assert_close(_values(taken), tensor)
 
 
-def test_strides_are_kept() -> None:
+def test_keeps_strides() -> None:
     tensor = torch.arange(6).reshape(2, 3).T
     taken = dlpack.take(tensor.__dlpack__())
     assert taken.strides == (1, 3)
@@ -91,7 +91,7 @@ def test_an_unused_capsule_releases_its_owner() -> None:
     assert len(dlpack._LIVE) == before
 
 
-def test_a_capsule_is_taken_once() -> None:
+def test_a_capsule_can_be_read_only_once() -> None:
     capsule = torch.zeros(2).__dlpack__()
     dlpack.take(capsule)
     with pytest.raises(ValueError, match="a used one"):
@@ -103,27 +103,27 @@ def test_rejects_objects_that_are_not_capsules() -> None:
         dlpack.take(object())
 
 
-def test_an_element_type_that_no_array_has_is_refused_and_the_capsule_stays_its_owners() -> None:
+def test_rejects_an_unsupported_element_type_and_leaves_the_capsule_usable() -> None:
     capsule = torch.zeros(2, dtype=torch.complex64).__dlpack__()
     with pytest.raises(ValueError, match="DLPack type 5, 64 bits"):
         dlpack.take(capsule)
     assert torch.utils.dlpack.from_dlpack(capsule).dtype == torch.complex64
 
 
-_TO_THE_END = """
+_LIVE_CAPSULES_AT_EXIT = """
 import numpy as np, torch
 from trtbuild.runtime.memory import dlpack
 array = np.arange(4, dtype=np.float32)
-def made(): return dlpack.make(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
+def capsule(): return dlpack.make(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
 class Loop: pass
 loop = Loop()
-loop.itself, loop.tensor = loop, torch.utils.dlpack.from_dlpack(made())  # given back when Python is nearly gone
-loop.taken, loop.capsule = dlpack.take(made()), made()
-import builtins; builtins.kept = loop  # goes last
+loop.itself, loop.tensor = loop, torch.utils.dlpack.from_dlpack(capsule())  # freed shortly before Python ends
+loop.taken, loop.capsule = dlpack.take(capsule()), capsule()
+import builtins; builtins.kept = loop  # freed last
 print("end")
 """
 
 
 def test_live_capsules_at_exit_are_harmless() -> None:
-    done = subprocess.run([sys.executable, "-c", _TO_THE_END], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _LIVE_CAPSULES_AT_EXIT], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

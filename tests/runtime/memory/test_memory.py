@@ -1,4 +1,4 @@
-"""Which memory is taken, and torch's: on torch tensors in host memory, with the fake of TensorRT."""
+"""The choice of the memory, and torch's memory: tested with torch tensors in host memory and a fake of TensorRT."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trtbuild.toolchain.running.execution import TensorRT
 
 
 class HostMemory(TorchMemory):
-    """Torch's memory with tensors in host memory: what is not about CUDA."""
+    """Torch's memory with tensors in host memory, to test the parts that do not need CUDA."""
 
     def __init__(self, stream: int) -> None:
         self._only = True
@@ -44,24 +44,24 @@ class HostMemory(TorchMemory):
         return contextlib.nullcontext()
 
 
-def test_torch_tensors_go_through_an_engine_as_they_are() -> None:
+def test_an_engine_computes_on_torch_tensors() -> None:
     gpu = FakeGpu(deferred=False)
-    gpu.check = lambda *_: None  # type: ignore[method-assign] - torch's memory is its own
-    gpu.alignment = 64  # and is aligned to so much on the CPU
+    gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not have torch's memory
+    gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)
     calls = calls_of("tensorrt", trt.__version__)
     assert calls is not None
     memory, library = HostMemory(gpu.new_stream(blocking=False)), TensorRT("tensorrt", trt, calls)
     part = EnginePart(library, library.load_engine(trt.plan("pair")), partition("pair"), Workspaces(memory))
     a, b = torch.randn(2, 3), torch.randn(3, 2).T
-    both, relu = part([a, b], Call(0, (2, 3), memory.stream(), memory.device))
-    torch.testing.assert_close(both, a + b)
+    total, relu = part([a, b], Call(0, (2, 3), memory.stream(), memory.device))
+    torch.testing.assert_close(total, a + b)
     torch.testing.assert_close(relu, a.relu())
-    assert both.is_contiguous() and both.dtype == torch.float32
+    assert total.is_contiguous() and total.dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", ["bool", "float16", "bfloat16", "int64", "float32"])
-def test_values_go_there_and_come_back(dtype: str) -> None:
+def test_uploads_and_downloads_values(dtype: str) -> None:
     memory = HostMemory(4096)
     data = np.arange(4).astype({"bfloat16": np.uint16}.get(dtype, dtype if dtype != "bool" else np.bool_))
     tensor = memory.upload(data, dtype, 4096)
@@ -76,7 +76,7 @@ def test_a_lazily_negated_tensor_is_downloaded_with_its_sign() -> None:
 @pytest.mark.parametrize("strided", [True, False])
 @pytest.mark.parametrize("shape", [(), (0, 4), (1,), (2, 1, 5), (2, 0, 3)])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.int64])
-def test_new_tensors_are_rows_in_order(shape: tuple[int, ...], dtype: torch.dtype, strided: bool) -> None:
+def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, strided: bool) -> None:
     memory = HostMemory(4096)
     assert memory._strided is not None
     if not strided:
@@ -89,16 +89,14 @@ def test_new_tensors_are_rows_in_order(shape: tuple[int, ...], dtype: torch.dtyp
     assert not tensors[0].numel() or tensors[0].data_ptr() != tensors[1].data_ptr()
 
 
-@pytest.mark.parametrize("other", [None, lambda *_: torch.ones(7), lambda shape: None])
-def test_a_torch_that_has_another_function_of_the_name_makes_them_as_everybody(
-    other: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", other)
+@pytest.mark.parametrize("replacement", [None, lambda *_: torch.ones(7), lambda shape: None])
+def test_creates_tensors_without_torchs_private_function(replacement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", replacement)
     memory = HostMemory(4096)
     assert memory._strided is None and memory.maker((2, 3), torch.float32, 4096)().shape == (2, 3)
 
 
-def test_a_view_of_bytes_has_their_memory() -> None:
+def test_a_view_of_bytes_shares_their_memory() -> None:
     memory = HostMemory(4096)
     raw = memory.filled((256,), torch.uint8, 4096)
     view = memory.view(raw, (2, 3), torch.int64)
@@ -109,7 +107,7 @@ def test_a_view_of_bytes_has_their_memory() -> None:
     assert later.data_ptr() == raw.data_ptr() + 16 and later.tolist() == [7, 0]
 
 
-def test_a_tensor_in_host_memory_is_refused_where_engines_run() -> None:
+def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
     memory = HostMemory(4096)
     memory.device = torch.device("cuda", 0)
     with pytest.raises(CallRefused, match=r"x is a torch.Tensor in host memory; the engine runs on cuda:0"):
@@ -120,7 +118,7 @@ def test_a_tensor_in_host_memory_is_refused_where_engines_run() -> None:
         memory.adopt(3, "x", 4096)
 
 
-def test_without_torch_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     bindings: Any = types.ModuleType("cuda.bindings")
     bindings.driver = FakeDriver(FakeGpu())

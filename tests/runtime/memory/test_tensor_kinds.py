@@ -1,4 +1,4 @@
-"""Tensors whose memory does not hold their values: taken with their values, or refused; never read as they lie."""
+"""Tensors whose memory does not contain their values: either converted or rejected, but their memory is never used."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from trtbuild.toolchain.running.execution import TensorRT
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Two engines that each compute 2x + 1, on torch tensors: the fake of TensorRT, and memory of torch's on the host."""
+    """Two engines that each compute 2x + 1 on torch tensors in host memory. TensorRT is a fake."""
     gpu = FakeGpu(deferred=False)
-    gpu.check = lambda *_: None  # type: ignore[method-assign] - torch's memory is its own
+    gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not have torch's memory
     gpu.alignment = 64
     trt = FakeTensorRT(gpu)
     calls = calls_of("tensorrt", trt.__version__)
@@ -47,24 +47,24 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:
-    """The same where an engine may read it, as memory of a GPU is: otherwise it is copied anyway."""
-    room = torch.empty(values.numel() + ALIGNMENT, dtype=values.dtype)
-    start = -room.data_ptr() % ALIGNMENT // values.element_size()
-    found = room[start : start + values.numel()].view(values.shape).copy_(values)
-    assert found.data_ptr() % ALIGNMENT == 0
-    return found
+    """The same values at an aligned address, like memory of a GPU. An engine reads such a tensor without a copy."""
+    buffer = torch.empty(values.numel() + ALIGNMENT, dtype=values.dtype)
+    start = -buffer.data_ptr() % ALIGNMENT // values.element_size()
+    result = buffer[start : start + values.numel()].view(values.shape).copy_(values)
+    assert result.data_ptr() % ALIGNMENT == 0
+    return result
 
 
 def negated(values: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor of these values that PyTorch negates when it is read."""
-    found = torch._neg_view(aligned(-values))
-    assert found.is_neg() and found.is_contiguous() and torch.equal(found, values)
-    return found
+    """A contiguous tensor of these values. Its memory contains the negative values; PyTorch negates them on a read."""
+    result = torch._neg_view(aligned(-values))
+    assert result.is_neg() and result.is_contiguous() and torch.equal(result, values)
+    return result
 
 
-def test_a_negated_view_reaches_an_engine_with_its_sign(module: Any) -> None:
+def test_an_engine_gets_a_negated_view_with_its_sign(module: Any) -> None:
     x = torch.arange(8.0).reshape(2, 4)
-    for _ in range(2):  # first sight of its shape, and not
+    for _ in range(2):  # the first call with this shape, and a later one
         torch.testing.assert_close(module(negated(x))["middle"], x * 2 + 1)
     torch.testing.assert_close(module(x)["middle"], x * 2 + 1)
 
@@ -79,9 +79,9 @@ def test_the_same_memory_with_and_without_a_sign(module: Any) -> None:
     torch.testing.assert_close(module(strided)["middle"], -x * 2 + 1)
 
 
-Make = Callable[[torch.Tensor], torch.Tensor]
+MakeTensor = Callable[[torch.Tensor], torch.Tensor]
 
-STRANGE: dict[str, tuple[Make, str]] = {
+UNSUPPORTED: dict[str, tuple[MakeTensor, str]] = {
     "sparse": (lambda x: x.to_sparse(), "input 'x' is a tensor of layout sparse_coo"),
     "sparse rows": (lambda x: x.to_sparse_csr(), "input 'x' is a tensor of layout sparse_csr"),
     "mkldnn": (lambda x: x.to_mkldnn(), "input 'x' is a tensor of layout mkldnn"),
@@ -91,21 +91,21 @@ STRANGE: dict[str, tuple[Make, str]] = {
     "complex": (lambda x: torch.complex(x, x).conj(), "input 'x' has dtype complex64"),
     "meta": (lambda x: x.to("meta"), "input 'x' is on meta"),
 }
-WITHOUT_MEMORY: dict[str, Make] = {
+WITHOUT_MEMORY: dict[str, MakeTensor] = {
     "zeros that are nowhere": lambda x: torch._efficientzerotensor(x.shape),
     "fake": lambda x: torch._subclasses.FakeTensorMode().from_tensor(x),
 }
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", STRANGE)
-def test_rejects_tensors_without_rows(module: Any, kind: str) -> None:
-    make, said = STRANGE[kind]
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_rejects_unsupported_tensors(module: Any, kind: str) -> None:
+    make, message = UNSUPPORTED[kind]
     x = torch.arange(8.0).reshape(2, 4)
-    for _ in range(2):  # first sight of its shape, and not
+    for _ in range(2):  # the first call with this shape, and a later one
         with pytest.raises(CallRefused) as caught:
             module(make(x))
-        assert said in str(caught.value) and caught.value.hint
+        assert message in str(caught.value) and caught.value.hint
         torch.testing.assert_close(module(x)["middle"], x * 2 + 1)
 
 
@@ -118,7 +118,7 @@ def test_rejects_tensors_without_memory(module: Any, kind: str) -> None:
         torch.testing.assert_close(module(x)["middle"], x * 2 + 1)
 
 
-def test_an_engine_inside_of_a_transform_is_refused(module: Any) -> None:
+def test_rejects_an_engine_inside_of_a_torch_transform(module: Any) -> None:
     x = torch.arange(8.0).reshape(2, 4)
     module(x)
     with pytest.raises(CallRefused, match=r"without memory that an engine could read.*\n.*outside of torch.vmap"):
@@ -126,19 +126,17 @@ def test_an_engine_inside_of_a_transform_is_refused(module: Any) -> None:
 
 
 class Tagged(torch.Tensor):
-    """A subclass that has its values in its own memory."""
+    """A subclass that stores its values in its own memory."""
 
 
-def test_subclasses_with_memory_are_taken(module: Any) -> None:
+def test_accepts_subclasses_with_memory(module: Any) -> None:
     x = torch.arange(8.0).reshape(2, 4)
     torch.testing.assert_close(module(x.as_subclass(Tagged))["middle"], x * 2 + 1)
     torch.testing.assert_close(module(negated(x).as_subclass(Tagged))["middle"], x * 2 + 1)
     torch.testing.assert_close(module(torch.nn.Parameter(x))["middle"], x * 2 + 1)
 
 
-def test_an_error_of_pytorchs_that_is_not_about_arguments_stays_as_it_is(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_does_not_change_other_errors_of_pytorch(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Arguments, *rest: object) -> None:
         raise RuntimeError("CUDA error: something else")
 
@@ -148,12 +146,12 @@ def test_an_error_of_pytorchs_that_is_not_about_arguments_stays_as_it_is(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_on_the_cpu_the_same_is_taken_and_refused(built: Built, inputs: Inputs) -> None:
+def test_accepts_and_rejects_the_same_tensors_on_the_cpu(built: Built, inputs: Inputs) -> None:
     module = trtbuild.load(built.package, device="cpu").module()
     image, scale = inputs()
-    wanted = module(image, scale=scale)["found"][0]
+    expected = module(image, scale=scale)["found"][0]
     for _ in range(2):
-        torch.testing.assert_close(module(negated(image), scale=negated(scale))["found"][0], wanted)
+        torch.testing.assert_close(module(negated(image), scale=negated(scale))["found"][0], expected)
         with pytest.raises(CallRefused, match="input 'scale' is a tensor of layout sparse_coo"):
             module(image, scale=scale.to_sparse())
         with pytest.raises(CallRefused, match="input 'scale' is a nested tensor"):

@@ -1,4 +1,4 @@
-"""Which target runs here, and which profile takes a call."""
+"""The choice of the target that fits this machine, and of the profile that accepts a call's shapes."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ def here(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str 
 PLUS = target("plus", 86, sms=(80, 86, 89, 120), compatibility="ampere_plus")
 
 
-def test_the_exact_sm_wins_then_what_the_plan_is_portable_to() -> None:
-    both = package(PLUS, target("ada", 89), target("ampere", 86))
-    assert choose_target(both, here(89)).name == "ada"
-    assert choose_target(both, here(86)).name == "ampere"  # exactly its SM, and for fewer SMs
-    assert choose_target(both, here(120)).name == "plus"
-    assert choose_target(both, here(86), "plus").name == "plus"
+def test_prefers_the_exact_sm_to_a_portable_plan() -> None:
+    index = package(PLUS, target("ada", 89), target("ampere", 86))
+    assert choose_target(index, here(89)).name == "ada"
+    assert choose_target(index, here(86)).name == "ampere"  # its SM is exact, and it is for fewer SMs than `plus`
+    assert choose_target(index, here(120)).name == "plus"
+    assert choose_target(index, here(86), "plus").name == "plus"
 
 
-def test_a_tensorrt_plan_for_ampere_plus_is_for_every_later_sm() -> None:
+def test_a_tensorrt_plan_for_ampere_plus_fits_every_later_sm() -> None:
     plus = target("plus", 80, toolchain="tensorrt", compatibility="ampere_plus")
     assert [serves(plus, sm) for sm in (75, 80, 90, 120)] == [False, True, True, True]
     assert not serves(replace(plus, toolchain="tensorrt-rtx"), 90)
 
 
-def test_the_toolchain_that_is_installed_wins() -> None:
-    both = package(target("a", 90), target("b", 90, toolchain="tensorrt", version="8.6.0"))
-    assert choose_target(both, here(90, TRT)).name == "b"
-    assert choose_target(both, here(90, RTX)).name == "a"
+def test_chooses_a_target_of_the_installed_toolchain() -> None:
+    index = package(target("a", 90), target("b", 90, toolchain="tensorrt", version="8.6.0"))
+    assert choose_target(index, here(90, TRT)).name == "b"
+    assert choose_target(index, here(90, RTX)).name == "a"
 
 
 MISFITS = {
@@ -85,7 +85,7 @@ MISFITS = {
         "ada: it is for windows-x86_64",
         "platform: linux-x86_64",
     ),
-    "each for its reason": (
+    "a reason for each target": (
         (target("ada", 89), target("hopper", 90, version="1.4.0.76")),
         here(90),
         "ada: it is for SM 89\n    hopper: it was built by tensorrt-rtx 1.4.0.76",
@@ -95,7 +95,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("case", MISFITS)
-def test_why_nothing_fits(case: str) -> None:
+def test_the_error_says_why_no_target_fits(case: str) -> None:
     targets, machine, text, hint = MISFITS[case]
     with pytest.raises(NoFittingTarget) as raised:
         choose_target(package(*targets), machine)
@@ -103,7 +103,7 @@ def test_why_nothing_fits(case: str) -> None:
     assert hint in str(raised.value.hint)
 
 
-def test_without_its_lean_runtime_a_plan_runs_on_its_own_version_alone() -> None:
+def test_a_plan_without_lean_runtime_needs_its_exact_version() -> None:
     old = target(
         "hopper", 90, toolchain="tensorrt", version="8.6.0", version_compatible=True, exclude_lean_runtime=True
     )
@@ -128,7 +128,7 @@ def test_a_requested_target_must_exist_and_fit() -> None:
         choose_target(package(target("ada", 89), target("hopper", 90)), here(90), "ada")
 
 
-def test_no_gpu_names_the_cpu() -> None:
+def test_without_a_gpu_the_hint_names_the_cpu() -> None:
     with pytest.raises(NoFittingTarget, match=r"no GPU was found.*ada \(SM 89") as raised:
         choose_target(package(target("ada", 89), reference=True), here(None))
     assert 'device="cpu"' in str(raised.value.hint)
@@ -148,23 +148,23 @@ SMALL, LARGE = profile("small", 1, 2, 8), profile("large", 4, 32, 64)
 
 
 @pytest.mark.parametrize(
-    ("size", "wanted"),
+    ("size", "expected"),
     [(1, 0), (4, 0), (8, 0), (9, 1), (64, 1), (65, None), (0, None)],
 )
-def test_the_profile_that_takes_the_shapes_and_has_the_nearest_opt(size: int, wanted: int | None) -> None:
-    assert choose_profile([SMALL, LARGE], [(size, 3)]) == wanted
+def test_chooses_the_profile_with_the_nearest_opt(size: int, expected: int | None) -> None:
+    assert choose_profile([SMALL, LARGE], [(size, 3)]) == expected
 
 
-def test_nearness_goes_by_ratios() -> None:
-    """8 is four times 2, and a quarter of 32: equally near, and the first wins. 8 of opt 10 and 7: 10 is nearer."""
+def test_compares_distances_to_opt_as_ratios() -> None:
+    """8 is four times 2, and a quarter of 32. Both ratios are equal, so the first profile is chosen."""
     assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 32, 64)], [(8, 3)]) == 0
     assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 31, 64)], [(8, 3)]) == 1
     assert choose_profile([profile("a", 1, 4, 64), profile("b", 1, 13, 64)], [(8, 3)]) == 1
 
 
 def test_out_of_range_names_every_profile() -> None:
-    def axis(number: int, place: int) -> str:
-        return f"input {number}, axis {place}"
+    def axis(number: int, index: int) -> str:
+        return f"input {number}, axis {index}"
 
     assert out_of_range([SMALL], [(9, 3)], axis) == "input 0, axis 0 is 9, and allowed is 1 to 8"
     assert out_of_range([SMALL, LARGE], [(65, 4)], axis).splitlines() == [

@@ -1,4 +1,4 @@
-"""Links in a package: those within it are followed, those out of it only with ``follow_links=True``."""
+"""Links in a package: links within it are followed, links out of it only with ``follow_links=True``."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ HINT = "copy the package with the targets of its links (cp -rL), or use trtbuild
 
 
 def move_out(package: Path, name: str) -> Path:
-    """Move a file or directory of a package out of it, and leave a link in its place. Returns where it is now."""
+    """Move a file or directory out of the package, and put a link in its place. Returns the new path."""
     outside = package.parent / f"outside-{name.replace('/', '-')}"
     shutil.move(package / name, outside)
     (package / name).symlink_to(outside)
     return outside
 
 
-def a_program(package: Path) -> str:
+def program_name(package: Path) -> str:
     return f"torch/{sorted((package / 'torch').iterdir())[0].name}"
 
 
-@pytest.mark.parametrize("what", ["index", "file", "folder"])
+@pytest.mark.parametrize("kind", ["index", "file", "folder"])
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_link_out_of_the_package_is_refused_without_follow_links(package: Path, what: str, verify: bool) -> None:
-    name = {"index": "index.json", "file": a_program(package), "folder": "torch"}[what]
+def test_rejects_a_link_out_of_the_package_without_follow_links(package: Path, kind: str, verify: bool) -> None:
+    name = {"index": "index.json", "file": program_name(package), "folder": "torch"}[kind]
     outside = move_out(package, name)
     with pytest.raises(LinkRefused) as caught:
         trtbuild.load(package, device="cpu", verify=verify)
@@ -43,14 +43,14 @@ def test_a_link_out_of_the_package_is_refused_without_follow_links(package: Path
 
 
 def test_the_target_of_a_link_is_verified(package: Path) -> None:
-    outside = move_out(package, a_program(package))
+    outside = move_out(package, program_name(package))
     outside.write_bytes(bytes(outside.stat().st_size))
     with pytest.raises(PackageDamaged, match="is altered"):
         trtbuild.load(package, device="cpu", follow_links=True)
 
 
-def test_a_link_that_leads_out_through_another_link_is_refused(package: Path) -> None:
-    name = a_program(package)
+def test_rejects_a_link_that_leads_out_through_another_link(package: Path) -> None:
+    name = program_name(package)
     outside = move_out(package, name)
     (package / name).unlink()
     (package / "second").symlink_to(os.path.relpath(outside, package))
@@ -59,8 +59,8 @@ def test_a_link_that_leads_out_through_another_link_is_refused(package: Path) ->
         trtbuild.load(package, device="cpu")
 
 
-def test_a_folder_beside_the_package_whose_name_begins_like_it_is_outside(package: Path) -> None:
-    name = a_program(package)
+def test_a_folder_whose_name_starts_with_the_packages_name_is_outside(package: Path) -> None:
+    name = program_name(package)
     beside = package.with_name(f"{package.name}-old")
     beside.mkdir()
     shutil.move(package / name, beside / "file")
@@ -69,44 +69,44 @@ def test_a_folder_beside_the_package_whose_name_begins_like_it_is_outside(packag
         trtbuild.load(package, device="cpu")
 
 
-def test_links_within_the_package_are_followed(package: Path) -> None:
-    name = a_program(package)
+def test_follows_links_within_the_package(package: Path) -> None:
+    name = program_name(package)
     (package / "data" / "deep").mkdir(parents=True)
     shutil.move(package / name, package / "data" / "deep" / "file")
     (package / name).symlink_to("../data/deep/file")
     (package / "really").mkdir()
     shutil.move(package / "weights", package / "really" / "weights")
     (package / "weights").symlink_to("really/weights")
-    (package / "current").symlink_to(".")  # as a mounted ConfigMap has it
+    (package / "current").symlink_to(".")  # a mounted ConfigMap has such a link
     shutil.move(package / "index.json", package / "really" / "index.json")
     (package / "index.json").symlink_to("current/really/index.json")
     trtbuild.load(package, device="cpu")
 
 
-def test_the_directory_itself_may_be_a_link_and_lie_behind_one(package: Path, tmp_path: Path) -> None:
+def test_the_path_of_the_package_may_contain_links(package: Path, tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(package)
     (tmp_path / "releases").symlink_to(package.parent)
     for path in (tmp_path / "current", tmp_path / "releases" / package.name):
         trtbuild.load(path, device="cpu")
 
 
-def test_all_files_are_of_the_release_that_was_opened(package: Path, tmp_path: Path) -> None:
-    """The link to the newest release is changed while a package is loaded."""
-    other = tmp_path / "release-4"
-    shutil.copytree(package, other)
-    name = a_program(package)
-    (other / name).write_bytes(bytes((other / name).stat().st_size))
+def test_an_opened_package_ignores_later_changes_of_its_link(package: Path, tmp_path: Path) -> None:
+    """The link to the newest release is changed while the package is open."""
+    newer = tmp_path / "release-4"
+    shutil.copytree(package, newer)
+    name = program_name(package)
+    (newer / name).write_bytes(bytes((newer / name).stat().st_size))
     (tmp_path / "current").symlink_to(package)
     opened = open_package(tmp_path / "current")
-    (tmp_path / "next").symlink_to(other)
+    (tmp_path / "next").symlink_to(newer)
     (tmp_path / "next").replace(tmp_path / "current")
     assert bytes(opened.read([name])[name]) == (package / name).read_bytes()
     with pytest.raises(PackageDamaged, match="is altered"):
         open_package(tmp_path / "current").read([name])
 
 
-def test_links_to_nothing_and_in_circles(package: Path) -> None:
-    name = a_program(package)
+def test_rejects_broken_and_circular_links(package: Path) -> None:
+    name = program_name(package)
     (package / name).unlink()
     (package / name).symlink_to("nothing")
     with pytest.raises(PackageDamaged, match="is missing"):
@@ -121,7 +121,7 @@ def test_links_to_nothing_and_in_circles(package: Path) -> None:
         trtbuild.load(package, device="cpu")
 
 
-def test_provenance_behind_a_link_out_of_the_package_is_not_read(package: Path) -> None:
+def test_does_not_read_provenance_behind_a_link_out_of_the_package(package: Path) -> None:
     (package.parent / "elsewhere").write_text('{"schema": "trtbuild.provenance/1", "index": "0", "verified": []}')
     (package / "provenance.json").symlink_to(package.parent / "elsewhere")
     loaded = trtbuild.load(package, device="cpu")
@@ -130,7 +130,7 @@ def test_provenance_behind_a_link_out_of_the_package_is_not_read(package: Path) 
 
 
 @pytest.mark.parametrize("command", ["inspect", "run", "bench", "verify", "diff"])
-def test_commands_refuse_it_too(package: Path, tmp_path: Path, command: str) -> None:
+def test_commands_reject_a_link_out_of_the_package(package: Path, tmp_path: Path, command: str) -> None:
     move_out(package, "index.json")
     more = ["--device", "cpu"] if command == "run" else [str(package)] if command == "diff" else []
     (tmp_path / "empty").mkdir()

@@ -1,4 +1,4 @@
-"""A damaged file is never used: files are verified as they are read, and only the files that run."""
+"""A damaged file is never used: each file is verified when it is read, and only the necessary files are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.runtime.calls.loaded import needed_files
 from trtbuild.runtime.packages.package import open_package
 
 
-def test_the_bytes_that_were_hashed_are_those_that_are_handed_on(package: Path) -> None:
+def test_returns_the_same_bytes_that_were_verified(package: Path) -> None:
     opened = open_package(package)
     names = needed_files(opened, None)
     files = opened.read(names)
@@ -39,8 +39,8 @@ def test_a_loaded_package_runs_after_its_removal(package: Path, built: Built, in
     torch.testing.assert_close(loaded.module()(image, scale=scale)["list"], built.eager()(image, scale=scale)["list"])
 
 
-def test_only_what_runs_is_read(package: Path, inputs: Inputs) -> None:
-    """Engines and layer information may be missing where the reference program runs."""
+def test_reads_only_the_files_that_are_needed(package: Path, inputs: Inputs) -> None:
+    """The reference program runs even if engines and layer information are missing."""
     shutil.rmtree(package / "engines")
     (package / "names.json").unlink()
     image, scale = inputs()
@@ -105,7 +105,7 @@ def _replace_by_a_directory(package: Path) -> str:
     return "cannot be read: Is a directory"
 
 
-def _cut_the_index(package: Path) -> str:
+def _truncate_the_index(package: Path) -> str:
     os.truncate(package / "index.json", 1000)
     return "index.json is not JSON: the package is truncated or altered"
 
@@ -123,13 +123,13 @@ DAMAGES: list[Callable[[Path], str]] = [
     _alter_a_weight,
     _remove,
     _replace_by_a_directory,
-    _cut_the_index,
+    _truncate_the_index,
     _other_index,
 ]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
-def test_a_damaged_package_is_refused_before_anything_of_it_runs(
+def test_rejects_a_damaged_package_before_it_reads_a_program(
     damage: Callable[[Path], str], package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path: path.read_bytes() for path in package.rglob("*") if path.is_file()}
@@ -142,7 +142,7 @@ def test_a_damaged_package_is_refused_before_anything_of_it_runs(
     assert raised.value.hint == "build the package again, or copy it again from an undamaged source"
 
 
-def test_a_path_that_leads_out_of_the_package_is_refused(package: Path) -> None:
+def test_rejects_a_path_that_leads_out_of_the_package(package: Path) -> None:
     index = json.loads((package / "index.json").read_bytes())
     for name in ("../outside", "/etc/passwd", "torch/../../x", "a\\b", "C:x", "", "a//b", "a\0b"):
         changed = {**index, "files": {**index["files"], name: {"sha256": "0" * 64, "size": 1}}}
@@ -151,7 +151,7 @@ def test_a_path_that_leads_out_of_the_package_is_refused(package: Path) -> None:
             open_package(package)
 
 
-def test_a_newer_format(package: Path) -> None:
+def test_rejects_a_newer_format(package: Path) -> None:
     index = json.loads((package / "index.json").read_bytes())
     (package / "index.json").write_text(json.dumps({**index, "schema": "trtbuild.package/2"}))
     with pytest.raises(PackageTooNew, match=r"has the format trtbuild\.package/2") as raised:
@@ -159,7 +159,7 @@ def test_a_newer_format(package: Path) -> None:
     assert "upgrade trtbuild" in str(raised.value.hint)
 
 
-def test_without_verifying_only_sizes_are_looked_at(package: Path) -> None:
+def test_without_verify_only_sizes_are_checked(package: Path) -> None:
     _alter_a_weight(package)
     trtbuild.load(package, device="cpu", verify=False)
     _truncate(package)
@@ -182,7 +182,7 @@ def test_a_missing_package_is_an_error_with_a_hint(tmp_path: Path, package: Path
         assert hint in str(raised.value.hint)
 
 
-def test_provenance_counts_for_exactly_this_package(package: Path) -> None:
+def test_ignores_the_provenance_of_another_package(package: Path) -> None:
     loaded = trtbuild.load(package, device="cpu")
     assert loaded.provenance == Provenance()
     for digest, verified in ((open_package(package).digest, ({"worst": 1e-7},)), ("0" * 64, ())):

@@ -1,4 +1,4 @@
-"""`verify` finds everything that is wrong; `stats` counts."""
+"""`verify` finds every kind of damage; `stats` counts entries and bytes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def filled(local: LocalStore, record_of: Callable[..., Record], payload: Callabl
     return local.put_record(record_of(1, plan=large, info=local.put_bytes(b"information")))
 
 
-def spoil(path: Path) -> None:
+def damage_file(path: Path) -> None:
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 
 
-def test_a_sound_store(local: LocalStore, filled: Record) -> None:
+def test_finds_no_damage_in_an_intact_store(local: LocalStore, filled: Record) -> None:
     report = verify(local)
     assert report.damage == ()
     assert (report.records, report.lists) == (1, 1)
@@ -45,12 +45,12 @@ def test_verifying_does_not_count_as_use(local: LocalStore, filled: Record, age:
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
-def test_damage_spreads_upwards(
+def test_reports_a_damaged_chunk_and_all_entries_that_need_it(
     local: LocalStore, filled: Record, entry_path: Callable[..., Path], quarantine: bool
 ) -> None:
     sha256 = filled.outputs["plan"].sha256
     chunk = local.parts(sha256)[1]
-    spoil(entry_path(local, "cas", chunk.sha256))
+    damage_file(entry_path(local, "cas", chunk.sha256))
     report = verify(local, quarantine=quarantine)
     assert [(damage.kind, damage.name) for damage in report.damage] == [
         ("blob", chunk.sha256),
@@ -61,7 +61,7 @@ def test_damage_spreads_upwards(
     assert (verify(local).damage == ()) == quarantine
 
 
-def test_each_kind_of_damage(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
+def test_reports_each_kind_of_damage(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
     record = entry_path(local, "ac", filled.recipe.key)
     content = record.read_bytes()
 
@@ -79,7 +79,7 @@ def test_each_kind_of_damage(local: LocalStore, filled: Record, entry_path: Call
     assert "lacks" in damage_of(content.replace(info.encode(), b"ab" * 32))
 
 
-def test_the_list_of_another_blob(
+def test_rejects_the_chunk_list_of_another_blob(
     local: LocalStore, filled: Record, payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> None:
     sha256, other = filled.outputs["plan"].sha256, local.put_bytes(payload(2, 3 * MIB)).sha256
@@ -90,35 +90,35 @@ def test_the_list_of_another_blob(
     assert [damage.kind for damage in report.damage] == ["chunk list", "record"]
 
 
-def test_a_record_under_another_key(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
+def test_rejects_a_record_under_another_key(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
     entry_path(local, "ac", "ab" * 32).parent.mkdir(exist_ok=True)
     entry_path(local, "ac", "ab" * 32).write_bytes(entry_path(local, "ac", filled.recipe.key).read_bytes())
     (damage,) = verify(local).damage
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
 
 
-def test_statistics(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> None:
+def test_stats_of_a_store(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> None:
     large, small = local.put_bytes(payload(1, 3 * MIB)), local.put_bytes(b"12345")
     for number in range(4):
         local.put_record(record_of(number, stage="convert" if number else "engine", plan=large, info=small))
     local.entries.quarantine("ac", record_of(0).recipe.key, "for the test")
-    found = stats(local)
-    assert found.records == {"convert": 3}
-    assert found.blobs == 2
-    assert found.chunks == len(local.parts(large.sha256))
-    assert found.logical_bytes == 3 * (3 * MIB + 5)
-    assert found.stored_bytes == sum(path.stat().st_size for path in local.root.glob("*c*/??/*"))
-    assert found.quarantine_entries == 1 and found.quarantine_bytes > 0
-    assert 2.5 < found.dedup_ratio < 3.0
+    counts = stats(local)
+    assert counts.records == {"convert": 3}
+    assert counts.blobs == 2
+    assert counts.chunks == len(local.parts(large.sha256))
+    assert counts.logical_bytes == 3 * (3 * MIB + 5)
+    assert counts.stored_bytes == sum(path.stat().st_size for path in local.root.glob("*c*/??/*"))
+    assert counts.quarantine_entries == 1 and counts.quarantine_bytes > 0
+    assert 2.5 < counts.dedup_ratio < 3.0
 
 
-def test_statistics_of_nothing(tmp_path: Path) -> None:
-    found = stats(LocalStore(tmp_path / "store"))
-    assert (found.records, found.stored_bytes, found.dedup_ratio) == ({}, 0, 1.0)
+def test_stats_of_an_empty_store(tmp_path: Path) -> None:
+    counts = stats(LocalStore(tmp_path / "store"))
+    assert (counts.records, counts.stored_bytes, counts.dedup_ratio) == ({}, 0, 1.0)
 
 
 @pytest.mark.parametrize("examine", [stats, verify])
-def test_a_place_that_cannot_be_read_is_an_error_and_not_an_empty_store(
+def test_an_unreadable_directory_is_an_error_and_not_an_empty_store(
     tmp_path: Path, local: LocalStore, filled: Record, monkeypatch: pytest.MonkeyPatch, examine: Callable[..., object]
 ) -> None:
     (tmp_path / "file").write_text("not a store")
@@ -128,19 +128,19 @@ def test_a_place_that_cannot_be_read_is_an_error_and_not_an_empty_store(
         assert caught.value.hint and "in its way" in caught.value.hint
     examine(LocalStore(tmp_path / "not there yet"))
 
-    real, refused = os.scandir, []
+    real_scandir, denied = os.scandir, []
 
     def forbidden(path: str) -> object:
         if path.endswith("/cas"):
-            refused.append(path)
+            denied.append(path)
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return real(path)
+        return real_scandir(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", forbidden)
         with pytest.raises(StoreUnavailable, match="Permission denied"):
             examine(local)
-    assert refused
+    assert denied
     local.root.joinpath("cas").rename(tmp_path / "away")
     local.root.joinpath("cas").write_text("in the way")
     with pytest.raises(StoreUnavailable, match="Not a directory"):

@@ -1,4 +1,4 @@
-"""Collection: within bounds, in order, and never what is in use."""
+"""Collection removes entries in the right order until limits are met, and never removes entries in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A record with an unshared plan of 2 MiB, last used some days ago."""
+    """A function that puts a record with an unshared plan of 2 MiB, last used some days ago."""
 
     def make(number: int, *, days: float = 0.0, size: int = 2 * MIB) -> Record:
         before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
@@ -36,16 +36,16 @@ def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[.
 
 
 def du(store: LocalStore) -> int:
-    """The size of entries as `du` counts it: allocated, without directories."""
+    """The allocated size of all entries, as `du` counts it, without directories."""
     return sum(path.stat().st_blocks * 512 for path in store.root.glob("*c*/??/*"))
 
 
-def there(store: LocalStore, *records: Record) -> list[bool]:
-    found = {path.name for path in store.root.glob("ac/??/*")}
-    return [record.recipe.key in found for record in records]
+def present(store: LocalStore, *records: Record) -> list[bool]:
+    keys = {path.name for path in store.root.glob("ac/??/*")}
+    return [record.recipe.key in keys for record in records]
 
 
-def test_nothing_to_do(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_without_limits_removes_nothing(local: LocalStore, put: Callable[..., Record]) -> None:
     put(1, days=3)
     report = collect(local)
     assert (report.records_removed, report.blobs_removed, report.records_kept) == ((), 0, 1)
@@ -53,19 +53,19 @@ def test_nothing_to_do(local: LocalStore, put: Callable[..., Record]) -> None:
     assert report.kept.apparent == stats(local).stored_bytes
 
 
-def test_an_empty_store(tmp_path: Path) -> None:
+def test_collects_an_empty_store(tmp_path: Path) -> None:
     assert collect(LocalStore(tmp_path / "store"), max_size=0).records_kept == 0
 
 
-def test_least_recently_used_goes_first(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_removes_the_least_recently_used_records_first(local: LocalStore, put: Callable[..., Record]) -> None:
     records = [put(number, days=10 - number) for number in range(5)]
     before = du(local)
-    local.get_record(records[0].recipe.key)  # which makes it the latest
+    local.get_record(records[0].recipe.key)  # now it is the most recently used
     for output in records[0].outputs.values():
         local.has(output.sha256)
     report = collect(local, max_size=before * 3 // 5 + 10_000)
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
-    assert there(local, *records) == [True, False, False, True, True]
+    assert present(local, *records) == [True, False, False, True, True]
     assert before - du(local) == report.freed.allocated
     assert report.kept.allocated == du(local) <= before * 3 // 5 + 10_000
     assert verify(local).damage == ()
@@ -73,14 +73,14 @@ def test_least_recently_used_goes_first(local: LocalStore, put: Callable[..., Re
         assert len(local.get_bytes(record.outputs["plan"].sha256)) == 2 * MIB
 
 
-def test_age(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_removes_records_that_are_too_old(local: LocalStore, put: Callable[..., Record]) -> None:
     records = [put(number, days=number) for number in (1, 5, 9)]
     collect(local, max_age_s=4 * DAY)
-    assert there(local, *records) == [True, False, False]
+    assert present(local, *records) == [True, False, False]
     assert verify(local).damage == ()
 
 
-def test_everything_goes_when_nothing_is_used(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_removes_everything_with_a_limit_of_zero(local: LocalStore, put: Callable[..., Record]) -> None:
     for number in range(3):
         put(number, days=1)
     collect(local, max_size=0)
@@ -91,13 +91,13 @@ def test_dry_run_has_the_same_report_and_changes_nothing(local: LocalStore, put:
     for number in range(4):
         put(number, days=1 + number)
     bound = du(local) // 2
-    said = collect(local, max_size=bound, dry_run=True)
+    dry = collect(local, max_size=bound, dry_run=True)
     assert len(list(local.root.glob("ac/??/*"))) == 8
-    done = collect(local, max_size=bound)
-    assert (said.records_removed, said.freed, said.kept) == (done.records_removed, done.freed, done.kept)
+    real = collect(local, max_size=bound)
+    assert (dry.records_removed, dry.freed, dry.kept) == (real.records_removed, real.freed, real.kept)
 
 
-def test_shared_chunks_stay_for_who_needs_them(
+def test_keeps_chunks_that_another_record_needs(
     local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], age: Callable[..., None]
 ) -> None:
     common = payload(1, 4 * MIB)
@@ -113,15 +113,15 @@ def test_shared_chunks_stay_for_who_needs_them(
     assert verify(local).damage == ()
 
 
-def test_pins(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_keeps_pinned_records(local: LocalStore, put: Callable[..., Record]) -> None:
     records = [put(number, days=5 - number) for number in range(3)]
     report = collect(local, max_size=0, pinned=[records[0].recipe.key])
-    assert there(local, *records) == [True, False, False]
+    assert present(local, *records) == [True, False, False]
     assert report.kept_because["pinned"] == 1
     assert local.has(records[0].outputs["plan"].sha256)
 
 
-def test_unreferenced_blobs_go_unless_recently_used(local: LocalStore, age: Callable[..., None]) -> None:
+def test_removes_unreferenced_blobs_unless_recently_used(local: LocalStore, age: Callable[..., None]) -> None:
     old = local.put_bytes(bytes(3 * MIB))
     age(local, DAY)
     new = local.put_bytes(b"new")
@@ -131,7 +131,7 @@ def test_unreferenced_blobs_go_unless_recently_used(local: LocalStore, age: Call
     assert report.kept_because == {"in use": 1}
 
 
-def test_unreadable_entries_go_with_the_rest(local: LocalStore, put: Callable[..., Record]) -> None:
+def test_removes_unreadable_entries(local: LocalStore, put: Callable[..., Record]) -> None:
     record = put(1, days=9)
     path = local.root / "ac" / record.recipe.key[:2] / record.recipe.key
     path.chmod(0o644)
@@ -141,7 +141,7 @@ def test_unreadable_entries_go_with_the_rest(local: LocalStore, put: Callable[..
     assert list(local.root.glob("*c*/??/*")) == []
 
 
-def test_quarantine_is_emptied_after_its_time(local: LocalStore) -> None:
+def test_removes_old_entries_of_the_quarantine(local: LocalStore) -> None:
     local.put_bytes(b"x")
     for name, days in (("old", 8), ("new", 6)):
         path = local.root / "quarantine" / name
@@ -151,7 +151,7 @@ def test_quarantine_is_emptied_after_its_time(local: LocalStore) -> None:
     assert [path.name for path in (local.root / "quarantine").iterdir()] == ["new"]
 
 
-USER = """
+USER_PROGRAM = """
 import sys
 from trtbuild.store.local.local import LocalStore
 store = LocalStore(sys.argv[1])
@@ -170,30 +170,30 @@ with store.session():
 """
 
 
-def test_entries_that_a_running_process_uses_are_kept(
+def test_keeps_entries_that_a_running_process_uses(
     local: LocalStore, put: Callable[..., Record], age: Callable[..., None], child: Callable[..., Any]
 ) -> None:
-    blob_only, whole, unused = (put(number, days=3) for number in range(3))
-    user = child(USER, local.root, blob_only.outputs["plan"].sha256, whole.recipe.key)
+    used_blob, used_record, unused = (put(number, days=3) for number in range(3))
+    user = child(USER_PROGRAM, local.root, used_blob.outputs["plan"].sha256, used_record.recipe.key)
     assert user.line() == "ready"
-    user.tell()
+    user.send()
     assert user.line() == "used"
     time.sleep(0.05)
-    report = collect(local, max_size=0, slack_s=0)  # no slack: the session alone protects
-    assert there(local, blob_only, whole, unused) == [False, True, False]
+    report = collect(local, max_size=0, slack_s=0)  # without slack, only the session protects entries
+    assert present(local, used_blob, used_record, unused) == [False, True, False]
     assert report.kept_because["in use"] > 0
     assert not local.has(unused.outputs["plan"].sha256)
     assert verify(local).damage == ()
-    user.tell()
+    user.send()
     assert user.line() == "read"
-    user.tell()
+    user.send()
     user.finish()
     age(local, 10)
     collect(local, max_size=0)
     assert list(local.root.glob("*c*/??/*")) == []
 
 
-def test_a_parents_session_protects_what_its_workers_use(
+def test_a_parents_session_protects_entries_that_its_workers_use(
     local: LocalStore, put: Callable[..., Record], child: Callable[..., Any]
 ) -> None:
     record = put(1, days=3)
@@ -204,11 +204,11 @@ def test_a_parents_session_protects_what_its_workers_use(
         child(code, local.root, record.outputs["plan"].sha256).finish()
         time.sleep(0.05)
         collect(LocalStore(local.root), max_size=0, slack_s=0)
-        assert there(local, record) == [False]
+        assert present(local, record) == [False]
         assert len(local.get_bytes(record.outputs["plan"].sha256)) == 2 * MIB
 
 
-BUILDER = """
+BUILDER_PROGRAM = """
 import random, sys, time
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -229,15 +229,15 @@ while time.time() < end:
         assert store.get_record(recipe.key) is not None
         for output in record.outputs.values():
             assert store.has(output.sha256)
-            store.get_bytes(output.sha256)  # BlobMissing here is the bug that this test is for
+            store.get_bytes(output.sha256)  # BlobMissing here would be the bug
     rounds += 1
 print(rounds, hits)
 """
 
 
-def test_builds_beside_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Builders that use few blobs over and over, and collections that leave nothing that they may take."""
-    builders = [child(BUILDER, tmp_path, seed, 2.0) for seed in range(2)]
+def test_builds_run_at_the_same_time_as_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """Builders use the same few blobs again and again, while collections remove everything that they may."""
+    builders = [child(BUILDER_PROGRAM, tmp_path, seed, 2.0) for seed in range(2)]
     store, removed = LocalStore(tmp_path), 0
     while any(builder.process.poll() is None for builder in builders):
         report = collect(store, max_size=0, slack_s=0)

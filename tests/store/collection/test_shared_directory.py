@@ -1,4 +1,4 @@
-"""Collection of a shared directory: in steps, within bounds, beside others, and killed at any step."""
+"""Collection of a shared directory: in steps, within limits, while others use it, and killed at any step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(root: Path, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A record with an unshared plan, written and last used some time ago."""
+    """A function that puts a record with an unshared plan, written and last used some time ago."""
 
     def make(number: int, *, ago_s: float = DAY, size: int = 100_000, data: bytes | None = None) -> Record:
         before = set(root.rglob("*"))
@@ -61,13 +61,13 @@ def age(seconds: float, paths: list[Path]) -> None:
 
 
 def pass_time(root: Path, seconds: float) -> None:
-    """Make everything there look as if it had happened so much earlier."""
+    """Move all times in the directory `seconds` into the past."""
     age(seconds, [path for path in root.rglob("*") if path.is_file()])
     condemned = root / "gc" / "condemned"
     if condemned.exists():
-        found = json.loads(condemned.read_bytes())
-        found["since"] = {str(int(at) - int(seconds * 1e9)): names for at, names in found["since"].items()}
-        condemned.write_text(json.dumps(found))
+        document = json.loads(condemned.read_bytes())
+        document["since"] = {str(int(at) - int(seconds * 1e9)): names for at, names in document["since"].items()}
+        condemned.write_text(json.dumps(document))
     for folder in root.glob("gc/hidden/*"):
         folder.rename(folder.with_name(str(int(folder.name) - int(seconds * 1e9))))
 
@@ -85,30 +85,30 @@ def du(root: Path) -> int:
     return int(done.stdout.split()[0])
 
 
-def there(root: Path, *records: Record) -> list[bool]:
+def present(root: Path, *records: Record) -> list[bool]:
     return [record.recipe.key in files(root, "ac") for record in records]
 
 
 def invalid(root: Path) -> list[str]:
-    """The records with missing files. Listing them does not count as use."""
-    found = []
+    """The records with missing or damaged files. Reading them here does not count as use."""
+    names = []
     for path in root.glob("ac/??/*"):
         status = path.stat()
         entry = ActionResult.from_bytes(path.read_bytes())
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        places = {part.sha256: path_of(root, "cas", part.sha256) for _, part in entry.files}
+        paths = {part.sha256: path_of(root, "cas", part.sha256) for _, part in entry.files}
         if not all(
-            place.exists() and hashlib.sha256(place.read_bytes()).hexdigest() == name for name, place in places.items()
+            file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == name for name, file in paths.items()
         ):
-            found.append(path.name)
-    return found
+            names.append(path.name)
+    return names
 
 
-def test_the_grace_is_longer_than_what_writers_take() -> None:
+def test_the_grace_is_longer_than_writers_trust_their_lookups() -> None:
     assert TRUSTED_S < LEAST_GRACE_S < GRACE_S
 
 
-def test_nothing_to_do(root: Path, put: Callable[..., Record]) -> None:
+def test_without_limits_removes_nothing(root: Path, put: Callable[..., Record]) -> None:
     put(1)
     before = files(root, "cas") | files(root, "ac")
     report = collect_directory(str(root))
@@ -117,20 +117,20 @@ def test_nothing_to_do(root: Path, put: Callable[..., Record]) -> None:
     assert report.kept.allocated == du(root)
 
 
-def test_a_file_goes_in_three_steps_that_are_a_grace_apart(root: Path, put: Callable[..., Record]) -> None:
+def test_removes_a_file_in_three_steps_with_a_grace_between_them(root: Path, put: Callable[..., Record]) -> None:
     kept = put(1)
     orphan = store_at(root).put_bytes(b"of no record")
-    place = path_of(root, "cas", orphan.sha256)
+    path = path_of(root, "cas", orphan.sha256)
     assert collect_directory(str(root)).kept_because == {"in use": 1}, "it was just written"
     assert collect_directory(str(root)).condemned == 0
     pass_time(root, 2 * HOUR)
-    for _ in range(3):  # as often as it likes
+    for _ in range(3):  # more collections within the grace change nothing
         report = collect_directory(str(root))
-        assert (report.condemned, report.blobs_removed) == (1, 0) and place.exists()
+        assert (report.condemned, report.blobs_removed) == (1, 0) and path.exists()
     pass_time(root, 2 * HOUR)
     for _ in range(3):
         report = collect_directory(str(root))
-        assert (report.condemned, report.blobs_removed) == (1, 0) and not place.exists()
+        assert (report.condemned, report.blobs_removed) == (1, 0) and not path.exists()
         assert report.condemned_size.allocated > 0
     pass_time(root, 2 * HOUR)
     report = collect_directory(str(root))
@@ -140,7 +140,7 @@ def test_a_file_goes_in_three_steps_that_are_a_grace_apart(root: Path, put: Call
     assert store_at(root).get_record(kept.recipe.key) == kept and invalid(root) == []
 
 
-def test_a_file_that_a_record_names_again_is_put_back(
+def test_restores_a_hidden_file_that_a_record_names_again(
     root: Path, put: Callable[..., Record], record_of: Callable[..., Record]
 ) -> None:
     put(1)
@@ -150,7 +150,7 @@ def test_a_file_that_a_record_names_again_is_put_back(
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
     assert not path_of(root, "cas", orphan.sha256).exists(), "the fault was delivered"
-    # A writer that looked for it before it was hidden: what it publishes lacks the file.
+    # A writer had looked for the file before it was hidden. So it publishes a record whose file is missing.
     late = record_of(2, plan=orphan)
     document = writer.put_bytes(late.to_bytes())
     entry = action_result.record_entry(document, {orphan.sha256: (orphan,)})
@@ -167,7 +167,7 @@ def test_a_file_that_a_record_names_again_is_put_back(
     assert writer.get_bytes(orphan.sha256) == b"of no record yet"
 
 
-def test_a_hidden_file_that_was_written_again(root: Path, put: Callable[..., Record]) -> None:
+def test_keeps_the_new_copy_of_a_hidden_file(root: Path, put: Callable[..., Record]) -> None:
     orphan = store_at(root).put_bytes(b"bytes")
     for _ in range(2):
         pass_time(root, 2 * HOUR)
@@ -175,28 +175,28 @@ def test_a_hidden_file_that_was_written_again(root: Path, put: Callable[..., Rec
     record = put(1, data=b"bytes", ago_s=0)
     pass_time(root, 2 * HOUR)
     collect_directory(str(root))
-    assert invalid(root) == [] and there(root, record) == [True]
+    assert invalid(root) == [] and present(root, record) == [True]
     assert path_of(root, "cas", orphan.sha256).exists() and list(root.glob("gc/hidden/*/*")) == []
 
 
-def test_a_file_that_a_writer_found_is_not_hidden(root: Path) -> None:
+def test_does_not_hide_a_file_that_a_writer_has_looked_up(root: Path) -> None:
     store = store_at(root)
     orphan = store.put_bytes(b"x")
     pass_time(root, 2 * HOUR)
     collect_directory(str(root))
     pass_time(root, 2 * HOUR)
-    assert store_at(root).has(orphan.sha256)  # which reads it
+    assert store_at(root).has(orphan.sha256)  # this reads the file
     assert store.transport.has("cas", orphan.sha256)
     report = collect_directory(str(root))
     assert path_of(root, "cas", orphan.sha256).exists() and report.kept_because == {"in use": 1}
 
 
-def test_least_recently_used_goes_first(root: Path, put: Callable[..., Record]) -> None:
+def test_removes_the_least_recently_used_records_first(root: Path, put: Callable[..., Record]) -> None:
     records = [put(number, ago_s=DAY * (9 - number)) for number in range(5)]
-    store_at(root).get_record(records[0].recipe.key)  # which makes it the latest
+    store_at(root).get_record(records[0].recipe.key)  # now it is the most recently used
     report = collect_directory(str(root), max_size=du(root) - 150_000)
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
-    assert there(root, *records) == [True, False, False, True, True]
+    assert present(root, *records) == [True, False, False, True, True]
     assert report.condemned == 4 and invalid(root) == []
     for _ in range(2):
         pass_time(root, 2 * HOUR)
@@ -208,7 +208,7 @@ def test_least_recently_used_goes_first(root: Path, put: Callable[..., Record]) 
         assert len(store_at(root).get_bytes(record.outputs["plan"].sha256)) == 100_000
 
 
-def test_the_size_is_met_once_the_condemned_are_gone(root: Path, put: Callable[..., Record]) -> None:
+def test_meets_the_size_limit_after_condemned_files_are_removed(root: Path, put: Callable[..., Record]) -> None:
     for number in range(6):
         put(number, ago_s=DAY * (number + 1))
     bound = du(root) // 2
@@ -219,33 +219,33 @@ def test_the_size_is_met_once_the_condemned_are_gone(root: Path, put: Callable[.
 
 
 def test_entries_that_a_server_reads_count_as_used(root: Path, put: Callable[..., Record]) -> None:
-    """nginx does not touch; what a file system with relatime knows is the atime. Collecting is not reading."""
+    """nginx does not set times, but a file system with relatime updates the atime. A collection does not count as use."""
     read, unread = put(1, ago_s=9 * DAY), put(2, ago_s=5 * DAY)
     for _ in range(2):
         collect_directory(str(root), dry_run=True)
     assert path_of(root, "ac", read.recipe.key).stat().st_atime < time.time() - 8 * DAY
-    place = path_of(root, "ac", read.recipe.key)
-    os.utime(place, (time.time() - 2 * DAY, place.stat().st_mtime))
+    path = path_of(root, "ac", read.recipe.key)
+    os.utime(path, (time.time() - 2 * DAY, path.stat().st_mtime))
     collect_directory(str(root), max_age_s=4 * DAY)
-    assert there(root, read, unread) == [True, False]
+    assert present(root, read, unread) == [True, False]
 
 
-def test_records_younger_than_the_grace_stay(root: Path, put: Callable[..., Record]) -> None:
+def test_keeps_records_younger_than_the_grace(root: Path, put: Callable[..., Record]) -> None:
     young, old = put(1, ago_s=HOUR / 2), put(2, ago_s=2 * HOUR)
     report = collect_directory(str(root), max_size=0, max_age_s=0)
-    assert there(root, young, old) == [True, False]
+    assert present(root, young, old) == [True, False]
     assert report.kept_because["in use"] == 1 and invalid(root) == []
 
 
-def test_pins_hold_for_entries_of_domains_too(root: Path, put: Callable[..., Record]) -> None:
+def test_keeps_domain_entries_of_pinned_records(root: Path, put: Callable[..., Record]) -> None:
     pinned, other = put(1), put(2)
     entry = ActionResult.from_bytes(path_of(root, "ac", pinned.recipe.key).read_bytes())
     signature = Signature("ci", bytes(32), "release", "b", "2026-01-01T00:00:00Z", bytes(64))
-    place = domain_key("release", pinned.recipe.key)
-    store_at(root).transport.put("ac", place, ActionResult(entry.files, (signature,)).to_bytes(), once=True)
+    key_of_domain = domain_key("release", pinned.recipe.key)
+    store_at(root).transport.put("ac", key_of_domain, ActionResult(entry.files, (signature,)).to_bytes(), once=True)
     pass_time(root, DAY)
     report = collect_directory(str(root), max_size=0, pinned=[pinned.recipe.key])
-    assert files(root, "ac") == {pinned.recipe.key, place}
+    assert files(root, "ac") == {pinned.recipe.key, key_of_domain}
     assert report.kept_because["pinned"] == 2 and report.records_removed == (other.recipe.key,)
     for _ in range(2):
         pass_time(root, 2 * HOUR)
@@ -253,59 +253,59 @@ def test_pins_hold_for_entries_of_domains_too(root: Path, put: Callable[..., Rec
     assert invalid(root) == [] and len(files(root, "cas")) == 2
 
 
-def test_a_domains_entry_keeps_its_files(root: Path, put: Callable[..., Record]) -> None:
+def test_keeps_the_files_of_a_domain_entry(root: Path, put: Callable[..., Record]) -> None:
     record = put(1)
-    place = path_of(root, "ac", domain_key("release", record.recipe.key))
-    place.parent.mkdir(exist_ok=True)
-    path_of(root, "ac", record.recipe.key).rename(place)
+    path = path_of(root, "ac", domain_key("release", record.recipe.key))
+    path.parent.mkdir(exist_ok=True)
+    path_of(root, "ac", record.recipe.key).rename(path)
     for _ in range(3):
         pass_time(root, 2 * HOUR)
         report = collect_directory(str(root))
     assert report.records_kept == 1 and invalid(root) == [] and len(files(root, "cas")) == 2
 
 
-def test_unusable_records_are_removed_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
-    broken, torn, good = put(1, ago_s=0), put(2, ago_s=0), put(3, ago_s=0)
-    path_of(root, "ac", broken.recipe.key).write_bytes(b"<html>")
-    path_of(root, "cas", torn.outputs["plan"].sha256).unlink()
+def test_removes_unusable_records_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
+    unreadable, incomplete, intact = put(1, ago_s=0), put(2, ago_s=0), put(3, ago_s=0)
+    path_of(root, "ac", unreadable.recipe.key).write_bytes(b"<html>")
+    path_of(root, "cas", incomplete.outputs["plan"].sha256).unlink()
     assert collect_directory(str(root)).records_removed == ()
     pass_time(root, 2 * HOUR)
-    assert set(collect_directory(str(root)).records_removed) == {broken.recipe.key, torn.recipe.key}
-    assert there(root, good) == [True] and invalid(root) == []
+    assert set(collect_directory(str(root)).records_removed) == {unreadable.recipe.key, incomplete.recipe.key}
+    assert present(root, intact) == [True] and invalid(root) == []
 
 
 @pytest.mark.parametrize("size", [0, 4096, 200_000])
-def test_files_that_a_loss_of_power_tore_make_room(root: Path, put: Callable[..., Record], size: int) -> None:
-    """They are in the way of a server that replaces nothing."""
-    torn, whole = put(1), put(2)
-    place = path_of(root, "cas", torn.outputs["plan"].sha256)
-    os.truncate(place, size)
-    assert collect_directory(str(root)).records_removed == (torn.recipe.key,)
+def test_removes_files_that_a_power_loss_truncated(root: Path, put: Callable[..., Record], size: int) -> None:
+    """A server that never replaces a file could not repair them."""
+    truncated, intact = put(1), put(2)
+    path = path_of(root, "cas", truncated.outputs["plan"].sha256)
+    os.truncate(path, size)
+    assert collect_directory(str(root)).records_removed == (truncated.recipe.key,)
     for _ in range(3):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-    assert not place.exists() and list(root.glob("gc/hidden/*")) == []
-    assert there(root, torn, whole) == [False, True] and invalid(root) == []
+    assert not path.exists() and list(root.glob("gc/hidden/*")) == []
+    assert present(root, truncated, intact) == [False, True] and invalid(root) == []
 
 
 def test_a_record_with_a_wrong_size_does_not_affect_others(root: Path, put: Callable[..., Record]) -> None:
     record = put(1)
     plan = record.outputs["plan"]
-    lie = action_result.list_entry("ab" * 32, [Output(plan.sha256, plan.size + 1)])
-    store_at(root).transport.put("ac", "cd" * 32, lie.to_bytes(), once=True)
+    wrong_entry = action_result.list_entry("ab" * 32, [Output(plan.sha256, plan.size + 1)])
+    store_at(root).transport.put("ac", "cd" * 32, wrong_entry.to_bytes(), once=True)
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-    assert there(root, record) == [True] and invalid(root) == []
+    assert present(root, record) == [True] and invalid(root) == []
 
 
-def test_an_empty_blob_is_an_entry(root: Path, put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
+def test_keeps_an_empty_blob(root: Path, put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
     store = store_at(root)
     record = store.put_record(record_of(1, plan=store.put_bytes(b"")))
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-    assert invalid(root) == [] and there(root, record) == [True]
+    assert invalid(root) == [] and present(root, record) == [True]
 
 
 def test_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callable[..., Record]) -> None:
@@ -316,21 +316,21 @@ def test_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callab
     for _ in range(3):
         pass_time(root, 2 * HOUR)
         before = sorted(root.rglob("*"))
-        said = collect_directory(str(root), max_size=bound, dry_run=True)
+        dry = collect_directory(str(root), max_size=bound, dry_run=True)
         assert sorted(root.rglob("*")) == before
-        done = collect_directory(str(root), max_size=bound)
-        assert (said.records_removed, said.blobs_removed, said.condemned, said.freed) == (
-            done.records_removed,
-            done.blobs_removed,
-            done.condemned,
-            done.freed,
+        real = collect_directory(str(root), max_size=bound)
+        assert (dry.records_removed, dry.blobs_removed, dry.condemned, dry.freed) == (
+            real.records_removed,
+            real.blobs_removed,
+            real.condemned,
+            real.freed,
         )
-        assert done.kept.allocated == du(root)
+        assert real.kept.allocated == du(root)
 
 
-def test_leftovers_go_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
+def test_removes_leftovers_after_the_grace(root: Path, put: Callable[..., Record]) -> None:
     put(1)
-    (root / "tmp" / "0" / "01").mkdir(parents=True)  # as nginx makes them
+    (root / "tmp" / "0" / "01").mkdir(parents=True)  # nginx creates such folders
     old, young = root / "tmp" / "0" / "01" / "0000000001", root / "tmp" / "host-1-ab"
     old.write_bytes(b"x" * 9000)
     young.write_bytes(b"x")
@@ -340,7 +340,7 @@ def test_leftovers_go_after_the_grace(root: Path, put: Callable[..., Record]) ->
     assert report.kept.allocated == du(root)
 
 
-def test_a_directory_that_a_writer_had_not_finished_making_goes(root: Path, put: Callable[..., Record]) -> None:
+def test_removes_directories_that_a_writer_did_not_finish(root: Path, put: Callable[..., Record]) -> None:
     put(1)
     unfinished = [root / ".host-1-ab", root / "tmp" / ".host-1-cd"]
     for folder in unfinished:
@@ -363,45 +363,45 @@ def test_a_directory_that_is_not_a_cache_is_not_changed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_foreign_files_are_kept(root: Path, put: Callable[..., Record], tmp_path: Path) -> None:
+def test_keeps_foreign_files(root: Path, put: Callable[..., Record], tmp_path: Path) -> None:
     put(1)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / ("ab" * 32)).write_bytes(b"x")
-    link, strange = root / "cas" / "ab" / ("ab" * 32), root / "cas" / "readme"
+    link, foreign = root / "cas" / "ab" / ("ab" * 32), root / "cas" / "readme"
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere / ("ab" * 32))
-    strange.write_bytes(b"x")
+    foreign.write_bytes(b"x")
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root), max_size=0)
-    assert link.is_symlink() and strange.exists() and (elsewhere / ("ab" * 32)).exists()
+    assert link.is_symlink() and foreign.exists() and (elsewhere / ("ab" * 32)).exists()
 
 
 @pytest.mark.parametrize("kind", ["ac", "cas"])
-def test_a_shelf_that_is_a_link_ends_the_collection(
+def test_refuses_to_collect_if_a_subdirectory_is_a_link(
     root: Path, put: Callable[..., Record], tmp_path: Path, kind: str
 ) -> None:
     """Otherwise the records behind the link would count as missing, and their files as unreferenced."""
     record = put(1)
     name = record.recipe.key if kind == "ac" else record.outputs["plan"].sha256
-    shelf = root / kind / name[:2]
-    shelf.rename(tmp_path / "moved")
-    shelf.symlink_to(tmp_path / "moved")
+    subdirectory = root / kind / name[:2]
+    subdirectory.rename(tmp_path / "moved")
+    subdirectory.symlink_to(tmp_path / "moved")
     with pytest.raises(StoreUnavailable, match="cannot be listed"):
         collect_directory(str(root), max_size=0)
     assert path_of(root, "ac", record.recipe.key).exists() and (tmp_path / "moved" / name).exists()
 
 
-def test_clocks_that_were_wrong_delay_and_do_no_more(root: Path, put: Callable[..., Record]) -> None:
+def test_wrong_clocks_only_delay_removals(root: Path, put: Callable[..., Record]) -> None:
     record = put(1)
     orphan = store_at(root).put_bytes(b"x")
     year = 365 * DAY
     pass_time(root, 2 * HOUR)
     collect_directory(str(root))
-    pass_time(root, -year)  # all that was written by a clock a year ahead
+    pass_time(root, -year)  # now all times are a year in the future, as from a wrong clock
     collect_directory(str(root), max_size=0)
-    assert there(root, record) == [True] and path_of(root, "cas", orphan.sha256).exists()
+    assert present(root, record) == [True] and path_of(root, "cas", orphan.sha256).exists()
     pass_time(root, year)
     for _ in range(4):
         collect_directory(str(root))
@@ -411,7 +411,7 @@ def test_clocks_that_were_wrong_delay_and_do_no_more(root: Path, put: Callable[.
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"schema":"x","since":{"1":["' + b"ab" * 32 + b'"]}}', b"\xff"])
-def test_a_condemned_file_that_is_wrong_only_delays(root: Path, put: Callable[..., Record], text: bytes) -> None:
+def test_an_invalid_condemned_file_only_delays_removals(root: Path, put: Callable[..., Record], text: bytes) -> None:
     put(1)
     store_at(root).put_bytes(b"x")
     pass_time(root, 2 * HOUR)
@@ -421,19 +421,19 @@ def test_a_condemned_file_that_is_wrong_only_delays(root: Path, put: Callable[..
     assert report.condemned == 1 and len(files(root, "cas")) == 3
 
 
-def test_the_directory_behind_nginx(
+def test_collects_the_directory_of_an_nginx_server(
     nginx: Nginx, record_of: Callable[..., Record], payload: Callable[..., bytes]
 ) -> None:
-    there = HttpTransport(RemoteSettings("team", nginx.url_of("writer")))
-    store = RemoteStore(there, "team", connections=2)
+    transport = HttpTransport(RemoteSettings("team", nginx.url_of("writer")))
+    store = RemoteStore(transport, "team", connections=2)
     records = [
         store.put_record(record_of(number, plan=store.put_bytes(payload(number, 50_000)))) for number in range(3)
     ]
     orphan = store.put_bytes(b"of no record")
-    read = path_of(nginx.root, "ac", records[0].recipe.key)
+    path = path_of(nginx.root, "ac", records[0].recipe.key)
     pass_time(nginx.root, 9 * DAY)
     assert store.get_record(records[0].recipe.key) == records[0]
-    assert read.stat().st_atime > time.time() - HOUR, "this file system notes what is read"
+    assert path.stat().st_atime > time.time() - HOUR, "this file system updates the atime"
     for _ in range(3):
         report = collect_directory(str(nginx.root), max_age_s=8 * DAY)
         pass_time(nginx.root, 2 * HOUR)
@@ -450,15 +450,17 @@ def test_the_directory_behind_nginx(
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process is killed here."""
 
 
 CHANGES = ("rename", "unlink", "rmdir", "mkdir", "link", "write", "fsync")
 
 
-def test_killed_before_any_change(root: Path, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each call that changes something, in each of the three collections: every record is whole, and the next one
-    goes on."""
+def test_a_collection_may_be_killed_before_any_change(
+    root: Path, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each collection is killed at each call that changes something. All records stay intact, and the next collection
+    continues."""
     for number in range(3):
         put(number, ago_s=DAY * (number + 1), size=5_000)
     store_at(root).put_bytes(b"of no record")
@@ -468,11 +470,11 @@ def test_killed_before_any_change(root: Path, put: Callable[..., Record], monkey
         for moment in range(200):
             calls = 0
 
-            def dying(real: Callable[..., Any], moment: int = moment) -> Callable[..., Any]:
+            def killed_at_moment(real: Callable[..., Any], moment: int = moment) -> Callable[..., Any]:
                 def call(*arguments: Any, **rest: Any) -> Any:
                     nonlocal calls
                     calls += 1
-                    if calls > moment:  # nothing that it would do to clean up happens either
+                    if calls > moment:  # a killed process does not clean up either
                         raise Killed
                     return real(*arguments, **rest)
 
@@ -480,7 +482,7 @@ def test_killed_before_any_change(root: Path, put: Callable[..., Record], monkey
 
             with monkeypatch.context() as patched:
                 for name in CHANGES:
-                    patched.setattr(os, name, dying(getattr(os, name)))
+                    patched.setattr(os, name, killed_at_moment(getattr(os, name)))
                 try:
                     collect_directory(str(root), max_age_s=2.5 * DAY)
                     break
@@ -495,7 +497,7 @@ def test_killed_before_any_change(root: Path, put: Callable[..., Record], monkey
     assert list(root.glob("gc/hidden/*/*")) == []
 
 
-GC = """
+COLLECTOR_PROGRAM = """
 import sys
 from trtbuild.store.collection.shared_directory import collect_directory
 print("ready", flush=True)
@@ -504,7 +506,9 @@ while True:
 """
 
 
-def test_really_killed(root: Path, put: Callable[..., Record], child: Callable[..., Any]) -> None:
+def test_a_collection_may_be_killed_by_sigkill(
+    root: Path, put: Callable[..., Record], child: Callable[..., Any]
+) -> None:
     moments = random.Random(3)
     for number in range(24):
         put(number, ago_s=DAY * (number + 1), size=3_000)
@@ -512,16 +516,16 @@ def test_really_killed(root: Path, put: Callable[..., Record], child: Callable[.
     for turn in range(12):
         if turn > 3 and len(files(root, "cas")) < everything:
             break
-        gc = child(GC, root, du(root) * 9 // 10)
-        assert gc.line() == "ready"
+        collector = child(COLLECTOR_PROGRAM, root, du(root) * 9 // 10)
+        assert collector.line() == "ready"
         time.sleep(moments.uniform(0.0, 0.1))
-        gc.kill()
-        assert gc.process.returncode == -signal.SIGKILL
+        collector.kill()
+        assert collector.process.returncode == -signal.SIGKILL
         assert invalid(root) == [], turn
-    assert len(files(root, "cas")) < everything, "it did something before it died"
+    assert len(files(root, "cas")) < everything, "the collections removed something before they were killed"
 
 
-WRITER = """
+WRITER_PROGRAM = """
 import random, sys, time
 from trtbuild.core.recipes.recipe import Recipe
 from tests.store.transports.nginx import Nginx
@@ -555,11 +559,11 @@ print(hits, misses, builds)
 """
 
 
-def test_readers_and_writers_beside_collections(root: Path, child: Callable[..., Any]) -> None:
-    """Few blobs, used over and over, and collections that leave nothing that they may take: no error but a miss, and no
-    record that lacks a file for good."""
+def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, child: Callable[..., Any]) -> None:
+    """Writers use the same few blobs again and again, while collections remove everything that they may. The only effect is
+    a miss, and in the end no record lacks a file."""
     store_at(root).put_bytes(b"so that it is there")
-    writers = [child(WRITER, root, seed, 2.0) for seed in range(2)]
+    writers = [child(WRITER_PROGRAM, root, seed, 2.0) for seed in range(2)]
     removed, condemned = 0, 0
     while any(writer.process.poll() is None for writer in writers):
         report = collect_directory(str(root), max_size=0, grace_s=0.2)

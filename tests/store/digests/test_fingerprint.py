@@ -1,4 +1,4 @@
-"""Digests of files: always right, and mostly without reading them."""
+"""Digests of files: always correct, and in most cases without reading the file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trtbuild.store.local.local import LocalStore
 
 
 class Counting:
-    """Counts the bytes that go through SHA-256 and xxh3, and lets time pass."""
+    """Counts the bytes that SHA-256 and xxh3 hash, and moves the clock forward."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sha256 = self.xxh3 = 0
         self.ahead_s = 0.0
-        #: Called after each whole digest of a file's bytes.
-        self.meanwhile: Callable[[], object] = lambda: None
+        #: Called after each digest of a file's bytes.
+        self.after_digest: Callable[[], object] = lambda: None
         real_time = time.time
         for name in ("_sha256", "_fingerprint", "_both"):
             monkeypatch.setattr(fingerprint, name, self._counted(name, getattr(fingerprint, name)))
@@ -37,9 +37,9 @@ class Counting:
             size = os.fstat(descriptor).st_size
             self.sha256 += size if name != "_fingerprint" else 0
             self.xxh3 += size if name != "_sha256" else 0
-            found = digest(descriptor, *rest)
-            self.meanwhile()
-            return found
+            result = digest(descriptor, *rest)
+            self.after_digest()
+            return result
 
         return counted
 
@@ -50,7 +50,7 @@ class Counting:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Counting:
     counting = Counting(monkeypatch)
-    counting.ahead_s = 100.0  # files that were just written are old enough
+    counting.ahead_s = 100.0  # so that files that were just written count as old enough
     return counting
 
 
@@ -85,7 +85,7 @@ def test_an_unchanged_file_is_not_read(digests: FileDigests, file: Path, work: C
 
 
 @pytest.mark.parametrize("how", ["touched", "rewritten", "renamed", "copied"])
-def test_the_same_bytes_cost_a_fingerprint(digests: FileDigests, file: Path, work: Counting, how: str) -> None:
+def test_equal_bytes_need_only_a_fingerprint(digests: FileDigests, file: Path, work: Counting, how: str) -> None:
     digests.sha256(file)
     work.reset()
     if how == "touched":
@@ -103,13 +103,13 @@ def test_the_same_bytes_cost_a_fingerprint(digests: FileDigests, file: Path, wor
     assert (work.sha256, work.xxh3) == (0, 0)
 
 
-def test_an_edit_of_the_same_size_is_seen(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_detects_an_edit_of_the_same_size(digests: FileDigests, file: Path, work: Counting) -> None:
     digests.sha256(file)
     file.write_bytes(b"y" * 3_000_000)
     assert digests.sha256(file) == sha256(file)
 
 
-def test_an_edit_that_hides_its_mtime_is_seen(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_detects_an_edit_that_restores_the_mtime(digests: FileDigests, file: Path, work: Counting) -> None:
     before = file.stat()
     digests.sha256(file)
     file.write_bytes(b"y" * 3_000_000)
@@ -117,8 +117,8 @@ def test_an_edit_that_hides_its_mtime_is_seen(digests: FileDigests, file: Path, 
     assert digests.sha256(file) == sha256(file)
 
 
-def test_a_racy_file_is_not_known_by_its_times(digests: FileDigests, file: Path, work: Counting) -> None:
-    """Two edits within the clock's granularity have one stamp: of a fresh file nothing is remembered by stat."""
+def test_does_not_trust_the_times_of_a_fresh_file(digests: FileDigests, file: Path, work: Counting) -> None:
+    """Two edits within one tick of the clock have the same times. So the times of a fresh file are not remembered."""
     work.ahead_s = 0.0
     file.write_bytes(b"a" * 3_000_000)
     digests.sha256(file)
@@ -127,26 +127,26 @@ def test_a_racy_file_is_not_known_by_its_times(digests: FileDigests, file: Path,
     assert (work.sha256, work.xxh3) == (0, 3_000_000)
 
 
-def test_how_old_is_old_enough_depends_on_the_clock_that_the_file_shows() -> None:
+def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
     for ctime_ns, age_s, racy in (
         (10**18 + 123_456, 0.1, True),
         (10**18 + 123_456, 0.5, False),
-        (10**18 + 10**7, 0.5, True),  # tens of milliseconds, as FAT has them for one of its stamps
+        (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds, as in a time of FAT
         (10**18, 0.5, True),
         (10**18, 2.5, False),
         (10**18 + 123_456, -5.0, True),  # a server whose clock is ahead
     ):
         fields = dict.fromkeys(("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size"), 0)
         times = [0, ctime_ns // 10**9, ctime_ns // 10**9]
-        found = os.stat_result(
+        status = os.stat_result(
             [*fields.values(), *times],
             {"st_mtime": ctime_ns / 1e9, "st_ctime": ctime_ns / 1e9, "st_ctime_ns": ctime_ns},
         )
-        assert fingerprint._racy(found, ctime_ns / 1e9 + age_s) == racy
+        assert fingerprint._racy(status, ctime_ns / 1e9 + age_s) == racy
 
 
-def test_quick_edits_are_never_missed(digests: FileDigests, tmp_path: Path) -> None:
-    """With the real clock, at any granularity."""
+def test_detects_quick_edits_with_the_real_clock(digests: FileDigests, tmp_path: Path) -> None:
+    """The test does not depend on the granularity of the clock."""
     path = tmp_path / "source.py"
     for number in range(100):
         path.write_bytes(b"%05d" % number)
@@ -161,7 +161,7 @@ def test_a_file_with_a_future_mtime_is_not_read_again(digests: FileDigests, file
     assert (work.sha256, work.xxh3) == (0, 0)
 
 
-def test_a_file_that_changes_while_it_is_read(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_hashes_a_file_again_that_changes_during_a_read(digests: FileDigests, file: Path, work: Counting) -> None:
     edits = 0
 
     def edit() -> None:
@@ -170,14 +170,14 @@ def test_a_file_that_changes_while_it_is_read(digests: FileDigests, file: Path, 
             edits += 1
             file.write_bytes(bytes([edits]) * (2_000_000 + edits))
 
-    work.meanwhile = edit
+    work.after_digest = edit
     assert digests.sha256(file) == hashlib.sha256(b"\2" * 2_000_002).hexdigest()
     assert edits == 2
 
 
-def test_a_file_that_never_stops_changing(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_a_file_that_always_changes_is_an_error(digests: FileDigests, file: Path, work: Counting) -> None:
     sizes = iter(range(1000, 2000))
-    work.meanwhile = lambda: file.write_bytes(bytes(next(sizes)))
+    work.after_digest = lambda: file.write_bytes(bytes(next(sizes)))
     with pytest.raises(SourceError) as caught:
         digests.sha256(file)
     assert caught.value.file == str(file) and caught.value.hint
@@ -187,7 +187,7 @@ SEGMENT = fingerprint.SEGMENT_SIZE
 
 
 @pytest.mark.parametrize("size", [SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 2 * SEGMENT + 12345])
-def test_one_fingerprint_whether_alone_or_with_sha256(
+def test_the_fingerprint_is_the_same_alone_and_with_sha256(
     digests: FileDigests, tmp_path: Path, work: Counting, payload: Callable[[int, int], bytes], size: int
 ) -> None:
     path = tmp_path / "large"
@@ -199,18 +199,22 @@ def test_one_fingerprint_whether_alone_or_with_sha256(
     assert (work.sha256, work.xxh3) == (0, size)
 
 
-def test_each_segment_counts_and_so_does_their_order(tmp_path: Path, digests: FileDigests, work: Counting) -> None:
+def test_the_digest_depends_on_each_segment_and_their_order(
+    tmp_path: Path, digests: FileDigests, work: Counting
+) -> None:
     path, parts = tmp_path / "large", [bytes([number]) * SEGMENT for number in range(3)]
-    seen = set()
+    results = set()
     for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1), (0, 0, 2), (0, 1, 1)):
         path.write_bytes(b"".join(parts[number] for number in order))
         assert digests.sha256(path) == sha256(path)
-        seen.add(digests.sha256(path))
-    assert len(seen) == 5
+        results.add(digests.sha256(path))
+    assert len(results) == 5
 
 
-def test_a_file_that_the_store_has_just_written_is_known(tmp_path: Path, digests: FileDigests, work: Counting) -> None:
-    work.ahead_s = 0.0  # it is as fresh as can be
+def test_learns_the_digest_of_a_file_that_the_store_has_written(
+    tmp_path: Path, digests: FileDigests, work: Counting
+) -> None:
+    work.ahead_s = 0.0  # the file is fresh
     store, path = LocalStore(tmp_path / "store"), tmp_path / "plan"
     output = store.put_bytes(b"x" * 3_000_000)
     stamp = store.copy_to(output.sha256, str(path))
@@ -223,7 +227,7 @@ def test_a_file_that_the_store_has_just_written_is_known(tmp_path: Path, digests
 
 @pytest.mark.parametrize("when", ["before it is learnt", "after it is learnt"])
 @pytest.mark.parametrize("how", ["in place", "replaced", "within the tick"])
-def test_an_edit_of_what_was_written_is_seen(
+def test_detects_an_edit_of_a_file_that_the_store_has_written(
     tmp_path: Path, digests: FileDigests, work: Counting, how: str, when: str
 ) -> None:
     store, path = LocalStore(tmp_path / "store"), tmp_path / "plan"
@@ -238,7 +242,7 @@ def test_an_edit_of_what_was_written_is_seen(
         path.with_name("other").replace(path)
     else:
         path.write_bytes(b"y" * 3_000_000)
-    if how == "within the tick":  # the edit gets the stamp that the writing got from the clock
+    if how == "within the tick":  # the edit has the same times as the write
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.learn({str(path): (output.sha256, stamp)})
@@ -246,7 +250,7 @@ def test_an_edit_of_what_was_written_is_seen(
     assert digests.sha256(path) == hashlib.sha256(b"y" * 3_000_000).hexdigest()
 
 
-def test_a_removed_file_is_not_learnt(tmp_path: Path, digests: FileDigests) -> None:
+def test_does_not_learn_a_removed_file(tmp_path: Path, digests: FileDigests) -> None:
     digests.learn({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
     assert digests.known(tmp_path / "absent") is None
 
@@ -257,7 +261,9 @@ def test_a_fresh_file_is_not_known(digests: FileDigests, file: Path) -> None:
     assert digests.known(file.parent) is None
 
 
-def test_missing_files_and_directories(digests: FileDigests, tmp_path: Path, file: Path) -> None:
+def test_a_missing_file_has_no_digest_and_a_directory_is_an_error(
+    digests: FileDigests, tmp_path: Path, file: Path
+) -> None:
     assert digests.sha256(tmp_path / "absent") is None
     assert digests.sha256(file / "below a file") is None
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -266,7 +272,9 @@ def test_missing_files_and_directories(digests: FileDigests, tmp_path: Path, fil
         digests.sha256(tmp_path)
 
 
-def test_a_link_is_its_target(digests: FileDigests, tmp_path: Path, file: Path, work: Counting) -> None:
+def test_the_digest_of_a_link_is_that_of_its_target(
+    digests: FileDigests, tmp_path: Path, file: Path, work: Counting
+) -> None:
     (tmp_path / "link").symlink_to(file)
     assert digests.sha256(tmp_path / "link") == sha256(file)
     other = tmp_path / "other"
@@ -276,21 +284,21 @@ def test_a_link_is_its_target(digests: FileDigests, tmp_path: Path, file: Path, 
     assert digests.sha256(tmp_path / "link") == sha256(other)
 
 
-def test_many(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
+def test_hashes_many_files(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
     paths = [tmp_path / f"{number}" for number in range(30)]
     for number, path in enumerate(paths):
         path.write_bytes(b"%d" % number * number)
-    wanted = {str(path): sha256(path) for path in paths}
-    asked = [*paths, tmp_path / "absent", paths[0]]
+    expected = {str(path): sha256(path) for path in paths}
+    requested = [*paths, tmp_path / "absent", paths[0]]
     for _ in range(2):
-        found = digests.sha256_many(asked)
-        assert found == {**wanted, str(tmp_path / "absent"): None}
-        assert list(found) == [str(path) for path in asked[:-1]]
+        results = digests.sha256_many(requested)
+        assert results == {**expected, str(tmp_path / "absent"): None}
+        assert list(results) == [str(path) for path in requested[:-1]]
         work.reset()
-    assert digests.sha256_many(asked) and work.sha256 == 0
+    assert digests.sha256_many(requested) and work.sha256 == 0
 
 
-def test_without_an_index(file: Path, tmp_path: Path) -> None:
+def test_works_without_an_index(file: Path, tmp_path: Path) -> None:
     for digests in (FileDigests(), FileDigests(Index(file / "no place"))):
         assert digests.sha256_many([file, tmp_path / "absent"]) == {
             str(file): sha256(file),
@@ -298,7 +306,7 @@ def test_without_an_index(file: Path, tmp_path: Path) -> None:
         }
 
 
-def test_a_path_that_is_not_utf_8_is_hashed(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
+def test_hashes_a_file_whose_path_is_not_utf_8(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
     with open(path, "wb") as file:
         file.write(b"x")
@@ -306,7 +314,7 @@ def test_a_path_that_is_not_utf_8_is_hashed(digests: FileDigests, tmp_path: Path
         assert digests.sha256(path) == hashlib.sha256(b"x").hexdigest()
 
 
-def test_nonsense_in_the_index_is_not_believed(tmp_path: Path, file: Path, work: Counting) -> None:
+def test_ignores_invalid_values_in_the_index(tmp_path: Path, file: Path, work: Counting) -> None:
     index = Index(tmp_path / "index")
     digests = FileDigests(index)
     digests.sha256(file)

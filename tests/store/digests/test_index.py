@@ -1,4 +1,4 @@
-"""The index: it remembers, it forgets, and it never believes a row that it did not write."""
+"""The index stores and forgets facts, and never trusts a row that it did not write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def index(folder: Path) -> Iterator[Index]:
 
 
 class Bomb:
-    """Unpickling this leaves a file behind."""
+    """Unpickling this creates a file."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -40,7 +40,7 @@ class Bomb:
 
 @pytest.fixture
 def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file that stays absent, and a pickle module that says when it is used."""
+    """The path of a file that a `Bomb` would create. At the end, checks that nothing was unpickled."""
     mark = tmp_path / "unpickled"
     calls: list[object] = []
     for name in ("load", "loads", "Unpickler"):
@@ -58,22 +58,22 @@ def forge(folder: Path, **columns: object) -> None:
 
 
 @pytest.mark.parametrize("fact", ["", "text", "a" * 100_000, 0, -(2**63), 2**63 - 1, 1.5, float("inf")])
-def test_facts_are_read_back(index: Index, folder: Path, fact: str | int | float) -> None:
+def test_returns_facts_unchanged(index: Index, folder: Path, fact: str | int | float) -> None:
     index.set("name", fact)
     assert index.get("name") == fact
-    again = Index(folder)
-    assert (again.get("name"), type(again.get("name"))) == (fact, type(fact))
-    again.close()
+    reopened = Index(folder)
+    assert (reopened.get("name"), type(reopened.get("name"))) == (fact, type(fact))
+    reopened.close()
 
 
-def test_unknown_and_forgotten(index: Index) -> None:
+def test_returns_none_for_unknown_and_forgotten_names(index: Index) -> None:
     assert index.get("name") is None
     index.set("name", 1)
     index.forget("name")
     assert index.get("name") is None
 
 
-def test_no_file_is_made_beside_the_database(index: Index, folder: Path) -> None:
+def test_creates_no_file_beside_the_database(index: Index, folder: Path) -> None:
     index.set("name", "x" * 1_000_000)
     assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"cache.db"}
 
@@ -85,7 +85,7 @@ def test_rejects_invalid_facts(index: Index, fact: object) -> None:
     assert index.get("name") is None
 
 
-def test_a_forged_row_is_refused(index: Index, folder: Path, nothing_unpickled: Path, tmp_path: Path) -> None:
+def test_rejects_a_forged_row(index: Index, folder: Path, nothing_unpickled: Path, tmp_path: Path) -> None:
     index.set("name", 1)
     secret = tmp_path / "secret"
     secret.write_bytes(pickle.dumps(Bomb(nothing_unpickled)))
@@ -105,13 +105,13 @@ def test_a_forged_row_is_refused(index: Index, folder: Path, nothing_unpickled: 
         forge(folder, **row)
         assert index.get("forged") is None, row
         forge(folder, **row)
-        index.set("forged", "new")  # which removes what the row had
+        index.set("forged", "new")  # this deletes the forged row, but must not delete its file
         assert index.get("forged") == "new", row
         assert secret.exists(), row
     assert index.get("name") == 1
 
 
-def test_a_forged_row_that_is_old_is_dropped_without_its_file(
+def test_dropping_an_expired_forged_row_does_not_delete_its_file(
     index: Index, folder: Path, nothing_unpickled: Path, tmp_path: Path
 ) -> None:
     index.set("name", 1)
@@ -134,7 +134,7 @@ def test_a_forged_row_that_is_old_is_dropped_without_its_file(
         "CREATE TRIGGER t AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END",
     ],
 )
-def test_a_forged_database_is_replaced(folder: Path, statement: str, nothing_unpickled: Path) -> None:
+def test_replaces_a_forged_database(folder: Path, statement: str, nothing_unpickled: Path) -> None:
     first = Index(folder)
     first.set("name", 1)
     first.close()
@@ -147,8 +147,8 @@ def test_a_forged_database_is_replaced(folder: Path, statement: str, nothing_unp
     index.close()
 
 
-def test_the_database_is_what_rule_2_expects(folder: Path) -> None:
-    """If diskcache makes another schema one day, the index would be replaced at each start: say so here."""
+def test_an_index_survives_a_reopening(folder: Path) -> None:
+    """If a new diskcache created another schema, each start would replace the index (see rule 2). This test would fail."""
     first = Index(folder)
     first.set("name", 1)
     first.close()
@@ -158,7 +158,7 @@ def test_the_database_is_what_rule_2_expects(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_broken_database_is_replaced(folder: Path, content: bytes) -> None:
+def test_replaces_a_broken_database(folder: Path, content: bytes) -> None:
     folder.mkdir()
     (folder / "cache.db").write_bytes(content)
     index = Index(folder)
@@ -168,7 +168,7 @@ def test_a_broken_database_is_replaced(folder: Path, content: bytes) -> None:
     index.close()
 
 
-def test_broken_while_in_use(index: Index, folder: Path) -> None:
+def test_continues_if_the_database_breaks_while_in_use(index: Index, folder: Path) -> None:
     index.set("name", 1)
     for path in folder.iterdir():
         path.write_bytes(b"\xff" * 20_000)
@@ -179,7 +179,7 @@ def test_broken_while_in_use(index: Index, folder: Path) -> None:
     assert index.get("other") == 3
 
 
-def test_deleted_while_in_use(index: Index, folder: Path) -> None:
+def test_continues_if_the_database_is_deleted_while_in_use(index: Index, folder: Path) -> None:
     index.set("name", 1)
     for path in folder.iterdir():
         path.unlink()
@@ -188,32 +188,32 @@ def test_deleted_while_in_use(index: Index, folder: Path) -> None:
     assert index.get("name") in (None, 1, 2)
 
 
-def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    for place in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "$HOME"):
-        index = Index(place)
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "$HOME"):
+        index = Index(folder)
         index.set("name", 1)
         assert index.get("name") is None
     assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_a_busy_database_is_not_replaced(index: Index, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_does_not_replace_a_busy_database(index: Index, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index.set("name", 1)
     index._cache._timeout = 0
     index.close()
-    with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as other:
+    with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as writer:
         reader = Index(folder)
         assert reader.get("name") == 1
         reader._cache.close()
         reader._cache._timeout = 0.05
-        other.execute("BEGIN IMMEDIATE")
-        reader.set("name", 2)  # forgotten
-        other.execute("ROLLBACK")
+        writer.execute("BEGIN IMMEDIATE")
+        reader.set("name", 2)  # not stored, because the database is busy
+        writer.execute("ROLLBACK")
         assert reader.get("name") == 1
         reader.close()
 
 
-def test_threads(index: Index) -> None:
+def test_several_threads_may_use_one_index(index: Index) -> None:
     def work(number: int) -> None:
         for step in range(20):
             index.set(f"{number} {step}", step)
@@ -226,7 +226,7 @@ def test_threads(index: Index) -> None:
     assert [index.get(f"{number} 19") for number in range(4)] == [19] * 4
 
 
-def test_diskcache_is_imported_late() -> None:
+def test_imports_diskcache_late() -> None:
     code = "import sys, trtbuild.store.digests.index, trtbuild.store.digests.fingerprint; print('diskcache' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"

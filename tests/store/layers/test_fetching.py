@@ -1,4 +1,4 @@
-"""Records that are brought are whole; what is here is not asked for, and what is shared comes once."""
+"""`bring` fetches complete records. It requests no blob that is present, and a shared blob only once."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def remote(transport: MemoryTransport) -> RemoteStore:
 
 @pytest.fixture
 def records(remote: RemoteStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> list[Record]:
-    """Eight records that name one large blob, and each a small one."""
+    """Eight records. All share one large blob, and each has its own small blob."""
     large = remote.put_bytes(payload(1, 3 * MIB))
-    made = [
+    records = [
         remote.put_record(record_of(number, plan=large, info=remote.put_bytes(b"%d" % number))) for number in range(8)
     ]
     remote.close()
-    return made
+    return records
 
 
 @pytest.fixture
 def fresh(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
-    """The remote as another process finds it."""
+    """The same remote, opened by another process: it remembers nothing."""
     transport.calls.clear()
     return RemoteStore(transport, "team", connections=4)
 
@@ -54,32 +54,32 @@ def keys(records: list[Record]) -> list[str]:
 
 
 def fetched(transport: MemoryTransport, kind: Kind) -> Counter[str]:
-    return Counter(name for method, its, name, _ in transport.calls if (method, its) == ("get", kind))
+    return Counter(name for method, entry_kind, name, _ in transport.calls if (method, entry_kind) == ("get", kind))
 
 
-def test_a_shared_blob_is_fetched_once(
+def test_fetches_a_shared_blob_once(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
-    told: list[int] = []
-    brought = bring(fresh, keys(records), local, lambda state: told.append(state.done))
+    progress: list[int] = []
+    brought = bring(fresh, keys(records), local, lambda state: progress.append(state.done))
     assert sorted(brought.came) == sorted(keys(records))
     assert set(fetched(transport, "cas").values()) == {1}
-    assert told == list(range(1, 9))
+    assert progress == list(range(1, 9))
     assert [local.get_record(key) for key in keys(records)] == records
     assert verify(local).damage == ()
 
 
-def test_present_entries_are_not_requested(
+def test_does_not_request_present_entries(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     bring(fresh, keys(records), local)
     transport.calls.clear()
-    again = bring(fresh, keys(records), local)
-    assert sorted(again.present) == sorted(keys(records)) and again.bytes_moved == 0
+    second = bring(fresh, keys(records), local)
+    assert sorted(second.present) == sorted(keys(records)) and second.bytes_moved == 0
     assert transport.calls == []
 
 
-def test_a_removed_file_is_one_missing_record(
+def test_reports_missing_records(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     del transport.entries["ac", records[0].recipe.key]
@@ -89,7 +89,7 @@ def test_a_removed_file_is_one_missing_record(
     assert held(local, records[0].recipe.key) is None
 
 
-def test_a_lie_is_one_record_that_failed(
+def test_an_invalid_entry_fails_only_its_record(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     transport.entries["ac", records[3].recipe.key] = b"<html>"
@@ -114,7 +114,7 @@ def test_a_remote_that_is_down_fails_every_record(
     assert not list(local.root.glob("ac/*/*"))
 
 
-def test_a_record_that_lacks_a_file_is_brought_again(
+def test_fetches_a_record_again_if_a_file_is_missing(
     fresh: RemoteStore,
     transport: MemoryTransport,
     records: list[Record],
@@ -125,12 +125,12 @@ def test_a_record_that_lacks_a_file_is_brought_again(
     info = records[5].outputs["info"].sha256
     entry_path(local, "cas", info).unlink()
     assert held(local, records[5].recipe.key) is None
-    again = bring(fresh, keys(records), local)
-    assert again.came == [records[5].recipe.key] and len(again.present) == 7
+    second = bring(fresh, keys(records), local)
+    assert second.came == [records[5].recipe.key] and len(second.present) == 7
     assert local.get_bytes(info) == b"5"
 
 
-def test_bytes_are_verified_before_they_are_sent(
+def test_verifies_bytes_before_they_are_sent(
     local: LocalStore, payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> None:
     read, output = reading(local), local.put_bytes(payload(1, 100))

@@ -1,4 +1,4 @@
-"""A local store with remotes behind it: what is asked of whom, what is moved, and what a remote's faults come to."""
+"""A local store with remotes: requests to each remote, transferred bytes, and the effects of a remote's faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trtbuild.store.trust import action_result
 
 MIB = 1 << 20
 
-#: Too large to be in an entry itself.
+#: A plan that is too large to be part of an entry.
 PLAN = b"plan " * 2000
 
 RecordOf = Callable[..., Record]
@@ -33,7 +33,7 @@ Payload = Callable[[int, int], bytes]
 
 
 def layered(folder: Path, *transports: MemoryTransport, name: str = "team") -> LayeredStore:
-    remotes = [RemoteStore(each, f"{name}{n or ''}", connections=4) for n, each in enumerate(transports)]
+    remotes = [RemoteStore(transport, f"{name}{n or ''}", connections=4) for n, transport in enumerate(transports)]
     return LayeredStore(LocalStore(folder), remotes, remotes)
 
 
@@ -56,32 +56,32 @@ def moved(team: MemoryTransport, method: str) -> int:
     return sum(size for called, _, _, size in team.calls if called == method)
 
 
-def test_a_pointer_is_sent_when_what_it_leads_to_is_there(
+def test_uploads_a_link_after_the_trace_that_it_leads_to(
     mine: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, slow = threading.Event(), threading.Event()
+    begun, may_continue = threading.Event(), threading.Event()
     publish = RemoteStore.publish
 
-    def slowly(self: RemoteStore, found: Any, read: Any) -> Any:
+    def slow_publish(self: RemoteStore, found: Any, read: Any) -> Any:
         if found.record.recipe.stage == "trace":
             begun.set()
-            assert slow.wait(10)
+            assert may_continue.wait(10)
         return publish(self, found, read)
 
-    monkeypatch.setattr(RemoteStore, "publish", slowly)
+    monkeypatch.setattr(RemoteStore, "publish", slow_publish)
     recipes = [Recipe("trace", 1, (("a", 1),)), Recipe("trace-any", 1, (("a", 1),)), Recipe("lower", 1, (("a", 1),))]
     for recipe in recipes:
         mine.put_record(Record(recipe, {"x": mine.put_bytes(recipe.stage.encode())}))
     assert begun.wait(10)
-    while len(mine.uploads._snapshot()) > 2:  # only pointers wait for other uploads
+    while len(mine.uploads._snapshot()) > 2:  # only links wait for other uploads
         time.sleep(0.005)
-    slow.set()
+    may_continue.set()
     mine.finish()
     entries = [name for method, kind, name, _ in team.calls if (method, kind) == ("put", "ac")]
     assert entries == [recipes[2].key, recipes[0].key, recipes[1].key]
 
 
-def test_a_put_record_is_found_by_another_store(
+def test_another_store_finds_a_put_record(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
     data = payload(1, 3 * MIB + 5)
@@ -96,7 +96,7 @@ def test_a_put_record_is_found_by_another_store(
     assert theirs.get_bytes(record.outputs["plan"].sha256) == data
 
 
-def test_a_hit_moves_the_record_and_nothing_else(
+def test_a_hit_transfers_only_the_record(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
@@ -105,10 +105,10 @@ def test_a_hit_moves_the_record_and_nothing_else(
     team.calls.clear()
     assert theirs.get_record(record.recipe.key) is not None
     assert moved(team, "get") < 10_000
-    assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not here"
+    assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not in the local store"
 
 
-def test_a_record_with_all_blobs_needs_no_remote(
+def test_a_record_with_all_blobs_is_stored_locally(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL)))
@@ -118,11 +118,11 @@ def test_a_record_with_all_blobs_needs_no_remote(
     theirs.bring([record.outputs["plan"].sha256])
     team.entries.clear()
     kept = theirs.local.get_record(record.recipe.key)
-    assert kept is not None, "the small blob came along, and the record is whole"
+    assert kept is not None, "the small blob was fetched with the entry, so the record is complete"
     assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL)
 
 
-def test_an_unused_large_blob_is_not_downloaded(
+def test_does_not_download_an_unused_large_blob(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL + 1)))
@@ -134,7 +134,7 @@ def test_an_unused_large_blob_is_not_downloaded(
     assert theirs.has(record.outputs["large"].sha256)
 
 
-def test_only_chunks_that_are_lacking_move(
+def test_transfers_only_missing_chunks(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     old = payload(1, 8 * MIB)
@@ -153,26 +153,26 @@ def test_only_chunks_that_are_lacking_move(
     assert fetched < 2.8 * MIB
 
 
-def test_a_broken_download_goes_on_where_it_stopped(
+def test_an_interrupted_download_continues_where_it_stopped(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 8 * MIB)))
     mine.put_record(record)
     mine.finish()
     (parts,) = theirs.readers[0].find(record.recipe.key).parts.values()  # type: ignore[union-attr]
-    held = team.entries.pop(("cas", parts[-1].sha256))
+    removed = team.entries.pop(("cas", parts[-1].sha256))
     theirs.get_record(record.recipe.key)
     with pytest.raises(BlobMissing):
         theirs.get_bytes(record.outputs["plan"].sha256)
-    team.entries["cas", parts[-1].sha256] = held
+    team.entries["cas", parts[-1].sha256] = removed
     team.calls.clear()
-    again = layered(theirs.local.root, team)
-    again.get_record(record.recipe.key)
-    assert again.get_bytes(record.outputs["plan"].sha256) == payload(1, 8 * MIB)
+    reopened = layered(theirs.local.root, team)
+    reopened.get_record(record.recipe.key)
+    assert reopened.get_bytes(record.outputs["plan"].sha256) == payload(1, 8 * MIB)
     assert moved(team, "get") < 2 * MIB
 
 
-def test_a_removed_blob_is_missing_in_the_next_plan(
+def test_reports_a_removed_blob_as_missing(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -189,7 +189,7 @@ def test_a_removed_blob_is_missing_in_the_next_plan(
 
 
 class Damaging(MemoryTransport):
-    """Gives other bytes for what `damage` says."""
+    """A transport that applies `damage` to everything that it returns."""
 
     def __init__(self, damage: Callable[[Kind, str, bytes], bytes]) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Damaging(MemoryTransport):
         return changed
 
 
-@pytest.mark.parametrize("which", ["cas", "ac"])
+@pytest.mark.parametrize("damaged_kind", ["cas", "ac"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -215,22 +215,22 @@ class Damaging(MemoryTransport):
     ],
     ids=["html", "empty", "short", "long", "flipped"],
 )
-def test_a_damaged_remote_entry_is_missing(
-    tmp_path: Path, record_of: RecordOf, which: Kind, damage: Callable[[bytes], bytes]
+def test_a_damaged_remote_entry_counts_as_missing(
+    tmp_path: Path, record_of: RecordOf, damaged_kind: Kind, damage: Callable[[bytes], bytes]
 ) -> None:
-    team = Damaging(lambda kind, name, data: damage(data) if kind == which else data)
+    team = Damaging(lambda kind, name, data: damage(data) if kind == damaged_kind else data)
     mine, theirs = layered(tmp_path / "mine", team), layered(tmp_path / "theirs", team)
     record = record_of(1, plan=mine.put_bytes(PLAN))
     mine.put_record(record)
     mine.finish()
     if theirs.get_record(record.recipe.key) is not None:
-        assert which == "cas", "the document came with the entry"
+        assert damaged_kind == "cas", "the document was part of the entry"
         with pytest.raises(BlobMissing):
             theirs.get_bytes(record.outputs["plan"].sha256)
     assert team.damaged
 
 
-def test_chunks_that_are_another_blob_are_not_used(
+def test_does_not_use_chunks_of_another_blob(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 3 * MIB)))
@@ -252,7 +252,7 @@ def test_chunks_that_are_another_blob_are_not_used(
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "wrong_outputs",
     [
         {"plan": Output("0" * 64, 1 << 50)},
         {"plan": Output("0" * 64, 7)},
@@ -260,20 +260,24 @@ def test_chunks_that_are_another_blob_are_not_used(
     ids=["petabytes", "not the output"],
 )
 def test_an_entry_that_does_not_match_its_record_is_a_miss(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, lie: dict[str, Output]
+    mine: LayeredStore,
+    theirs: LayeredStore,
+    team: MemoryTransport,
+    record_of: RecordOf,
+    wrong_outputs: dict[str, Output],
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
-    text = Record(record.recipe, lie).to_bytes()
+    text = Record(record.recipe, wrong_outputs).to_bytes()
     document = Output(hashlib.sha256(text).hexdigest(), len(text))
     team.entries["cas", document.sha256] = text
-    blob = lie["plan"].sha256
+    blob = wrong_outputs["plan"].sha256
     for parts in ((), (Output(blob, 4),), (Output(blob, 1 << 50),)):
         entry = action_result.record_entry(document, {blob: parts} if parts else {})
         team.entries["ac", record.recipe.key] = entry.to_bytes()
         assert theirs.get_record(record.recipe.key) is None
 
 
-def test_remotes_are_asked_in_order_and_the_first_hit_wins(tmp_path: Path, record_of: RecordOf) -> None:
+def test_asks_remotes_in_order_and_uses_the_first_hit(tmp_path: Path, record_of: RecordOf) -> None:
     first, second = MemoryTransport(), MemoryTransport()
     both = layered(tmp_path / "both", first, second)
     only_second = layered(tmp_path / "second", second)
@@ -285,7 +289,7 @@ def test_remotes_are_asked_in_order_and_the_first_hit_wins(tmp_path: Path, recor
     assert [report.misses for report in both.reports()] == [1, 0]
 
 
-def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path, record_of: RecordOf) -> None:
+def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: RecordOf) -> None:
     first, second = MemoryTransport(), MemoryTransport()
     filled = layered(tmp_path / "filled", first, second)
     record = record_of(1, plan=filled.put_bytes(PLAN))
@@ -295,7 +299,7 @@ def test_a_blob_that_is_gone_from_one_remote_comes_from_the_next(tmp_path: Path,
     both = layered(tmp_path / "both", first, second)
     assert both.get_record(record.recipe.key) is not None
     sha256 = record.outputs["plan"].sha256
-    assert not second.calls, "the first one has it"
+    assert not second.calls, "the first remote has it"
     del first.entries["cas", sha256]
     assert both.get_bytes(sha256) == PLAN
     assert [report.blobs_gone for report in both.reports()] == [1, 0]
@@ -311,22 +315,22 @@ class Down(MemoryTransport):
         raise RemoteDown("nobody is there")
 
 
-def test_a_remote_that_is_down_is_passed_over(tmp_path: Path, record_of: RecordOf) -> None:
+def test_skips_a_remote_that_is_down(tmp_path: Path, record_of: RecordOf) -> None:
     down, up = Down(), MemoryTransport()
     store, other = layered(tmp_path / "a", down, up), layered(tmp_path / "b", up)
     record = record_of(1, plan=other.put_bytes(b"plan"))
     other.put_record(record)
     other.finish()
     assert store.get_record(record.recipe.key) is not None
-    mine = record_of(2, plan=store.put_bytes(b"mine"))
-    store.put_record(mine)
+    own = record_of(2, plan=store.put_bytes(b"mine"))
+    store.put_record(own)
     store.finish()
     assert down.calls
     assert [report.records_not_sent for report in store.reports()] == [1, 0]
-    assert layered(tmp_path / "c", up).get_record(mine.recipe.key) is not None
+    assert layered(tmp_path / "c", up).get_record(own.recipe.key) is not None
 
 
-def test_an_engine_that_another_machine_stored_first_is_used(
+def test_uses_the_engine_that_another_machine_stored_first(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
 ) -> None:
     first = record_of(1, who="them", plan=theirs.put_bytes(b"their plan"))
@@ -338,7 +342,7 @@ def test_an_engine_that_another_machine_stored_first_is_used(
     assert mine.get_bytes(won.outputs["plan"].sha256) == b"their plan"
 
 
-def test_a_record_of_a_remote_is_never_replaced(
+def test_never_replaces_a_valid_record_of_a_remote(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     first = record_of(1, who="them", plan=theirs.put_bytes(b"plan"))
@@ -352,7 +356,7 @@ def test_a_record_of_a_remote_is_never_replaced(
     assert mine.reports()[0].lost_races == 1
 
 
-def test_an_unusable_remote_entry_is_replaced(
+def test_replaces_an_unusable_remote_entry(
     mine: LayeredStore, team: MemoryTransport, theirs: LayeredStore, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -362,20 +366,20 @@ def test_an_unusable_remote_entry_is_replaced(
     assert theirs.get_record(record.recipe.key) is not None
 
 
-def test_a_reading_store_writes_nothing(
+def test_a_store_that_only_asks_writes_nothing(
     mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
     mine.put_record(record)
     mine.finish()
-    asking = layered(tmp_path / "asking", team)
-    asking.only_asks()
-    assert asking.get_record(record.recipe.key) is not None
-    assert asking.get_bytes(record.outputs["plan"].sha256) == PLAN
+    reader = layered(tmp_path / "asking", team)
+    reader.only_asks()
+    assert reader.get_record(record.recipe.key) is not None
+    assert reader.get_bytes(record.outputs["plan"].sha256) == PLAN
     assert not (tmp_path / "asking").exists()
 
 
-def test_several_records_are_looked_for_at_once(
+def test_looks_up_several_records_at_once(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     records = [record_of(number, plan=mine.put_bytes(PLAN)) for number in range(20)]
@@ -385,20 +389,20 @@ def test_several_records_are_looked_for_at_once(
     theirs.expect(record.recipe.key for record in records)
     team.calls.clear()
     found = [theirs.get_record(record.recipe.key) for record in records]
-    assert [each is not None for each in found] == [True] * 10 + [False] * 10
+    assert [record is not None for record in found] == [True] * 10 + [False] * 10
     assert not team.calls
     mine.put_record(records[15])
     mine.finish()
-    assert theirs.get_record(records[15].recipe.key) is not None, "what was not there is asked for again"
+    assert theirs.get_record(records[15].recipe.key) is not None, "a missing record is requested again"
 
 
-def test_a_place_that_cannot_be_written_reads_all_the_same(
+def test_reads_from_remotes_if_the_local_store_cannot_be_written(
     mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
     mine.put_record(record)
     mine.finish()
-    store = layered(Path("/proc/trtbuild-cache"), team)  # where not even root makes a directory
+    store = layered(Path("/proc/trtbuild-cache"), team)  # not even root can create a directory there
     with pytest.raises(StoreUnavailable):
         store.put_bytes(b"x")
     assert store.get_record(record.recipe.key) is not None
@@ -408,22 +412,22 @@ def test_a_place_that_cannot_be_written_reads_all_the_same(
 
 
 class WriteOnce(MemoryTransport):
-    """A place where nothing that is there is replaced, as behind our nginx recipe."""
+    """A remote that never replaces an entry, as with the documented nginx configuration."""
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         return super().put(kind, name, data, once=True)
 
 
-def test_one_chunk_that_is_another_blob_is_a_miss(
+def test_an_entry_whose_only_chunk_is_another_blob_is_a_miss(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
     mine.put_record(record)
     mine.finish()
     entry = action_result.ActionResult.from_bytes(team.entries["ac", record.recipe.key])
-    other = bytes(len(PLAN))
-    part = Output(hashlib.sha256(other).hexdigest(), len(other))
-    team.entries["cas", part.sha256] = other
+    zeros = bytes(len(PLAN))
+    part = Output(hashlib.sha256(zeros).hexdigest(), len(zeros))
+    team.entries["cas", part.sha256] = zeros
     blob = record.outputs["plan"].sha256
     files = [(path, part) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
     files = [(f"blob/{blob}/0" if file == part else path, file) for path, file in files]
@@ -432,7 +436,7 @@ def test_one_chunk_that_is_another_blob_is_a_miss(
     assert not theirs.has(blob)
 
 
-def test_a_remote_that_is_only_written_is_not_believed(
+def test_does_not_use_records_of_a_write_only_remote(
     tmp_path: Path, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     theirs = layered(tmp_path / "theirs", team)
@@ -446,22 +450,22 @@ def test_a_remote_that_is_only_written_is_not_believed(
     assert kept is not None and kept.provenance["who"] == "me"
 
 
-@pytest.mark.parametrize("in_its_place", [b"{", None], ids=["no entry", "without its document"])
+@pytest.mark.parametrize("existing_entry", [b"{", None], ids=["no entry", "without its document"])
 def test_a_failed_upload_is_not_reported_as_sent(
-    tmp_path: Path, record_of: RecordOf, in_its_place: bytes | None
+    tmp_path: Path, record_of: RecordOf, existing_entry: bytes | None
 ) -> None:
     team = WriteOnce()
     mine = layered(tmp_path / "mine", team)
     record = record_of(1, plan=mine.put_bytes(PLAN))
-    gone = action_result.record_entry(Output("0" * 64, 10), {}).to_bytes()
-    team.entries["ac", record.recipe.key] = in_its_place or gone
+    without_document = action_result.record_entry(Output("0" * 64, 10), {}).to_bytes()
+    team.entries["ac", record.recipe.key] = existing_entry or without_document
     mine.put_record(record)
     mine.finish()
     report = mine.reports()[0]
     assert (report.records_sent, report.records_not_sent) == (0, 1)
 
 
-def test_a_blob_that_was_damaged_in_the_remote_is_sent_again(
+def test_uploads_a_blob_again_that_is_damaged_in_the_remote(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -478,7 +482,7 @@ def test_a_blob_that_was_damaged_in_the_remote_is_sent_again(
     assert team.entries["cas", blob] == PLAN
 
 
-def test_an_engine_in_place_of_one_that_is_damaged_over_there_is_shared(
+def test_shares_the_engine_that_replaces_a_damaged_one(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, who="me", plan=mine.put_bytes(PLAN))
@@ -496,32 +500,32 @@ def test_an_engine_in_place_of_one_that_is_damaged_over_there_is_shared(
     assert third.get_bytes(found.outputs["plan"].sha256) == b"another plan"
 
 
-class Late(MemoryTransport):
-    """Takes a while for each answer."""
+class SlowTransport(MemoryTransport):
+    """A slow transport: each answer takes 50 ms."""
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         time.sleep(0.05)
         return super().get(kind, name, limit, timed=timed)
 
 
-def test_blobs_that_are_gone_here_come_to_several_threads_at_once(tmp_path: Path, record_of: RecordOf) -> None:
-    team = Late()
+def test_several_threads_fetch_blobs_that_are_missing_locally(tmp_path: Path, record_of: RecordOf) -> None:
+    team = SlowTransport()
     mine = layered(tmp_path / "mine", team)
     blobs = [mine.put_bytes(bytes([number]) * (SMALL + 1)) for number in range(4)]
     record = record_of(1, **{f"o{number}": blob for number, blob in enumerate(blobs)})
     mine.put_record(record)
     mine.finish()
-    again = layered(tmp_path / "mine", team)
-    assert again.get_record(record.recipe.key) is not None
+    reopened = layered(tmp_path / "mine", team)
+    assert reopened.get_record(record.recipe.key) is not None
     for blob in blobs:
         (tmp_path / "mine" / "cas" / blob.sha256[:2] / blob.sha256).unlink()
     with ThreadPoolExecutor(len(blobs)) as pool:
-        found = list(pool.map(lambda blob: again.get_bytes(blob.sha256), blobs))
+        found = list(pool.map(lambda blob: reopened.get_bytes(blob.sha256), blobs))
     assert [data[0] for data in found] == [0, 1, 2, 3]
-    assert again.source_of(record.recipe.key) == "team"
+    assert reopened.source_of(record.recipe.key) == "team"
 
 
-def test_inlined_documents_are_cached_up_to_a_limit(
+def test_caches_inlined_documents_up_to_a_limit(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_MOST_KNOWN", 1000)
@@ -536,7 +540,7 @@ def test_inlined_documents_are_cached_up_to_a_limit(
     assert 0 < sum(map(len, known.values())) <= 1000
 
 
-def test_a_package_is_replaced_by_one_of_the_engines_that_are_there(
+def test_a_forced_package_replaces_the_remote_one(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     old = theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
@@ -544,12 +548,12 @@ def test_a_package_is_replaced_by_one_of_the_engines_that_are_there(
     new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
     mine.finish()
     assert mine.local.get_record(new.recipe.key) == new
-    again = layered(theirs.local.root.parent / "again", team)
-    found = again.get_record(old.recipe.key)
+    third = layered(theirs.local.root.parent / "third", team)
+    found = third.get_record(old.recipe.key)
     assert found is not None and found.outputs == new.outputs
 
 
-def test_a_package_that_stays_over_there_is_not_taken_in_place_of_ours(tmp_path: Path, record_of: RecordOf) -> None:
+def test_keeps_its_own_package_if_the_remote_one_cannot_be_replaced(tmp_path: Path, record_of: RecordOf) -> None:
     team = WriteOnce()
     theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
     theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
@@ -560,19 +564,19 @@ def test_a_package_that_stays_over_there_is_not_taken_in_place_of_ours(tmp_path:
 
 
 class Stuck(MemoryTransport):
-    """Takes nothing until it may."""
+    """Each upload waits until `may_continue` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.may = threading.Semaphore(0), threading.Event()
+        self.begun, self.may_continue = threading.Semaphore(0), threading.Event()
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         self.begun.release()
-        assert self.may.wait(30)
+        assert self.may_continue.wait(30)
         return super().put(kind, name, data, once=once)
 
 
-def test_nothing_that_is_asked_waits_behind_an_upload(tmp_path: Path, record_of: RecordOf, payload: Payload) -> None:
+def test_a_lookup_does_not_wait_for_an_upload(tmp_path: Path, record_of: RecordOf, payload: Payload) -> None:
     team = Stuck()
     mine = layered(tmp_path / "mine", team)
     mine.put_record(record_of(1, stage="trace", plan=mine.put_bytes(payload(1, 16 * MIB))))
@@ -580,12 +584,12 @@ def test_nothing_that_is_asked_waits_behind_an_upload(tmp_path: Path, record_of:
         assert team.begun.acquire(timeout=30), "all connections are busy with the upload"
     mine.expect([record_of(2).recipe.key])
     assert mine.uploads.waiting == 1
-    team.may.set()
+    team.may_continue.set()
     mine.finish()
     assert mine.reports()[0].records_sent == 1
 
 
-def test_a_package_is_sent_after_its_engines_and_only_if_they_are_there(
+def test_uploads_a_package_only_if_the_remote_has_its_engines(
     tmp_path: Path, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
@@ -599,13 +603,15 @@ def test_a_package_is_sent_after_its_engines_and_only_if_they_are_there(
     mine.finish()
     assert ("ac", package.recipe.key) not in team.entries
     mine.put_record(package, replace=True)
-    theirs.put_record(package_of := Record(package.recipe, {"index": theirs.put_bytes(b"of their plan")}), replace=True)
+    theirs.put_record(
+        their_package := Record(package.recipe, {"index": theirs.put_bytes(b"of their plan")}), replace=True
+    )
     theirs.finish()
     found = layered(tmp_path / "third", team).get_record(package.recipe.key)
-    assert found is not None and found.outputs == package_of.outputs
+    assert found is not None and found.outputs == their_package.outputs
 
 
-def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
+def test_a_record_that_cannot_be_read_locally_counts_as_not_sent(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     record = mine.local.put_record(record_of(1, plan=mine.put_bytes(PLAN)))
@@ -618,7 +624,7 @@ def test_a_record_that_cannot_be_read_here_counts_as_not_sent(
     assert mine.reports()[0].records_not_sent == 1
 
 
-def test_a_reading_store_sends_nothing_and_selects_its_remotes(tmp_path: Path, record_of: RecordOf) -> None:
+def test_only_reading_uploads_nothing_and_selects_the_remotes(tmp_path: Path, record_of: RecordOf) -> None:
     first, second = MemoryTransport(), MemoryTransport()
     other = layered(tmp_path / "other", first)
     record = record_of(1, plan=other.put_bytes(PLAN))
@@ -637,8 +643,8 @@ def test_a_reading_store_sends_nothing_and_selects_its_remotes(tmp_path: Path, r
     assert ("ac", record_of(3).recipe.key) in second.entries
 
 
-class LastStays(MemoryTransport):
-    """As with WebDAV servers: several writers at the same moment all get the answer "created", and the last one stays."""
+class LastWriteStays(MemoryTransport):
+    """Like a WebDAV server: all of several simultaneous writers get the answer "created", and the last write stays."""
 
     decides = False
 
@@ -649,14 +655,14 @@ class LastStays(MemoryTransport):
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         if kind == "ac" and once and (kind, name) not in self.entries:
-            self.both.wait(10)  # both have looked, and nothing is there
+            self.both.wait(10)  # both writers have found no entry
             self.first += 1
             return super().put(kind, name, data, once=False)
         return super().put(kind, name, data, once=once)
 
 
-def test_first_writers_of_one_moment_end_with_one_engine(tmp_path: Path, record_of: RecordOf) -> None:
-    team = LastStays()
+def test_two_simultaneous_first_writers_end_with_one_engine(tmp_path: Path, record_of: RecordOf) -> None:
+    team = LastWriteStays()
     stores = [layered(tmp_path / name, team) for name in ("a", "b")]
 
     def build(store: LayeredStore, who: str) -> None:
@@ -668,7 +674,7 @@ def test_first_writers_of_one_moment_end_with_one_engine(tmp_path: Path, record_
         thread.start()
     for thread in threads:
         thread.join()
-    assert team.first == 2, "both were told that they were first"
+    assert team.first == 2, "both got the answer that they were first"
     key = record_of(1).recipe.key
     kept = [store.local.get_record(key) for store in stores]
     assert kept[0] is not None and kept[0] == kept[1]

@@ -1,4 +1,4 @@
-"""A record that counts and is not the one that a lock file names: where the right one is looked for, and what stays."""
+"""A trusted record that is not the one in the lock file: the search for the locked record, and the stored record."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ RIGHT, WRONG = b"the locked plan", b"another plan"
 
 
 class Lock:
-    """Refuses what is not `RIGHT`; a local one too, unless it is tolerated."""
+    """Rejects every record whose plan is not `RIGHT`. With `tolerates_local`, a local record is accepted anyway."""
 
-    def __init__(self, store: LayeredStore, *, tolerates: bool = False) -> None:
-        self.wanted = store.put_bytes(RIGHT)
-        self.tolerates = tolerates
+    def __init__(self, store: LayeredStore, *, tolerates_local: bool = False) -> None:
+        self.locked = store.put_bytes(RIGHT)
+        self.tolerates_local = tolerates_local
         store.refuses = self.refuses
 
     def refuses(self, key: str, record: Record, local: bool) -> str | None:
-        if record.outputs["plan"] == self.wanted or (local and self.tolerates):
+        if record.outputs["plan"] == self.locked or (local and self.tolerates_local):
             return None
         return "its plan is not the one"
 
 
 def layered(folder: Path, *transports: MemoryTransport) -> LayeredStore:
-    remotes = [RemoteStore(each, f"team{n}", connections=2) for n, each in enumerate(transports)]
+    remotes = [RemoteStore(transport, f"team{n}", connections=2) for n, transport in enumerate(transports)]
     return LayeredStore(LocalStore(folder), remotes, remotes)
 
 
 @pytest.fixture
 def teams(tmp_path: Path, record_of: RecordOf) -> tuple[MemoryTransport, MemoryTransport]:
-    """Two remotes: the first has a wrong record under the key, the second the right one."""
+    """Two remotes. The first has a wrong record under the key, the second has the locked record."""
     transports = MemoryTransport(), MemoryTransport()
     for n, (transport, plan) in enumerate(zip(transports, (WRONG, RIGHT), strict=True)):
         store = layered(tmp_path / f"writer{n}", transport)
@@ -50,26 +50,30 @@ def teams(tmp_path: Path, record_of: RecordOf) -> tuple[MemoryTransport, MemoryT
     return transports
 
 
-def wrong_here(store: LayeredStore, record_of: RecordOf) -> Record:
+def put_wrong_record(store: LayeredStore, record_of: RecordOf) -> Record:
     return store.local.put_record(
         record_of(1, plan=store.local.put_bytes(WRONG), layers=store.local.put_bytes(b"layers"))
     )
 
 
-@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("expected_in_advance", [True, False])
 @pytest.mark.parametrize("local", [True, False])
-def test_the_right_one_is_found_behind_wrong_ones(
-    tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf, ahead: bool, local: bool
+def test_finds_the_locked_record_behind_wrong_records(
+    tmp_path: Path,
+    teams: tuple[MemoryTransport, MemoryTransport],
+    record_of: RecordOf,
+    expected_in_advance: bool,
+    local: bool,
 ) -> None:
     store = layered(tmp_path / "mine", *teams)
     key = record_of(1).recipe.key
     if local:
-        wrong_here(store, record_of)
-    lock = Lock(store, tolerates=True)
-    if ahead:
+        put_wrong_record(store, record_of)
+    lock = Lock(store, tolerates_local=True)
+    if expected_in_advance:
         store.expect([key])
     found = store.get_record(key)
-    assert found is not None and found.outputs["plan"] == lock.wanted
+    assert found is not None and found.outputs["plan"] == lock.locked
     assert store.source_of(key) == "team1"
     for output in found.outputs.values():
         store.bring([output.sha256])
@@ -77,11 +81,11 @@ def test_the_right_one_is_found_behind_wrong_ones(
     assert store.reports()[0].untrusted >= 1
 
 
-def test_the_right_one_takes_the_place_of_a_wrong_one_here(
+def test_the_locked_record_replaces_a_wrong_local_record(
     tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
 ) -> None:
     store = layered(tmp_path / "mine", teams[1])
-    wrong = wrong_here(store, record_of)
+    wrong = put_wrong_record(store, record_of)
     store.refuses = lambda key, record, local: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
     found = store.get_record(wrong.recipe.key)
     assert found is not None
@@ -90,7 +94,7 @@ def test_the_right_one_takes_the_place_of_a_wrong_one_here(
     assert kept is not None and kept.outputs == found.outputs
 
 
-def test_where_there_are_only_wrong_ones_it_is_a_miss_with_the_reason_or_the_local_one(
+def test_with_only_wrong_records_raises_the_reason_or_uses_the_local_one(
     tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
 ) -> None:
     store = layered(tmp_path / "mine", teams[0])
@@ -99,20 +103,20 @@ def test_where_there_are_only_wrong_ones_it_is_a_miss_with_the_reason_or_the_loc
     for _ in range(2):
         with pytest.raises(RecordUntrusted, match="its plan is not the one"):
             store.get_record(key)
-        wrong = wrong_here(store, record_of)
-    lock.tolerates = True
+        wrong = put_wrong_record(store, record_of)
+    lock.tolerates_local = True
     found = store.get_record(key)
     assert found is not None and found.outputs == wrong.outputs
     assert store.source_of(key) == "local"
 
 
-def test_the_winner_of_a_race_that_is_not_the_locked_one_does_not_replace_ours(
+def test_the_winner_of_a_race_does_not_replace_the_locked_record(
     tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
 ) -> None:
     store = layered(tmp_path / "mine", teams[0])
     lock = Lock(store)
-    store.put_record(record_of(1, plan=lock.wanted, layers=store.put_bytes(b"layers")), replace=True)
+    store.put_record(record_of(1, plan=lock.locked, layers=store.put_bytes(b"layers")), replace=True)
     store.finish()
     assert store.reports()[0].lost_races == 1  # the fault was delivered
     kept = LocalStore(tmp_path / "mine").get_record(record_of(1).recipe.key)
-    assert kept is not None and kept.outputs["plan"] == lock.wanted
+    assert kept is not None and kept.outputs["plan"] == lock.locked

@@ -1,4 +1,4 @@
-"""Where blobs are cut."""
+"""The boundaries of a blob's chunks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def lengths(data: bytes) -> list[int]:
 
 
 def test_golden_boundaries() -> None:
-    """Part of the format: a change of these makes every store forget what its blobs share."""
+    """The boundaries are part of the format. With other boundaries, new blobs would share no chunks with stored ones."""
     data = random.Random(20240229).randbytes(4 * MIB)
-    found = lengths(data)
-    assert sum(found) == len(data)
-    assert hashlib.sha256(repr(found).encode()).hexdigest() == GOLDEN_SHA256
-    assert found == GOLDEN
+    sizes = lengths(data)
+    assert sum(sizes) == len(data)
+    assert hashlib.sha256(repr(sizes).encode()).hexdigest() == GOLDEN_SHA256
+    assert sizes == GOLDEN
 
 
 # fmt: off
@@ -45,12 +45,12 @@ def test_boundaries_are_the_same_in_another_process() -> None:
         "import random; from trtbuild.store.local.chunking import cut;"
         "print([n for _, n in cut(memoryview(random.Random(5).randbytes(3 << 20)))])"
     )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert other.stdout.strip() == str(lengths(random.Random(5).randbytes(3 * MIB)))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == str(lengths(random.Random(5).randbytes(3 * MIB)))
 
 
-def test_the_pure_python_cutter_agrees() -> None:
-    """Where the package has no compiled part, chunks are shared all the same."""
+def test_the_pure_python_implementation_has_the_same_boundaries() -> None:
+    """So chunks are shared even if fastcdc has no compiled part."""
     from fastcdc.fastcdc_py import fastcdc_py
 
     data = random.Random(6).randbytes(MIB + 9)
@@ -58,12 +58,12 @@ def test_the_pure_python_cutter_agrees() -> None:
     assert [chunk.length for chunk in slow] == lengths(data)
 
 
-def test_sizes_are_within_their_bounds() -> None:
-    found = lengths(random.Random(7).randbytes(8 * MIB))
-    assert all(MIN_SIZE < length <= MAX_SIZE for length in found[:-1])
+def test_sizes_are_within_their_limits() -> None:
+    sizes = lengths(random.Random(7).randbytes(8 * MIB))
+    assert all(MIN_SIZE < length <= MAX_SIZE for length in sizes[:-1])
 
 
-def test_zeros_are_cut_alike() -> None:
+def test_zeros_give_equal_chunks() -> None:
     assert set(lengths(bytes(8 * MIB))) == {MAX_SIZE}
 
 
@@ -71,18 +71,18 @@ def test_an_insertion_changes_few_chunks() -> None:
     data = random.Random(8).randbytes(16 * MIB)
     edited = data[: 5 * MIB] + b"inserted" + data[5 * MIB :]
 
-    def chunks(of: bytes) -> set[bytes]:
-        return {of[start : start + length] for start, length in cut(memoryview(of))}
+    def chunks(blob: bytes) -> set[bytes]:
+        return {blob[start : start + length] for start, length in cut(memoryview(blob))}
 
     assert len(chunks(edited) - chunks(data)) <= 3
 
 
 @pytest.mark.parametrize("size", [2 * MIB, 16 * MIB + 1, 21 * MIB + 123])
 @pytest.mark.parametrize("read_size", [None, 700_001])
-def test_windows_do_not_show(size: int, read_size: int | None) -> None:
-    """Cut through windows, from a file that gives less than it is asked for, or as one piece: the same chunks."""
+def test_the_window_size_does_not_change_the_chunks(size: int, read_size: int | None) -> None:
+    """The chunks are the same through windows, from a file with short reads, and from one piece."""
     data = random.Random(size).randbytes(size)
-    file = Slow(data[MIB + 1 :], read_size) if read_size else io.BytesIO(data[MIB + 1 :])
+    file = ShortReads(data[MIB + 1 :], read_size) if read_size else io.BytesIO(data[MIB + 1 :])
     of_file = list(windows_of_file(data[: MIB + 1], file))
     of_bytes = list(windows_of_bytes(memoryview(data)))
     assert b"".join(window.data for window in of_file) == b"".join(window.data for window in of_bytes) == data
@@ -91,13 +91,13 @@ def test_windows_do_not_show(size: int, read_size: int | None) -> None:
         assert all(b"".join(window.chunks) == window.data for window in windows)
 
 
-class Slow(io.BytesIO):
-    def __init__(self, data: bytes, most: int) -> None:
+class ShortReads(io.BytesIO):
+    def __init__(self, data: bytes, limit: int) -> None:
         super().__init__(data)
-        self._most = most
+        self._limit = limit
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        return super().readinto(buffer[: self._most])
+        return super().readinto(buffer[: self._limit])
 
 
 def test_importing_the_cutter_prints_nothing() -> None:
@@ -109,7 +109,7 @@ def test_importing_the_cutter_prints_nothing() -> None:
     assert done.stdout == ""
 
 
-def test_threads_that_import_the_cutter_at_once_leave_standard_output_as_it_was() -> None:
+def test_threads_that_import_the_cutter_at_once_restore_standard_output() -> None:
     program = """
 import sys, threading
 sys.setswitchinterval(1e-6)

@@ -1,4 +1,4 @@
-"""Real processes that are killed, and that write the same things at once."""
+"""Real processes that are killed, and that write the same entries at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-WRITER = """
+WRITER_PROGRAM = """
 import random, sys
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -31,15 +31,15 @@ for number in range(int(sys.argv[3])):
 """
 
 
-def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Every announced record is there, every record has all its files, and all other files are in tmp/."""
+def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """Every record that was printed exists, every record has all its files, and all other files are in tmp/."""
     moments = random.Random(11)
-    killed, unfinished, announced = 0, 0, 0
+    killed, unfinished, printed = 0, 0, 0
     for seed in range(60):
         if seed >= 12 and unfinished:
-            break  # a dozen, and further ones until one was hit in the middle of work
+            break  # at least a dozen, and more until one was killed during a write
         root = tmp_path / f"store{seed % 2}"
-        writer = child(WRITER, root, seed, 1000)
+        writer = child(WRITER_PROGRAM, root, seed, 1000)
         assert writer.line() == "ready"
         keys = [writer.line() for _ in range(moments.randrange(3))]
         time.sleep(moments.uniform(0.0, 0.03))
@@ -53,13 +53,13 @@ def test_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None
             assert record is not None
             for output in record.outputs.values():
                 assert len(store.get_bytes(output.sha256)) == output.size
-        announced += len(keys)
+        printed += len(keys)
         unfinished += len(list((root / "tmp").glob("*")))
-    # The faults were delivered, and in the middle of work.
-    assert killed >= 12 and announced > 0 and unfinished > 0
+    # Processes were killed, and at least one of them during a write.
+    assert killed >= 12 and printed > 0 and unfinished > 0
 
 
-def test_leftovers_of_the_killed_are_collected(tmp_path: Path, child: Callable[..., Any]) -> None:
+def test_collects_leftovers_of_killed_processes(tmp_path: Path, child: Callable[..., Any]) -> None:
     import os
 
     holder = child(
@@ -80,19 +80,19 @@ def test_leftovers_of_the_killed_are_collected(tmp_path: Path, child: Callable[.
     assert holder.line() == "ready"
     store = LocalStore(tmp_path)
     os.utime(tmp_path / "tmp" / "unfinished", (0, 0))
-    places = [*tmp_path.glob("tmp/*"), *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]
-    assert len(places) == 3
+    leftovers = [*tmp_path.glob("tmp/*"), *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]
+    assert len(leftovers) == 3
 
-    assert collect(store).leftovers_removed == 0  # all of them are held
+    assert collect(store).leftovers_removed == 0  # the process holds all of them
     holder.kill()
-    (tmp_path / "tmp" / "fresh").write_bytes(b"")  # not held, but young
+    (tmp_path / "tmp" / "fresh").write_bytes(b"")  # not held, but too new
     assert collect(store).leftovers_removed == 3
-    assert not any(place.exists() for place in places)
+    assert not any(path.exists() for path in leftovers)
     assert (tmp_path / "tmp" / "fresh").exists()
 
 
-def test_two_processes_put_the_same_at_once(tmp_path: Path, child: Callable[..., Any]) -> None:
-    writers = [child(WRITER, tmp_path, 1, 12) for _ in range(3)]
+def test_several_processes_put_the_same_records_at_once(tmp_path: Path, child: Callable[..., Any]) -> None:
+    writers = [child(WRITER_PROGRAM, tmp_path, 1, 12) for _ in range(3)]
     keys = {tuple(writer.finish().splitlines()) for writer in writers}
     assert len(keys) == 1
     store = LocalStore(tmp_path)

@@ -1,4 +1,4 @@
-"""Damaged entries of every kind, and entries that are not files: never returned, and repaired by the next put."""
+"""Damaged entries and entries that are not files are never returned, and the next put repairs them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def target(
         record = local.put_record(record_of(1, plan=plan, info=info))
         action = local.get_action(record.recipe.key)
         assert action is not None and action.document is not None
-        place = {
+        kind_and_name = {
             "small blob": ("cas", info.sha256),
             "chunk": ("cas", local.parts(plan.sha256)[1].sha256),
             "chunk list": ("ac", list_key(plan.sha256)),
             "record entry": ("ac", record.recipe.key),
             "document": ("cas", action.document.sha256),
         }[kind]
-        return record, entry_path(local, *place)
+        return record, entry_path(local, *kind_and_name)
 
     return choose
 
 
 def use(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> bool:
-    """Whether all of the record is there; what is given is right in any case."""
+    """Whether the record is complete. Checks that everything that the store returns is correct."""
     try:
         found = store.get_record(record.recipe.key)
         if found is None:
@@ -58,7 +58,7 @@ def use(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path
     return True
 
 
-def assert_heals(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
+def assert_repaired(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
     for _ in range(4):
         if use(store, record, contents, out):
             break
@@ -71,7 +71,7 @@ def assert_heals(store: LocalStore, record: Record, contents: dict[str, bytes], 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_entry_is_never_given_out_and_heals(
+def test_never_returns_a_damaged_entry_and_repairs_it(
     local: LocalStore,
     target: Callable[[str], tuple[Record, Path]],
     payload: Callable[..., bytes],
@@ -80,20 +80,20 @@ def test_a_damaged_entry_is_never_given_out_and_heals(
     damage: str,
 ) -> None:
     record, path = target(kind)
-    right = path.read_bytes()
+    intact = path.read_bytes()
     path.chmod(0o644)
-    path.write_bytes(DAMAGES[damage](right))
-    assert path.read_bytes() != right
+    path.write_bytes(DAMAGES[damage](intact))
+    assert path.read_bytes() != intact
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
     usable = use(LocalStore(local.root), record, contents, tmp_path / "out")
-    if kind != "record entry":  # of which a bit may have no meaning
+    if kind != "record entry":  # there, a changed bit may be harmless
         assert usable == (kind == "chunk list" and damage == "a newline long")
     if usable:
         verify(local)
-    assert_heals(LocalStore(local.root), record, contents, tmp_path / "out")
+    assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")
 
 
-ODD: dict[str, Callable[[Path], object]] = {
+NOT_FILES: dict[str, Callable[[Path], object]] = {
     "a directory": lambda path: (path.mkdir(), (path / "inner").write_bytes(b"x")),
     "a pipe": lambda path: os.mkfifo(path),
     "a link to nothing": lambda path: path.symlink_to("nothing"),
@@ -103,25 +103,25 @@ ODD: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("replacement", NOT_FILES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_entries_that_are_not_files_are_quarantined(
+def test_quarantines_entries_that_are_not_files(
     local: LocalStore,
     target: Callable[[str], tuple[Record, Path]],
     payload: Callable[..., bytes],
     tmp_path: Path,
     kind: str,
-    odd: str,
+    replacement: str,
 ) -> None:
     record, path = target(kind)
     path.unlink()
-    ODD[odd](path)
+    NOT_FILES[replacement](path)
     before = Path("/etc/passwd").stat().st_mtime_ns
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
     verify(local, quarantine=False)
     collect(local)
     assert not use(LocalStore(local.root), record, contents, tmp_path / "out")
-    assert_heals(LocalStore(local.root), record, contents, tmp_path / "out")
+    assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")
     assert Path("/etc/passwd").stat().st_mtime_ns == before, "nothing is touched through a link"
     assert any((local.root / "quarantine").iterdir())
     assert collect(local, quarantine_age_s=-60.0).leftovers_removed > 0

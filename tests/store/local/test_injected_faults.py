@@ -1,7 +1,7 @@
-"""Errors that the kernel gives: at the system calls that write, from full and read-only disks.
+"""Errors of the kernel: at the system calls that write, on full disks and on read-only disks.
 
-`tests.faults.enumeration` says how errors are injected; ``python -m tests.faults.enumeration error`` gives each error at
-each call. ``TRTBUILD_KILLS=1000`` does so here.
+`tests.faults.enumeration` describes how errors are injected. ``python -m tests.faults.enumeration error`` injects each
+error at each call. These tests inject fewer errors, unless ``TRTBUILD_KILLS`` is 100 or more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: Faults at so many calls of each operation, spread over all of them, the errors in turn.
+#: The number of calls of each operation that get an error. They are spread over all calls, with the errors in turn.
 AT_MOST = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
-def test_an_error_of_a_writing_call_is_reported_or_harmless(operation: str) -> None:
+def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(AT_MOST)],
         cwd=Path(__file__).parents[3],
@@ -41,13 +41,13 @@ def test_an_error_of_a_writing_call_is_reported_or_harmless(operation: str) -> N
     document = json.loads(done.stdout)
     (tally,) = document["tallies"]
     assert tally["findings"] == []
-    assert document["total"] >= min(15, tally["calls"]), "the errors were delivered"
+    assert document["total"] >= min(15, tally["calls"]), "the errors were injected"
     assert tally["outcomes"].keys() - {"result"}, "no error was ever reported"
 
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
-def test_a_lost_write_is_detected_by_the_next_read(tmp_path: Path, data: bytes) -> None:
-    """Bytes that were lost before they reached the disk are detected by the next read, and never returned."""
+def test_the_next_read_detects_a_lost_write(tmp_path: Path, data: bytes) -> None:
+    """The kernel reports a write whose bytes never reach the disk. The next read detects this and never returns them."""
     LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
 
     def put(place: Path) -> object:
@@ -62,17 +62,17 @@ def test_a_lost_write_is_detected_by_the_next_read(tmp_path: Path, data: bytes) 
     assert store.get_bytes(store.put_bytes(data).sha256) == data
 
 
-@pytest.mark.parametrize("most", [1, 1000])
-def test_writes_that_take_only_a_part(
-    local: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
+@pytest.mark.parametrize("limit", [1, 1000])
+def test_continues_after_short_writes(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int
 ) -> None:
-    real, calls = os.write, []
+    real_write, calls = os.write, []
 
     def short(descriptor: int, data: memoryview) -> int:
         calls.append(len(data))
-        return real(descriptor, data[:most])
+        return real_write(descriptor, data[:limit])
 
-    data = LARGE if most > 1 else b"a small one"
+    data = LARGE if limit > 1 else b"a small one"
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", short)
         output = local.put_bytes(data)
@@ -92,7 +92,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("disk", ["size=3m"], indirect=True)
-def test_a_disk_that_runs_full(disk: Path) -> None:
+def test_a_full_disk_is_an_error_and_a_collection_still_works(disk: Path) -> None:
     store = LocalStore(disk / "store")
     kept = store.put_record(record(1, plan=store.put_bytes(b"while there was room")))
     store.put_bytes(b"of no record" * 1000)
@@ -102,23 +102,23 @@ def test_a_disk_that_runs_full(disk: Path) -> None:
     assert caught.value.hint == "free some space, or run `trtbuild cache gc`"
     assert list((store.root / "tmp").iterdir()) == []
     assert verify(store).damage == ()
-    # on the full disk what is there can be read, and what the hint says can be done
+    # on the full disk, entries can still be read, and a collection works, as the hint proposes
     ballast = disk / "rest"
     with pytest.raises(OSError, match="No space left"), open(ballast, "wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    again = LocalStore(disk / "store")
-    with again.session():
-        assert again.get_record(kept.recipe.key) == kept
-    collected = collect(again, slack_s=-3600.0)
+    reopened = LocalStore(disk / "store")
+    with reopened.session():
+        assert reopened.get_record(kept.recipe.key) == kept
+    collected = collect(reopened, slack_s=-3600.0)
     assert collected.blobs_removed > 0 and collected.records_kept == 1
     ballast.unlink()
     (disk / "ballast").unlink()
-    assert again.get_bytes(again.put_bytes(LARGE).sha256) == LARGE
+    assert reopened.get_bytes(reopened.put_bytes(LARGE).sha256) == LARGE
 
 
 @pytest.mark.parametrize("disk", ["size=8m,nr_inodes=40"], indirect=True)
-def test_a_disk_that_has_no_inodes_left(disk: Path) -> None:
+def test_a_disk_without_free_inodes_is_an_error(disk: Path) -> None:
     store = LocalStore(disk / "store")
     with pytest.raises(StoreUnavailable, match="No space left"):
         for number in range(100):
@@ -128,19 +128,19 @@ def test_a_disk_that_has_no_inodes_left(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("disk", ["size=8m"], indirect=True)
-def test_a_disk_that_turns_read_only(disk: Path) -> None:
+def test_reads_from_a_disk_that_becomes_read_only(disk: Path) -> None:
     store = LocalStore(disk / "store")
     kept = store.put_record(record(1, plan=store.put_bytes(LARGE)))
     make_read_only(disk, "size=8m")
-    for each in (store, LocalStore(disk / "store")):
-        with each.session():
-            assert each.get_record(kept.recipe.key) == kept
-            assert each.get_bytes(kept.outputs["plan"].sha256) == LARGE
+    for reader in (store, LocalStore(disk / "store")):
+        with reader.session():
+            assert reader.get_record(kept.recipe.key) == kept
+            assert reader.get_bytes(kept.outputs["plan"].sha256) == LARGE
             with pytest.raises(StoreUnavailable, match="Read-only") as caught:
-                each.put_bytes(b"new")
+                reader.put_bytes(b"new")
             assert caught.value.hint and "TRTBUILD_CACHE_DIR" in caught.value.hint
         with pytest.raises(StoreUnavailable, match="Read-only"):
-            collect(each)
+            collect(reader)
     assert outcome_of(lambda place: LocalStore(place / "store").put_bytes(LARGE).size, disk) == {
         "result": len(LARGE)
-    }, "what is there already needs no writing"
+    }, "a blob that exists already needs no write"

@@ -1,4 +1,4 @@
-"""Locks and sessions, between processes."""
+"""Locks and sessions of several processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtbuild.store.local.local import LocalStore
 
 KEY = "ab" * 32
 
-BUILDER = """
+BUILDER_PROGRAM = """
 import sys
 from trtbuild.store.local.local import LocalStore
 store = LocalStore(sys.argv[1])
@@ -35,10 +35,10 @@ def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
     return thread, lines
 
 
-def test_building_excludes_processes_and_ends_with_them(tmp_path: Path, child: Callable[..., Any]) -> None:
-    first = child(BUILDER, tmp_path)
+def test_only_one_process_builds_a_key_and_the_lock_ends_with_it(tmp_path: Path, child: Callable[..., Any]) -> None:
+    first = child(BUILDER_PROGRAM, tmp_path)
     assert [first.line(), first.line()] == ["ready", "building"]
-    second = child(BUILDER, tmp_path)
+    second = child(BUILDER_PROGRAM, tmp_path)
     assert second.line() == "ready"
     thread, lines = read_line_in_background(second)
     thread.join(0.2)
@@ -46,7 +46,7 @@ def test_building_excludes_processes_and_ends_with_them(tmp_path: Path, child: C
     first.kill()
     thread.join(10)
     assert lines == ["building"]
-    second.tell()
+    second.send()
     second.finish()
     assert not (tmp_path / "locks" / KEY).exists()
 
@@ -66,7 +66,7 @@ def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callabl
 
 
 def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None:
-    """The holder unlinks the file and lets go; meanwhile another one made and took the file of that name."""
+    """The holder deletes and releases its lock file. Before that, another thread has created and locked a new file."""
     local.put_bytes(b"x")
     path = str(local.root / "locks" / KEY)
     held = leases._acquire(local.entries.layout, path)
@@ -91,7 +91,7 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
     path = local.root / "locks" / KEY
     with local.session(), local.building(KEY):
         kept = path.with_name("kept")
-        os.link(path, kept)  # the file is unlinked at the end: keep it to look at its lock
+        os.link(path, kept)  # the lock file is deleted at the end; the link keeps it for the check
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
         assert leases.abandoned(str(kept)) is None
     try:
@@ -102,18 +102,18 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
         sleeper.communicate(b"\n")
 
 
-def _sleep_until_told(told: Any) -> None:
-    told.wait(30)
+def _wait_for(event: Any) -> None:
+    event.wait(30)
 
 
 def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
     context = multiprocessing.get_context("fork")
-    told = context.Event()
+    may_end = context.Event()
     path = local.root / "locks" / KEY
     with local.building(KEY):
         kept = path.with_name("kept")
         os.link(path, kept)
-        worker = context.Process(target=_sleep_until_told, args=(told,))
+        worker = context.Process(target=_wait_for, args=(may_end,))
         worker.start()
         assert leases.abandoned(str(kept)) is None
     try:
@@ -121,11 +121,11 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
         assert held is not None
         os.close(held)
     finally:
-        told.set()
+        may_end.set()
         worker.join()
 
 
-def test_touching_happens_once_in_a_session(local: LocalStore, age: Callable[..., None], entry_path: Any) -> None:
+def test_touches_an_entry_once_per_session(local: LocalStore, age: Callable[..., None], entry_path: Any) -> None:
     output = local.put_bytes(b"x")
     path = entry_path(local, "cas", output.sha256)
     age(local, 1000)
@@ -137,11 +137,11 @@ def test_touching_happens_once_in_a_session(local: LocalStore, age: Callable[...
         local.has(output.sha256)
         local.get_bytes(output.sha256)
         assert path.stat().st_mtime_ns == first
-    local.has(output.sha256)  # without a session: each time
+    local.has(output.sha256)  # without a session, every use touches it
     assert path.stat().st_mtime_ns > first
 
 
-def test_an_exclusive_hold_waits_for_shared_ones(local: LocalStore) -> None:
+def test_an_exclusive_lock_waits_for_shared_locks(local: LocalStore) -> None:
     local.put_bytes(b"x")
     order: list[str] = []
 

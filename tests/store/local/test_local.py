@@ -1,4 +1,4 @@
-"""The layout of the local store's directory, and the handling of wrong files in it."""
+"""The layout of the local store's directory, and the handling of damaged files in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_directory(local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath) -> None:
+def test_the_layout_of_the_directory(
+    local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath
+) -> None:
     small = local.put_bytes(b"small")
     large = local.put_bytes(bytes(2 * MIB + 5))
     record = local.put_record(record_of(1, info=small, plan=large))
@@ -64,7 +66,7 @@ def test_equal_chunks_are_stored_once(local: LocalStore) -> None:
     assert len(list(local.root.glob("cas/*/*"))) == 1
 
 
-def test_nothing_is_made_by_reading(tmp_path: Path) -> None:
+def test_reading_creates_no_files(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     assert not store.has("ab" * 32)
     assert store.get_record("ab" * 32) is None
@@ -72,7 +74,7 @@ def test_nothing_is_made_by_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_wrong_small_blob(local: LocalStore, entry_path: EntryPath, damage: str) -> None:
+def test_rejects_and_repairs_a_damaged_small_blob(local: LocalStore, entry_path: EntryPath, damage: str) -> None:
     output = local.put_bytes(b"the bytes")
     path = entry_path(local, "cas", output.sha256)
     overwrite(path, DAMAGES[damage](b"the bytes"))
@@ -88,7 +90,7 @@ def test_a_wrong_small_blob(local: LocalStore, entry_path: EntryPath, damage: st
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("reading", ["get_bytes", "copy_to"])
-def test_a_wrong_chunk(
+def test_rejects_and_repairs_a_damaged_chunk(
     local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath, damage: str, reading: str, tmp_path: Path
 ) -> None:
     data = payload(1, 3 * MIB)
@@ -101,14 +103,14 @@ def test_a_wrong_chunk(
             output.sha256, str(tmp_path / "out")
         )
     assert not (tmp_path / "out").exists()
-    if damage == "flipped":  # of another size, it is as good as not there
+    if damage == "flipped":  # a chunk of another size counts as missing
         assert [name.split("-")[1] for name in names(local.root / "quarantine")] == [chunk.sha256]
     assert not local.has(output.sha256)
-    assert local.put_bytes(data) == output  # which repairs it
+    assert local.put_bytes(data) == output  # this repairs the chunk
     assert local.get_bytes(output.sha256) == data
 
 
-def test_a_chunk_that_shrinks_after_it_was_found(
+def test_rejects_a_chunk_that_shrinks_after_it_was_found(
     local: LocalStore, entry_path: EntryPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = local.put_bytes(bytes(3 * MIB))
@@ -120,20 +122,20 @@ def test_a_chunk_that_shrinks_after_it_was_found(
     assert len(names(local.root / "quarantine")) == 1
 
 
-LISTS: dict[str, Callable[[bytes, bytes], bytes]] = {
+LIST_DAMAGES: dict[str, Callable[[bytes, bytes], bytes]] = {
     **{name: lambda data, other, change=change: change(data) for name, change in DAMAGES.items()},  # type: ignore[misc]
     "of another blob": lambda data, other: other,
 }
 
 
-@pytest.mark.parametrize("damage", LISTS)
-def test_a_wrong_chunk_list(
+@pytest.mark.parametrize("damage", LIST_DAMAGES)
+def test_rejects_and_repairs_a_damaged_chunk_list(
     local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath, damage: str
 ) -> None:
     data = payload(1, 3 * MIB)
     output, other = local.put_bytes(data), local.put_bytes(payload(2, 3 * MIB))
     path, other_path = (entry_path(local, "ac", list_key(blob.sha256)) for blob in (output, other))
-    overwrite(path, LISTS[damage](path.read_bytes(), other_path.read_bytes()))
+    overwrite(path, LIST_DAMAGES[damage](path.read_bytes(), other_path.read_bytes()))
     assert not local.has(output.sha256)
     with pytest.raises(BlobMissing):
         local.get_bytes(output.sha256)
@@ -141,10 +143,8 @@ def test_a_wrong_chunk_list(
     assert local.get_bytes(output.sha256) == data
 
 
-def test_a_forged_chunk_list_does_not_pass(
-    local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath
-) -> None:
-    """A list of right chunks, well-formed, under the name of a blob that they are not."""
+def test_rejects_a_forged_chunk_list(local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath) -> None:
+    """The list is valid and its chunks are intact, but it is stored under the name of another blob."""
     output, other = local.put_bytes(payload(1, 3 * MIB)), local.put_bytes(payload(2, 3 * MIB))
     text = entry_path(local, "ac", list_key(other.sha256)).read_text().replace(other.sha256, output.sha256)
     path = entry_path(local, "ac", list_key(output.sha256))
@@ -156,7 +156,7 @@ def test_a_forged_chunk_list_does_not_pass(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_wrong_record_entry(
+def test_rejects_and_repairs_a_damaged_record_entry(
     local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath, damage: str
 ) -> None:
     record = local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
@@ -174,7 +174,7 @@ def test_a_wrong_record_entry(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_wrong_record_document(
+def test_rejects_and_repairs_a_damaged_record_document(
     local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath, damage: str
 ) -> None:
     record = local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
@@ -190,7 +190,9 @@ def test_a_wrong_record_document(
     assert local.get_record(record.recipe.key) == record
 
 
-def test_the_record_of_another_key(local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath) -> None:
+def test_rejects_the_record_of_another_key(
+    local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath
+) -> None:
     first, second = local.put_record(record_of(1)), local.put_record(record_of(2))
     overwrite(entry_path(local, "ac", first.recipe.key), entry_path(local, "ac", second.recipe.key).read_bytes())
     with pytest.raises(EntryCorrupt, match="another key"):
@@ -207,7 +209,7 @@ def test_a_chunk_list_is_not_a_record(local: LocalStore) -> None:
 def test_a_record_with_a_missing_blob_is_replaced(
     local: LocalStore, record_of: Callable[..., Record], entry_path: EntryPath
 ) -> None:
-    """An engine whose bytes are not reproducible: the record of a lost one must not keep out the new one."""
+    """The bytes of an engine are not reproducible. The record of a lost engine must not block the new record."""
     first = local.put_record(record_of(1, plan=local.put_bytes(b"first")))
     entry_path(local, "cas", first.outputs["plan"].sha256).unlink()
     second = record_of(1, plan=local.put_bytes(b"second"))
@@ -222,7 +224,7 @@ def test_a_repaired_entry_is_not_quarantined(local: LocalStore, entry_path: Entr
 
 
 @pytest.mark.parametrize("text", ["trtbuild.store/2\n", "trtbuild.store/99", "something else", ""])
-def test_another_format_is_refused(local: LocalStore, text: str) -> None:
+def test_rejects_another_format(local: LocalStore, text: str) -> None:
     local.put_bytes(b"x")
     (local.root / "format").write_text(text)
     with pytest.raises(StoreUnavailable) as caught:
@@ -230,7 +232,9 @@ def test_another_format_is_refused(local: LocalStore, text: str) -> None:
     assert ("upgrade trtbuild" in str(caught.value.hint)) == text.startswith("trtbuild.store/")
 
 
-def test_joining_chunks_of_another_store(local: LocalStore, payload: Callable[..., bytes], tmp_path: Path) -> None:
+def test_join_verifies_the_chunks_and_their_order(
+    local: LocalStore, payload: Callable[..., bytes], tmp_path: Path
+) -> None:
     data, other = payload(1, 3 * MIB), LocalStore(tmp_path / "other")
     output = other.put_bytes(data)
     chunks = other.parts(output.sha256)
@@ -245,7 +249,7 @@ def test_joining_chunks_of_another_store(local: LocalStore, payload: Callable[..
     assert local.get_bytes(output.sha256) == data
 
 
-def test_names_cannot_leave_the_directory(local: LocalStore) -> None:
+def test_rejects_names_that_are_not_digests(local: LocalStore) -> None:
     for name in ("../../../../etc/passwd", "A" * 64, "", "ab" * 31):
         with pytest.raises(ValueError):
             local.has(name)
@@ -266,12 +270,12 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
             os.umask(before)
 
 
-READER = """
+READER_PROGRAM = """
 import os, sys
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.local.local import LocalStore
 if os.getuid() == 0:
-    os.setgid(65534), os.setuid(65534)  # root is never refused
+    os.setgid(65534), os.setuid(65534)  # root may write everywhere
 root, sha256, key = sys.argv[1:]
 assert not os.access(root + "/tmp", os.W_OK)
 store = LocalStore(root)
@@ -290,10 +294,10 @@ print("read")
 """
 
 
-def test_a_store_that_cannot_be_written_is_read(child: Callable[..., object], record_of: Callable[..., Record]) -> None:
+def test_reads_a_store_that_cannot_be_written(child: Callable[..., object], record_of: Callable[..., Record]) -> None:
     import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own directories are closed to others
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot read pytest's own directories
         Path(folder).chmod(0o755)
         store = LocalStore(Path(folder) / "store")
         output = store.put_bytes(bytes(3 * MIB))
@@ -301,13 +305,13 @@ def test_a_store_that_cannot_be_written_is_read(child: Callable[..., object], re
         folders = [path for path in [store.root, *store.root.rglob("*")] if path.is_dir()]
         for path in folders:
             path.chmod(0o555)
-        done = child(READER, store.root, output.sha256, record.recipe.key).finish()  # type: ignore[attr-defined]
+        done = child(READER_PROGRAM, store.root, output.sha256, record.recipe.key).finish()  # type: ignore[attr-defined]
         for path in folders:
             path.chmod(0o755)
         assert done.strip() == "read"
 
 
-def test_removed_directories_come_back(local: LocalStore) -> None:
+def test_creates_removed_directories_again(local: LocalStore) -> None:
     import shutil
 
     local.put_bytes(b"x")
@@ -316,15 +320,15 @@ def test_removed_directories_come_back(local: LocalStore) -> None:
     assert local.get_bytes(output.sha256) == b"x"
 
 
-def test_the_docstring_of_the_local_store_has_the_rules() -> None:
+def test_the_docstring_of_the_local_store_contains_the_rules() -> None:
     assert "Finding an entry touches it" in str(local_module.__doc__)
 
 
-def test_sizes_in_outputs_are_those_of_the_blob(local: LocalStore) -> None:
+def test_the_output_of_an_empty_blob(local: LocalStore) -> None:
     assert local.put_bytes(b"") == Output("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 0)
 
 
-def test_a_reading_store_touches_nothing_before_its_first_put(tmp_path: Path) -> None:
+def test_a_store_that_only_asks_touches_nothing_before_its_first_put(tmp_path: Path) -> None:
     writer = LocalStore(tmp_path / "store")
     output = writer.put_bytes(b"a blob")
     record = writer.put_record(Record(Recipe("engine", 1, (("part", "a"),)), {"plan": output}))
@@ -335,19 +339,19 @@ def test_a_reading_store_touches_nothing_before_its_first_put(tmp_path: Path) ->
     def touched() -> list[Path]:
         return [path for path in entries if path.exists() and path.stat().st_mtime_ns != 10**18]
 
-    asker = LocalStore(tmp_path / "store")
-    asker.only_asks()
-    assert asker.get_record(record.recipe.key) == record
-    assert asker.has(output.sha256)
-    assert asker.has_records([record.recipe.key]) == {record.recipe.key}
+    reader = LocalStore(tmp_path / "store")
+    reader.only_asks()
+    assert reader.get_record(record.recipe.key) == record
+    assert reader.has(output.sha256)
+    assert reader.has_records([record.recipe.key]) == {record.recipe.key}
     assert touched() == []
-    asker.put_bytes(b"a blob")
-    assert asker.has(output.sha256)
+    reader.put_bytes(b"a blob")
+    assert reader.has(output.sha256)
     assert touched() != []
 
 
-def test_a_record_of_more_than_a_chunk_is_found(local: LocalStore) -> None:
-    """Its document is one file, however large."""
+def test_finds_a_record_that_is_larger_than_a_chunk(local: LocalStore) -> None:
+    """A record's document is always one file."""
     blob = local.put_bytes(b"plan")
     recipe = Recipe("package", 1, (("many", ["x" * 60] * 40_000),))
     local.put_record(Record(recipe, {"index": blob}))

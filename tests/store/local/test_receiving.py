@@ -1,4 +1,4 @@
-"""CAS files that come from another store: when they appear, what is durable when, and what an error leaves."""
+"""CAS files from another store: when they appear, when they are durable, and which files remain after an error."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust import action_result
 
 
-def pieces(count: int, size: int = 5000) -> dict[Output, bytes]:
+def random_chunks(count: int, size: int = 5000) -> dict[Output, bytes]:
     generator = random.Random(count)
-    return {named(data): data for data in (generator.randbytes(size) for _ in range(count))}
+    return {output_of(data): data for data in (generator.randbytes(size) for _ in range(count))}
 
 
-def named(data: bytes) -> Output:
+def output_of(data: bytes) -> Output:
     return Output(hashlib.sha256(data).hexdigest(), len(data))
 
 
-def whole(chunks: dict[Output, bytes]) -> str:
-    return named(b"".join(chunks.values())).sha256
+def digest_of(chunks: dict[Output, bytes]) -> str:
+    return output_of(b"".join(chunks.values())).sha256
 
 
-def bring(store: LocalStore, chunks: dict[Output, bytes]) -> None:
+def receive(store: LocalStore, chunks: dict[Output, bytes]) -> None:
     with store.receiving() as receipt:
         for part, data in chunks.items():
             receipt.put(part, data)
 
 
-def left_over(store: LocalStore) -> list[Path]:
+def unfinished_files(store: LocalStore) -> list[Path]:
     return list((store.root / "tmp").iterdir())
 
 
-def test_received_chunks_are_a_blob(local: LocalStore) -> None:
-    chunks = pieces(150)
+def test_joins_received_chunks_to_a_blob(local: LocalStore) -> None:
+    chunks = random_chunks(150)
     with local.session():
-        bring(local, chunks)
-        assert local.join(whole(chunks), list(chunks), verified=True) == named(b"".join(chunks.values()))
-    assert local.get_bytes(whole(chunks)) == b"".join(chunks.values())
-    assert left_over(local) == [] and verify(local).damage == ()
+        receive(local, chunks)
+        assert local.join(digest_of(chunks), list(chunks), verified=True) == output_of(b"".join(chunks.values()))
+    assert local.get_bytes(digest_of(chunks)) == b"".join(chunks.values())
+    assert unfinished_files(local) == [] and verify(local).damage == ()
 
 
-def test_a_new_receipt_finds_what_an_earlier_one_brought(local: LocalStore) -> None:
-    chunks = pieces(70)
-    first, *others = chunks
-    bring(local, {first: chunks[first]})
+def test_a_new_receipt_finds_files_of_an_earlier_one(local: LocalStore) -> None:
+    chunks = random_chunks(70)
+    first, second, *_ = chunks
+    receive(local, {first: chunks[first]})
     with local.receiving() as receipt:
-        assert receipt.has(first) and not receipt.has(others[0])
+        assert receipt.has(first) and not receipt.has(second)
         assert receipt.found(chunks) == {first}
         assert not receipt.has(Output(first.sha256, first.size + 1))
 
 
-def test_a_found_file_is_touched_unless_the_session_is_younger(local: LocalStore, age: Callable[..., None]) -> None:
-    chunks = pieces(3)
-    bring(local, chunks)
+def test_a_found_file_is_protected_from_collection(local: LocalStore, age: Callable[..., None]) -> None:
+    chunks = random_chunks(3)
+    receive(local, chunks)
     age(local, 1000)
     first, *_ = chunks
     with local.session():
@@ -77,60 +77,60 @@ def test_a_found_file_is_touched_unless_the_session_is_younger(local: LocalStore
 
 
 def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks = pieces(300)
+    chunks = random_chunks(300)
     renames: list[str] = []
     rename = os.rename
     monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), renames.append(new)))
     with ThreadPoolExecutor(8) as threads, local.receiving() as receipt:
         list(threads.map(lambda pair: receipt.put(*pair), [*chunks.items(), *chunks.items()]))
     assert sorted(path[-64:] for path in renames if "/cas/" in path) == sorted(part.sha256 for part in chunks)
-    local.join(whole(chunks), list(chunks))
-    assert left_over(local) == []
+    local.join(digest_of(chunks), list(chunks))
+    assert unfinished_files(local) == []
 
 
 def test_a_file_is_synced_before_it_appears_and_its_directory_before_the_end(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[tuple[str, Any]] = []
+    events: list[tuple[str, Any]] = []
     sync, rename = os.fsync, os.rename
 
-    def synced(descriptor: int) -> None:
-        done.append(("sync", os.fstat(descriptor).st_ino))
+    def record_sync(descriptor: int) -> None:
+        events.append(("sync", os.fstat(descriptor).st_ino))
         sync(descriptor)
 
-    def renamed(old: str, new: str) -> None:
-        done.append(("rename", Path(old).stat().st_ino))
-        done.append(("changed", Path(new).parent.stat().st_ino))
+    def record_rename(old: str, new: str) -> None:
+        events.append(("rename", Path(old).stat().st_ino))
+        events.append(("changed", Path(new).parent.stat().st_ino))
         rename(old, new)
 
-    chunks = pieces(130)
-    bring(local, {named(b"a"): b"a"})  # the directories are there
-    for shelf in {part.sha256[:2] for part in chunks}:
-        (local.root / "cas" / shelf).mkdir(exist_ok=True)
-    monkeypatch.setattr(publication.os, "fsync", synced)
-    monkeypatch.setattr(publication.os, "rename", renamed)
-    bring(local, chunks)
-    appeared = [inode for what, inode in done if what == "rename"]
-    assert len(appeared) == 130
-    for inode in appeared:
-        assert done.index(("sync", inode)) < done.index(("rename", inode))
-    for position, (what, inode) in enumerate(done):
-        if what == "changed":
-            assert ("sync", inode) in done[position:]
+    chunks = random_chunks(130)
+    receive(local, {output_of(b"a"): b"a"})  # creates the directories
+    for prefix in {part.sha256[:2] for part in chunks}:
+        (local.root / "cas" / prefix).mkdir(exist_ok=True)
+    monkeypatch.setattr(publication.os, "fsync", record_sync)
+    monkeypatch.setattr(publication.os, "rename", record_rename)
+    receive(local, chunks)
+    renamed = [inode for event, inode in events if event == "rename"]
+    assert len(renamed) == 130
+    for inode in renamed:
+        assert events.index(("sync", inode)) < events.index(("rename", inode))
+    for position, (event, inode) in enumerate(events):
+        if event == "changed":
+            assert ("sync", inode) in events[position:]
 
 
-def test_an_error_keeps_what_came_before_it(local: LocalStore) -> None:
-    chunks = pieces(70)
+def test_keeps_files_that_were_received_before_an_error(local: LocalStore) -> None:
+    chunks = random_chunks(70)
 
-    def break_off() -> None:
+    def receive_until_error() -> None:
         with local.receiving() as receipt:
             for part, data in list(chunks.items())[:69]:
                 receipt.put(part, data)
             raise RuntimeError("the connection is gone")
 
     with pytest.raises(RuntimeError, match="the connection is gone"):
-        break_off()
-    assert left_over(local) == []
+        receive_until_error()
+    assert unfinished_files(local) == []
     with local.receiving() as receipt:
         assert len(receipt.found(chunks)) == 69
 
@@ -139,25 +139,25 @@ def test_an_error_keeps_what_came_before_it(local: LocalStore) -> None:
 def test_a_full_disk_is_an_error_and_leaves_no_files(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    chunks = pieces(100)
-    bring(local, {named(b"a"): b"a"})
-    real, calls = getattr(os, call), []
+    chunks = random_chunks(100)
+    receive(local, {output_of(b"a"): b"a"})
+    real_call, calls = getattr(os, call), []
 
     def full(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 75:
             raise OSError(28, "No space left on device")
-        return real(*arguments)
+        return real_call(*arguments)
 
     monkeypatch.setattr(publication.os, call, full)
-    with pytest.raises(StoreUnavailable, match="No space left") as told:
-        bring(local, chunks)
-    assert "free some space" in (told.value.hint or "") and len(calls) >= 75
+    with pytest.raises(StoreUnavailable, match="No space left") as caught:
+        receive(local, chunks)
+    assert "free some space" in (caught.value.hint or "") and len(calls) >= 75
     monkeypatch.undo()
-    assert left_over(local) == [] and verify(local).damage == ()
+    assert unfinished_files(local) == [] and verify(local).damage == ()
     assert open_files_below(local.root) == []
-    bring(local, chunks)
-    local.join(whole(chunks), list(chunks))
+    receive(local, chunks)
+    local.join(digest_of(chunks), list(chunks))
 
 
 def open_files_below(root: Path) -> list[str]:
@@ -165,46 +165,44 @@ def open_files_below(root: Path) -> list[str]:
     return [target for target in targets if target.startswith(str(root))]
 
 
-def test_without_a_system_call_of_linux_it_is_only_slower(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_works_without_sync_file_range(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publication, "_sync_file_range", lambda: None)
-    chunks = pieces(70)
-    bring(local, chunks)
-    local.join(whole(chunks), list(chunks))
+    chunks = random_chunks(70)
+    receive(local, chunks)
+    local.join(digest_of(chunks), list(chunks))
 
 
-def test_join_reads_the_chunks_unless_the_whole_was_verified(
-    local: LocalStore, entry_path: Callable[..., Path]
-) -> None:
-    chunks = pieces(3)
-    bring(local, chunks)
+def test_join_verifies_the_blob_unless_it_was_verified(local: LocalStore, entry_path: Callable[..., Path]) -> None:
+    chunks = random_chunks(3)
+    receive(local, chunks)
     with pytest.raises(EntryCorrupt, match="not blob"):
         local.join("ab" * 32, list(chunks))
     path = entry_path(local, "cas", next(iter(chunks)).sha256)
     path.chmod(0o644)
     path.write_bytes(bytes(5000))
-    local.join(whole(chunks), list(chunks), verified=True)
-    with pytest.raises(EntryCorrupt):  # a read verifies the bytes, also after ``verified=True``
-        local.get_bytes(whole(chunks))
+    local.join(digest_of(chunks), list(chunks), verified=True)
+    with pytest.raises(EntryCorrupt):  # a read always verifies the bytes, even after ``verified=True``
+        local.get_bytes(digest_of(chunks))
 
 
 def test_join_reports_missing_chunks(local: LocalStore) -> None:
-    chunks = pieces(3)
-    bring(local, dict(list(chunks.items())[1:]))
+    chunks = random_chunks(3)
+    receive(local, dict(list(chunks.items())[1:]))
     with pytest.raises(BlobMissing, match=next(iter(chunks)).sha256):
-        local.join(whole(chunks), list(chunks), verified=True)
+        local.join(digest_of(chunks), list(chunks), verified=True)
 
 
-def test_a_list_that_is_there_is_not_written_again(local: LocalStore, entry_path: Callable[..., Path]) -> None:
-    chunks = pieces(3)
-    bring(local, chunks)
-    local.join(whole(chunks), list(chunks), verified=True)
-    path = entry_path(local, "ac", action_result.list_key(whole(chunks)))
+def test_does_not_write_an_existing_list_again(local: LocalStore, entry_path: Callable[..., Path]) -> None:
+    chunks = random_chunks(3)
+    receive(local, chunks)
+    local.join(digest_of(chunks), list(chunks), verified=True)
+    path = entry_path(local, "ac", action_result.list_key(digest_of(chunks)))
     before = path.stat().st_ino
-    local.join(whole(chunks), list(chunks), verified=True)
+    local.join(digest_of(chunks), list(chunks), verified=True)
     assert path.stat().st_ino == before
 
 
-KILLED = """
+KILLED_PROGRAM = """
 import os, random, signal, sys
 from trtbuild.core.recipes.record import Output
 import hashlib
@@ -222,9 +220,9 @@ with store.session(), store.receiving() as receipt:
 
 
 @pytest.mark.parametrize("number", [1, 64, 399])
-def test_killed_while_receiving(tmp_path: Path, child: Callable[..., Any], number: int) -> None:
+def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], number: int) -> None:
     root = tmp_path / "store"
-    writer = child(KILLED, root, number)
+    writer = child(KILLED_PROGRAM, root, number)
     assert writer.line() == "ready"
     writer.process.wait(30)
     assert writer.process.returncode == -9
@@ -232,7 +230,7 @@ def test_killed_while_receiving(tmp_path: Path, child: Callable[..., Any], numbe
     assert verify(store).damage == ()
     generator = random.Random(1)
     with store.receiving() as receipt:
-        found = receipt.found(named(generator.randbytes(5000)) for _ in range(400))
-    # what was written and not yet synced is lost
+        found = receipt.found(output_of(generator.randbytes(5000)) for _ in range(400))
+    # files that were written but not yet synced may be lost
     assert number - publication._OPEN <= len(found) <= number
     collect(store, max_size=1 << 30)

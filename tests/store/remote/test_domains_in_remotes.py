@@ -1,4 +1,4 @@
-"""Records in a remote that several domains write."""
+"""Records in a remote to which several domains write."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def signing(signer: Signer, domain: str | None = None) -> Keyring:
     return Keyring(signer=signer, domain=domain)
 
 
-def believing(*signers: Signer, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([each.trusted for each in signers], read_domains=reads)
+def trusting(*signers: Signer, reads: tuple[str, ...] = ()) -> Keyring:
+    return Keyring([signer.trusted for signer in signers], read_domains=reads)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def who(record: Record | None) -> object:
     return None if record is None else record.provenance["who"]
 
 
-def test_domains_share_a_remote_and_do_not_meet(put: Callable[..., Record]) -> None:
+def test_domains_share_a_remote_without_conflicts(put: Callable[..., Record]) -> None:
     transport = MemoryTransport()
     pr = RemoteStore(transport, "team", signing(CI, "pr-7"))
     release = RemoteStore(transport, "team", signing(CI, "release"))
@@ -52,7 +52,7 @@ def test_domains_share_a_remote_and_do_not_meet(put: Callable[..., Record]) -> N
     assert who(put(release, "release")) == "release"
     assert (who(pr.get_record(key)), who(release.get_record(key))) == ("pr", "release")
     assert ("ac", domain_key("release", key)) in transport.entries
-    reader = RemoteStore(transport, "team", believing(CI, reads=("release",)))
+    reader = RemoteStore(transport, "team", trusting(CI, reads=("release",)))
     assert who(reader.get_record(key)) == "release"
 
 
@@ -60,26 +60,26 @@ def test_the_first_writer_does_not_block_other_domains(put: Callable[..., Record
     transport = MemoryTransport()
     key = put(RemoteStore(transport, "team"), "anyone").recipe.key
     put(RemoteStore(transport, "team", signing(CI)), "ci")
-    assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
+    assert who(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "ci"
     assert who(RemoteStore(transport, "team").get_record(key)) == "anyone", (
-        "nothing was taken from those who believe all"
+        "nothing changes for machines that trust all records"
     )
 
 
 def test_a_forwarded_record_is_stored_under_its_signers_domain(put: Callable[..., Record], tmp_path: Path) -> None:
-    """A machine of one domain copies another's record to a remote that has a record of an untrusted signer."""
+    """A machine copies a record of another domain to a remote. The remote already has a record of an untrusted signer."""
     local = LocalStore(tmp_path / "a", signing(CI))
     key = put(local, "ci").recipe.key
     transport = MemoryTransport()
     put(RemoteStore(transport, "team", signing(STRANGER)), "stranger")
-    passing = Keyring([CI.trusted], signer=Signer("me", b"m" * 32))
-    uploads = Uploads(LocalStore(tmp_path / "a", passing), [], lambda remote, found: None)
-    assert uploads.send_now(RemoteStore(transport, "team", passing), key)
+    forwarding = Keyring([CI.trusted], signer=Signer("me", b"m" * 32))
+    uploads = Uploads(LocalStore(tmp_path / "a", forwarding), [], lambda remote, found: None)
+    assert uploads.send_now(RemoteStore(transport, "team", forwarding), key)
     assert ("ac", domain_key("ci", key)) in transport.entries
-    assert who(RemoteStore(transport, "team", believing(CI)).get_record(key)) == "ci"
+    assert who(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "ci"
 
 
-def test_a_record_with_a_machine_signature_is_never_sent(put: Callable[..., Record], tmp_path: Path) -> None:
+def test_never_uploads_a_record_with_a_machine_signature(put: Callable[..., Record], tmp_path: Path) -> None:
     trust = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
     local = LocalStore(tmp_path / "a", trust)
     key = put(local, "me").recipe.key
@@ -90,7 +90,7 @@ def test_a_record_with_a_machine_signature_is_never_sent(put: Callable[..., Reco
     assert transport.entries == {}
 
 
-def test_an_untrusted_record_is_not_forwarded(put: Callable[..., Record], tmp_path: Path) -> None:
+def test_does_not_forward_an_untrusted_record(put: Callable[..., Record], tmp_path: Path) -> None:
     key = put(LocalStore(tmp_path / "a"), "anyone").recipe.key
     trust = signing(CI)
     uploads = Uploads(LocalStore(tmp_path / "a", trust), [], lambda remote, found: None)
@@ -100,16 +100,16 @@ def test_an_untrusted_record_is_not_forwarded(put: Callable[..., Record], tmp_pa
     assert transport.entries == {}
 
 
-def test_a_replayed_record_does_not_count(put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
+def test_rejects_a_replayed_record(put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
     transport = MemoryTransport()
     store = RemoteStore(transport, "team", signing(CI))
-    one, two = put(store, "one", 1).recipe.key, put(store, "two", 2).recipe.key
-    transport.entries["ac", two] = transport.entries["ac", one]
+    first, second = put(store, "first", 1).recipe.key, put(store, "second", 2).recipe.key
+    transport.entries["ac", second] = transport.entries["ac", first]
     with pytest.raises(RecordUntrusted, match="does not fit"):
-        RemoteStore(transport, "team", believing(CI)).get_record(two)
-    entry = ActionResult.from_bytes(transport.entries["ac", one])
-    (given,) = entry.signatures
-    for claimed in (replace(given, domain="release"), replace(given, value=bytes(64))):
-        transport.entries["ac", one] = replace(entry, signatures=(claimed,)).to_bytes()
+        RemoteStore(transport, "team", trusting(CI)).get_record(second)
+    entry = ActionResult.from_bytes(transport.entries["ac", first])
+    (signature,) = entry.signatures
+    for forged in (replace(signature, domain="release"), replace(signature, value=bytes(64))):
+        transport.entries["ac", first] = replace(entry, signatures=(forged,)).to_bytes()
         with pytest.raises(RecordUntrusted, match="does not fit"):
-            RemoteStore(transport, "team", believing(CI, reads=("ci", "release"))).get_record(one)
+            RemoteStore(transport, "team", trusting(CI, reads=("ci", "release"))).get_record(first)

@@ -1,4 +1,4 @@
-"""Remotes whose users trust only some signers: which records are found and sent, and under which key they are
+"""Remotes whose users trust only some signers: the records that are found and sent, and the keys under which they are
 stored."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Build = Callable[[LayeredStore, str], Record]
 
 
 def signs(signer: Signer, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([each.trusted for each in trusted], signer=signer, domain=domain, read_domains=reads)
+    return Keyring([entry.trusted for entry in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 def reads(*trusted: Signer, domains: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([each.trusted for each in trusted], read_domains=domains)
+    return Keyring([entry.trusted for entry in trusted], read_domains=domains)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def team() -> MemoryTransport:
 
 @pytest.fixture
 def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore]:
-    """Open the team's cache behind an empty local one, under a trust policy."""
+    """A function that opens a store with an empty local cache and the team's remote, for a trust policy."""
     numbers = itertools.count()
 
     def opened(trust: Trust) -> LayeredStore:
@@ -54,7 +54,7 @@ def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore
 
 @pytest.fixture
 def build(record_of: RecordOf) -> Build:
-    """Build the one recipe; the plan names the person that built it."""
+    """A function that stores a record of recipe 1. Its plan contains the name of the builder."""
 
     def built(store: LayeredStore, who: str) -> Record:
         record = store.put_record(record_of(1, who=who, plan=store.put_bytes(who.encode())))
@@ -64,24 +64,24 @@ def build(record_of: RecordOf) -> Build:
     return built
 
 
-def found(store: LayeredStore, key: str) -> str | None:
+def plan_of(store: LayeredStore, key: str) -> str | None:
     record = store.get_record(key)
     return None if record is None else store.get_bytes(record.outputs["plan"].sha256).decode()
 
 
 def test_a_signed_record_is_found_if_its_key_is_trusted(open_as: Callable[..., LayeredStore], build: Build) -> None:
     key = build(open_as(signs(CI)), "ci").recipe.key
-    assert found(open_as(reads(CI)), key) == "ci"
-    assert found(open_as(TrustAll()), key) == "ci"
+    assert plan_of(open_as(reads(CI)), key) == "ci"
+    assert plan_of(open_as(TrustAll()), key) == "ci"
     with pytest.raises(RecordUntrusted, match="in team does not count: signed by a key that is not trusted"):
         open_as(reads(PULL)).get_record(key)
 
 
-def test_the_signature_comes_along_into_the_local_store(open_as: Callable[..., LayeredStore], build: Build) -> None:
+def test_stores_the_signature_in_the_local_store(open_as: Callable[..., LayeredStore], build: Build) -> None:
     key = build(open_as(signs(CI)), "ci").recipe.key
     mine = open_as(reads(CI))
-    assert found(mine, key) == "ci"
-    assert mine.local.get_record(key) is not None, "judged again, and it counts"
+    assert plan_of(mine, key) == "ci"
+    assert mine.local.get_record(key) is not None, "its signature is verified again, and it is trusted"
 
 
 def test_a_record_of_a_pull_request_does_not_block_a_release(
@@ -92,25 +92,23 @@ def test_a_record_of_a_pull_request_does_not_block_a_release(
     with pytest.raises(RecordUntrusted):
         release.get_record(key)
     assert release.reports()[0].untrusted == 1
-    theirs = team.entries["ac", key]
+    entry_before = team.entries["ac", key]
     build(release, "release")
-    assert team.entries["ac", key] == theirs, "entries are write-once"
+    assert team.entries["ac", key] == entry_before, "entries are write-once"
     assert ("ac", domain_key("ci", key)) in team.entries
-    assert found(open_as(reads(CI)), key) == "release"
-    assert found(open_as(signs(PULL, CI, domain="pr-7")), key) == "pull request", (
-        "its own record, which is under the key itself"
+    assert plan_of(open_as(reads(CI)), key) == "release"
+    assert plan_of(open_as(signs(PULL, CI, domain="pr-7")), key) == "pull request", (
+        "its own record, which is stored under the step's key"
     )
 
 
-def test_a_record_for_a_domain_that_is_not_read_does_not_count(
-    open_as: Callable[..., LayeredStore], build: Build
-) -> None:
+def test_rejects_a_record_of_a_domain_that_is_not_read(open_as: Callable[..., LayeredStore], build: Build) -> None:
     key = build(open_as(signs(CI, domain="pr-7")), "pull request").recipe.key
     with pytest.raises(RecordUntrusted, match="signed for domain pr-7"):
         open_as(reads(CI, domains=("release", "ci"))).get_record(key)
 
 
-def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
+def test_rejects_an_unsigned_record_which_does_not_block_others(
     open_as: Callable[..., LayeredStore], build: Build
 ) -> None:
     key = build(open_as(TrustAll()), "anyone").recipe.key
@@ -118,11 +116,11 @@ def test_an_unsigned_record_does_not_count_and_is_not_in_the_way(
     with pytest.raises(RecordUntrusted, match="not signed"):
         ci.get_record(key)
     build(ci, "ci")
-    assert found(open_as(reads(CI)), key) == "ci"
+    assert plan_of(open_as(reads(CI)), key) == "ci"
 
 
 @pytest.mark.parametrize("where", ["remote", "local"])
-def test_the_reason_why_the_record_of_a_domain_is_refused_is_reported_first(
+def test_reports_first_why_the_record_of_the_own_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     def opened(trust: Trust) -> LayeredStore:
@@ -134,7 +132,7 @@ def test_the_reason_why_the_record_of_a_domain_is_refused_is_reported_first(
         opened(Keyring([CI.trusted], revoked=[CI.public_key])).get_record(key)
 
 
-def test_a_record_with_a_machine_signature_is_not_uploaded(
+def test_does_not_upload_a_record_with_a_machine_signature(
     open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport, tmp_path: Path
 ) -> None:
     store = open_as(Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key")))
@@ -143,21 +141,21 @@ def test_a_record_with_a_machine_signature_is_not_uploaded(
     assert not team.entries
 
 
-def test_a_record_replayed_under_another_key_or_domain_does_not_count(
+def test_rejects_a_record_replayed_under_another_key_or_domain(
     open_as: Callable[..., LayeredStore], build: Build, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     key = build(open_as(signs(CI, domain="pr-7")), "ci").recipe.key
     other = record_of(2).recipe.key
     entry = team.entries["ac", key]
-    for place, asked in ((other, other), (domain_key("ci", key), key), (domain_key("ci", other), other)):
-        team.entries["ac", place] = entry
+    for stored_under, requested in ((other, other), (domain_key("ci", key), key), (domain_key("ci", other), other)):
+        team.entries["ac", stored_under] = entry
         try:
-            assert open_as(reads(CI, domains=("ci",))).get_record(asked) is None
+            assert open_as(reads(CI, domains=("ci",))).get_record(requested) is None
         except RecordUntrusted:
             continue
 
 
-def test_nothing_is_parsed_before_a_signature_holds(
+def test_parses_no_document_before_its_signature_is_verified(
     open_as: Callable[..., LayeredStore], build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = build(open_as(signs(STRANGER)), "stranger").recipe.key
@@ -176,14 +174,14 @@ def test_no_flipped_byte_of_an_entry_gives_another_engine(
 ) -> None:
     key = build(open_as(signs(CI)), "ci").recipe.key
     entry = team.entries["ac", key]
-    flipped = 0
+    rejected = 0
     for place in range(0, len(entry), 11):
         team.entries["ac", key] = entry[:place] + bytes([entry[place] ^ 1]) + entry[place + 1 :]
         try:
-            assert found(open_as(reads(CI)), key) in (None, "ci")
+            assert plan_of(open_as(reads(CI)), key) in (None, "ci")
         except RecordUntrusted:
-            flipped += 1
-    assert flipped, "some of these bytes are the signature's"
+            rejected += 1
+    assert rejected, "some of the changed bytes are in the signature"
 
 
 class WriteOnce(MemoryTransport):
@@ -194,18 +192,20 @@ class WriteOnce(MemoryTransport):
 
 
 @pytest.mark.parametrize("garbage", [b"{", None], ids=["not a valid entry", "document missing"])
-def test_garbage_under_a_key_does_not_block_sharing(tmp_path: Path, record_of: RecordOf, garbage: bytes | None) -> None:
-    place = WriteOnce()
+def test_an_invalid_entry_under_a_key_does_not_block_sharing(
+    tmp_path: Path, record_of: RecordOf, garbage: bytes | None
+) -> None:
+    transport = WriteOnce()
 
     def opened(name: str, trust: Trust) -> LayeredStore:
-        remote = RemoteStore(place, "team", trust, connections=4)
+        remote = RemoteStore(transport, "team", trust, connections=4)
         return LayeredStore(LocalStore(tmp_path / name, trust), [remote], [remote])
 
     ci, reader = opened("ci", signs(CI)), opened("reader", reads(CI))
     record = record_of(1, who="ci", plan=ci.put_bytes(b"ci"))
-    gone = record_entry(Output("0" * 64, 10), {}).to_bytes()
-    place.entries["ac", record.recipe.key] = garbage or gone
+    without_document = record_entry(Output("0" * 64, 10), {}).to_bytes()
+    transport.entries["ac", record.recipe.key] = garbage or without_document
     ci.put_record(record)
     ci.finish()
     assert ci.reports()[0].records_sent == 1
-    assert found(reader, record.recipe.key) == "ci"
+    assert plan_of(reader, record.recipe.key) == "ci"

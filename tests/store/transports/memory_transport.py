@@ -1,4 +1,4 @@
-"""A transport in memory, for tests: entries that can be looked at and damaged."""
+"""A transport in memory, whose entries a test can read and damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MemoryTransport(Transport):
     def __init__(self, place: str = "memory://") -> None:
         self.place = place
         self.entries: dict[tuple[Kind, str], bytes] = {}
-        #: Every call: (method, kind, name, bytes that went over the line).
+        #: Every call: (method, kind, name, number of transferred bytes).
         self.calls: list[tuple[str, Kind, str, int]] = []
         self._lock = threading.Lock()
 

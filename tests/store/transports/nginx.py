@@ -1,4 +1,4 @@
-"""The nginx of docs/team-cache as a child process: the recipe with other paths and another port, and no other change."""
+"""Run nginx with docs/team-cache/nginx.conf in a child process. Only paths, port and log interval are changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.programs import program
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-#: The configuration file around the recipe, like Debian's /etc/nginx/nginx.conf.
-_AROUND = """
+#: The main configuration file, which includes the documented one, like Debian's /etc/nginx/nginx.conf.
+_MAIN_CONFIGURATION = """
 {user}
 daemon off;
 worker_processes 2;
@@ -35,7 +35,7 @@ http {{
 
 
 class Nginx:
-    """A server that runs. `root` is its directory; every read and write needs one of the logins."""
+    """A running server. `root` is its directory. Every read and write needs one of the logins."""
 
     def __init__(self, prefix: Path, port: int, passwords: dict[str, str]) -> None:
         self.prefix, self.port, self.passwords = prefix, port, passwords
@@ -43,15 +43,15 @@ class Nginx:
 
     @property
     def url(self) -> str:
-        """Without credentials."""
+        """The URL without credentials."""
         return f"http://127.0.0.1:{self.port}"
 
     def url_of(self, user: str) -> str:
-        """With the credentials of ``reader`` or ``writer``."""
+        """The URL with the credentials of ``reader`` or ``writer``."""
         return f"http://{user}:{self.passwords[user]}@127.0.0.1:{self.port}"
 
     def log(self) -> list[str]:
-        """The lines of the access log; what it holds back for a moment is waited for."""
+        """The lines of the access log. Waits until nginx has written them."""
         time.sleep(0.1)
         return (self.prefix / "logs" / "trtbuild.log").read_text().splitlines()
 
@@ -64,20 +64,20 @@ class Nginx:
 def recipe(prefix: Path, port: int) -> str:
     """docs/team-cache/nginx.conf with the port and the directory of a test."""
     text = (DOCS / "team-cache" / "nginx.conf").read_text("utf-8")
-    for theirs, ours in {
+    for documented, replacement in {
         "127.0.0.1:8080": f"127.0.0.1:{port}",
         "/srv/trtbuild": str(prefix / "srv"),
         "/var/log/nginx/": f"{prefix}/logs/",
         "/etc/nginx/trtbuild.": f"{prefix}/trtbuild.",
         "flush=5s": "flush=50ms",
     }.items():
-        assert theirs in text, f"the recipe does not have {theirs} any more"
-        text = text.replace(theirs, ours)
+        assert documented in text, f"the recipe does not have {documented} any more"
+        text = text.replace(documented, replacement)
     return text
 
 
 def _add_users(prefix: Path) -> dict[str, str]:
-    """Run the commands of the documentation in a shell. Returns the passwords that they print."""
+    """Run the documented commands in a shell. Returns the passwords that they print."""
     page = (DOCS / "team-cache.md").read_text("utf-8")
     (commands,) = re.findall(r"```sh\n(# the logins\n.*?)```", page, re.DOTALL)
     assert "/etc/nginx/" in commands
@@ -107,7 +107,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
                 port = free.getsockname()[1]
             (prefix / "trtbuild.conf").write_text(recipe(prefix, port))
             user = "user root;" if os.geteuid() == 0 else ""
-            (prefix / "nginx.conf").write_text(_AROUND.format(prefix=prefix, user=user))
+            (prefix / "nginx.conf").write_text(_MAIN_CONFIGURATION.format(prefix=prefix, user=user))
             command = [executable, "-p", str(prefix), "-e", f"{prefix}/logs/error.log", "-c", f"{prefix}/nginx.conf"]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
             if _answers(process, prefix / "nginx.pid", port):
@@ -126,9 +126,9 @@ def running(prefix: Path) -> Iterator[Nginx]:
 def _answers(process: subprocess.Popen[bytes], pid_file: Path, port: int) -> bool:
     end = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < end:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as there:
-            there.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            if b"nginx" in there.recv(4096) and pid_file.exists():  # so the port belongs to this nginx
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            if b"nginx" in connection.recv(4096) and pid_file.exists():  # so the port belongs to this nginx
                 return True
         time.sleep(0.02)
     return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Request:
-    """One request, and the connection that it came over."""
+    """One request, and its connection."""
 
     sock: socket.socket
     method: str
@@ -25,7 +25,7 @@ class Request:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def body(self) -> bytes:
-        """All of the body."""
+        """Read the whole body."""
         data, size = self.early, int(self.headers.get("content-length", "0"))
         while len(data) < size:
             more = self.sock.recv(65536)
@@ -35,7 +35,7 @@ class Request:
         return data
 
     def reply(self, status: int, body: bytes = b"", *, length: int | None = None, **headers: str) -> bool:
-        """Send a response; header names with ``_`` for ``-``. True, so that the connection is kept."""
+        """Send a response. In header names, ``_`` stands for ``-``. Returns True, so that the connection stays open."""
         lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if self.method == "HEAD" else body))
@@ -43,7 +43,7 @@ class Request:
 
 
 class Server:
-    """`handler` is called for every request, and returns whether the connection is kept. Used with ``with``."""
+    """A context manager. `handler` is called for every request, and returns whether the connection stays open."""
 
     def __init__(self, handler: Callable[[Request], object], *, receive_buffer: int | None = None) -> None:
         self._handler = handler
@@ -54,7 +54,7 @@ class Server:
         self._listener.listen(64)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/cache"
-        #: Connections, and requests with a complete head.
+        #: The number of connections, and all requests with a complete head.
         self.connections = 0
         self.requests: list[Request] = []
         self.stop = threading.Event()

@@ -1,6 +1,6 @@
-"""A kind of remote that only the tests have: all entries in one SQLite file, ``sqlite:///path``.
+"""A kind of remote for tests only: all entries are in one SQLite file, ``sqlite:///path``.
 
-It is added as docs/architecture.md says, with a class and a row.
+It is added as docs/architecture.md describes, with a class and a row.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class SqliteTransport(Transport):
         return self.get(kind, name, 1 << 40) is not None
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        way = "IGNORE" if once else "REPLACE"
+        conflict = "IGNORE" if once else "REPLACE"
         with self._lock:
-            done = self._file.execute(f"INSERT OR {way} INTO entries VALUES (?, ?, ?)", (kind, name, bytes(data)))
+            done = self._file.execute(f"INSERT OR {conflict} INTO entries VALUES (?, ?, ?)", (kind, name, bytes(data)))
         return done.rowcount == 1
 
     def close(self) -> None:

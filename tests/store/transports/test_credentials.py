@@ -1,4 +1,4 @@
-"""Where credentials come from, and what is never shown of them."""
+"""The sources of credentials, and that secrets are never shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_order_in_which_they_are_looked_for(home: Path) -> None:
+def test_the_order_of_the_sources_of_credentials(home: Path) -> None:
     environment = {"HOME": str(home)}
     found = find("team", URL, environment)
     assert found == Credentials(basic("net:from-netrc"), str(home / ".netrc"))
@@ -39,12 +39,12 @@ def test_the_order_in_which_they_are_looked_for(home: Path) -> None:
     assert find("team", url, environment) == Credentials(basic("u@home:p: ä"), "the URL")
 
 
-def test_those_of_another_remote_are_not_used() -> None:
+def test_does_not_use_the_credentials_of_another_remote() -> None:
     environment = {"HOME": "/nonexistent", "TRTBUILD_REMOTE_OTHER_TOKEN": "abc"}
     assert find("team", URL, environment) is None
 
 
-def test_netrc_counts_for_exactly_its_host(home: Path) -> None:
+def test_uses_netrc_only_for_the_exact_host(home: Path) -> None:
     environment = {"HOME": str(home)}
     assert find("team", "https://example/team", environment) is None
     assert find("team", "https://evil.cache.example/", environment) is None
@@ -70,25 +70,25 @@ def test_an_invalid_netrc_is_an_error_without_its_contents(home: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "tökén", "a\0b"])
-def test_a_token_that_would_break_the_header_is_refused(token: str) -> None:
+def test_rejects_a_token_that_would_break_the_header(token: str) -> None:
     with pytest.raises(ConfigurationError, match="TRTBUILD_REMOTE_TEAM_TOKEN") as caught:
         find("team", URL, {"HOME": "/nonexistent", "TRTBUILD_REMOTE_TEAM_TOKEN": token})
     assert token not in str(caught.value)
 
 
-@pytest.mark.parametrize(("given", "missing"), [("USER", "PASSWORD"), ("PASSWORD", "USER")])
-def test_half_a_login_is_an_error(given: str, missing: str) -> None:
+@pytest.mark.parametrize(("set_variable", "missing"), [("USER", "PASSWORD"), ("PASSWORD", "USER")])
+def test_rejects_a_user_or_password_alone(set_variable: str, missing: str) -> None:
     with pytest.raises(ConfigurationError, match=f"TRTBUILD_REMOTE_TEAM_{missing} is not set"):
-        find("team", URL, {"HOME": "/nonexistent", f"TRTBUILD_REMOTE_TEAM_{given}": "hunter2"})
+        find("team", URL, {"HOME": "/nonexistent", f"TRTBUILD_REMOTE_TEAM_{set_variable}": "hunter2"})
 
 
-def test_a_line_feed_in_a_login_stays_inside() -> None:
+def test_a_line_feed_in_a_login_does_not_break_the_header() -> None:
     found = find("team", "https://a%0d%0aX:b@cache.example", {"HOME": "/nonexistent"})
     assert found is not None
     assert "\n" not in found.header
 
 
-def test_no_repr_has_a_secret() -> None:
+def test_repr_contains_no_secret() -> None:
     found = find("team", "https://me:hunter2@cache.example", {"HOME": "/nonexistent"})
     assert found is not None
     assert "hunter2" not in repr(found)
@@ -107,7 +107,7 @@ def test_names_of_variables() -> None:
         ("https://hunter2@cache.example", "https://cache.example"),
     ],
 )
-def test_public_places_hide_passwords(url: str, place: str) -> None:
+def test_public_place_hides_passwords(url: str, place: str) -> None:
     assert public_place(url) == place
 
 

@@ -1,4 +1,4 @@
-"""A shared directory: several users, races, what is in the way, and mounts that are not there or hang."""
+"""A shared directory: several users, races, foreign files in an entry's place, and missing or hanging mounts."""
 
 from __future__ import annotations
 
@@ -34,64 +34,65 @@ def entry(root: Path, kind: str = "ac", name: str = KEY) -> Path:
     return root / kind / name[:2] / name
 
 
-def left(root: Path) -> list[Path]:
+def unfinished_files(root: Path) -> list[Path]:
     return list((root / "tmp").iterdir())
 
 
-def test_entries_are_returned_and_follow_the_layout(tmp_path: Path) -> None:
+def test_returns_entries_and_follows_the_layout(tmp_path: Path) -> None:
     share = remote(tmp_path / "share")
     assert share.get("cas", KEY, LIMIT) is None and not share.has("cas", KEY)
     assert share.put("cas", KEY, memoryview(b"--data--")[2:-2], once=True)
     assert share.get("cas", KEY, LIMIT) == b"data" and share.has("cas", KEY)
-    assert not share.has("ac", KEY), "kinds are apart"
+    assert not share.has("ac", KEY), "an entry of one kind is not one of the other"
     assert entry(tmp_path / "share", "cas").read_bytes() == b"data"
-    assert left(tmp_path / "share") == []
+    assert unfinished_files(tmp_path / "share") == []
     with pytest.raises(RemoteLied, match="more than 3 bytes"):
         share.get("cas", KEY, 3)
 
 
-def test_entries_are_written_once_by_default(tmp_path: Path) -> None:
+def test_does_not_replace_an_entry_with_once(tmp_path: Path) -> None:
     share = remote(tmp_path)
     assert share.put("ac", KEY, b"first", once=True)
     assert not share.put("ac", KEY, b"second", once=True)
     assert share.get("ac", KEY, LIMIT) == b"first"
     assert share.put("ac", KEY, b"third", once=False)
     assert share.get("ac", KEY, LIMIT) == b"third"
-    assert left(tmp_path) == []
+    assert unfinished_files(tmp_path) == []
 
 
 def test_one_of_many_writers_wins(tmp_path: Path) -> None:
-    for turn in range(8):  # the directories are made at the same moment, too
+    for turn in range(8):  # in each turn, the writers also create the directories at the same moment
         shares = [remote(tmp_path / f"share{turn}") for _ in range(6)]
-        barrier, won = threading.Barrier(len(shares)), list[int]()
+        barrier, winners = threading.Barrier(len(shares)), list[int]()
 
-        def write(number: int, share: DirectoryTransport, start: threading.Barrier, winners: list[int]) -> None:
+        def write(number: int, share: DirectoryTransport, start: threading.Barrier, winning: list[int]) -> None:
             start.wait()
             if share.put("ac", KEY, b"%d" % number, once=True):
-                winners.append(number)
+                winning.append(number)
 
         threads = [
-            threading.Thread(target=write, args=(number, share, barrier, won)) for number, share in enumerate(shares)
+            threading.Thread(target=write, args=(number, share, barrier, winners))
+            for number, share in enumerate(shares)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(won) == 1
-        assert shares[0].get("ac", KEY, LIMIT) == b"%d" % won[0]
-        assert left(tmp_path / f"share{turn}") == []
+        assert len(winners) == 1
+        assert shares[0].get("ac", KEY, LIMIT) == b"%d" % winners[0]
+        assert unfinished_files(tmp_path / f"share{turn}") == []
 
 
 def test_a_link_with_a_lost_response_counts_as_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     share = remote(tmp_path)
-    link, lost = os.link, []
+    real_link, lost = os.link, []
 
-    def lose(*arguments: object, **rest: object) -> None:
-        link(*arguments, **rest)  # type: ignore[arg-type]
+    def link_and_lose_the_response(*arguments: object, **rest: object) -> None:
+        real_link(*arguments, **rest)  # type: ignore[arg-type]
         lost.append(arguments)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
-    monkeypatch.setattr(os, "link", lose)
+    monkeypatch.setattr(os, "link", link_and_lose_the_response)
     assert share.put("ac", KEY, b"mine", once=True)
     assert lost
     assert not share.put("ac", OTHER, b"x", once=True) or share.get("ac", OTHER, LIMIT) == b"x"
@@ -100,7 +101,7 @@ def test_a_link_with_a_lost_response_counts_as_created(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
-def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_works_on_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     tried = []
 
     def refuse(*arguments: object, **rest: object) -> None:
@@ -112,7 +113,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     assert share.put("ac", KEY, b"first", once=True)
     assert not share.put("ac", KEY, b"second", once=True)
     assert share.get("ac", KEY, LIMIT) == b"first"
-    assert len(tried) == 2 and left(tmp_path) == []
+    assert len(tried) == 2 and unfinished_files(tmp_path) == []
 
 
 def test_an_empty_file_after_a_power_loss_is_not_an_entry(tmp_path: Path) -> None:
@@ -128,27 +129,27 @@ def test_an_empty_file_after_a_power_loss_is_not_an_entry(tmp_path: Path) -> Non
     assert share.has("cas", EMPTY_BLOB) and share.get("cas", EMPTY_BLOB, LIMIT) == b""
 
 
-def test_links_and_pipes_in_an_entrys_place_are_not_read_and_are_replaced(tmp_path: Path) -> None:
+def test_replaces_links_and_pipes_in_place_of_an_entry(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     share = remote(tmp_path / "share")
-    place = entry(tmp_path / "share")
+    path = entry(tmp_path / "share")
     share.put("ac", KEY, b"x", once=True)
-    for put_there in (
-        lambda: place.symlink_to(secret),
-        lambda: place.symlink_to("nowhere"),
-        lambda: os.mkfifo(place),
+    for create in (
+        lambda: path.symlink_to(secret),
+        lambda: path.symlink_to("nowhere"),
+        lambda: os.mkfifo(path),
     ):
-        place.unlink()
-        put_there()
+        path.unlink()
+        create()
         with pytest.raises(RemoteLied):
             share.get("ac", KEY, LIMIT)
         assert not share.has("ac", KEY)
         assert share.put("ac", KEY, b"right", once=True)
         assert share.get("ac", KEY, LIMIT) == b"right"
     assert secret.read_bytes() == b"secret"
-    place.unlink()
-    place.mkdir()
+    path.unlink()
+    path.mkdir()
     with pytest.raises(RemoteLied):
         share.get("ac", KEY, LIMIT)
     with pytest.raises(RemoteRefused):
@@ -156,7 +157,7 @@ def test_links_and_pipes_in_an_entrys_place_are_not_read_and_are_replaced(tmp_pa
 
 
 @pytest.mark.parametrize("level", ["ac", f"ac/{KEY[:2]}", "tmp"])
-def test_a_link_to_a_directory_elsewhere_is_not_followed(tmp_path: Path, level: str) -> None:
+def test_does_not_follow_a_link_to_a_directory_elsewhere(tmp_path: Path, level: str) -> None:
     share = remote(tmp_path / "share")
     share.put("ac", KEY, b"x", once=True)
     folder, elsewhere = tmp_path / "share" / level, tmp_path / "elsewhere"
@@ -172,7 +173,7 @@ def test_a_link_to_a_directory_elsewhere_is_not_followed(tmp_path: Path, level: 
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "..", "", KEY.upper(), f"{KEY}\n", KEY[:63], "/" + KEY])
-def test_no_name_leaves_the_directory(tmp_path: Path, name: str) -> None:
+def test_rejects_invalid_names(tmp_path: Path, name: str) -> None:
     share = remote(tmp_path)
     for call in (lambda: share.get("ac", name, LIMIT), lambda: share.has("ac", name)):
         with pytest.raises(ValueError):
@@ -181,7 +182,7 @@ def test_no_name_leaves_the_directory(tmp_path: Path, name: str) -> None:
         share.put("ac", name, b"", once=True)
 
 
-def test_a_share_that_is_not_mounted_is_down_and_is_not_made(tmp_path: Path) -> None:
+def test_a_share_that_is_not_mounted_is_down_and_is_not_created(tmp_path: Path) -> None:
     share = remote(tmp_path / "mnt" / "share")
     with pytest.raises(RemoteDown, match="No such file"):
         share.get("ac", KEY, LIMIT)
@@ -192,14 +193,14 @@ def test_a_share_that_is_not_mounted_is_down_and_is_not_made(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_makes_nothing(tmp_path: Path) -> None:
+def test_reading_creates_nothing(tmp_path: Path) -> None:
     share = remote(tmp_path / "share")
     assert share.get("ac", KEY, LIMIT) is None
     assert not share.has("cas", KEY)
     assert not (tmp_path / "share").exists()
 
 
-def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "share").write_bytes(b"")
     share = remote(tmp_path / "share")
     for call in (lambda: share.get("ac", KEY, LIMIT), lambda: share.put("ac", KEY, b"", once=True)):
@@ -207,7 +208,7 @@ def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
             call()
 
 
-def test_a_local_store_is_read_and_not_written(tmp_path: Path) -> None:
+def test_reads_but_does_not_write_a_local_store(tmp_path: Path) -> None:
     remote(tmp_path).put("ac", KEY, b"x", once=True)
     (tmp_path / "format").write_text("trtbuild.store/1\n")
     share = remote(tmp_path)
@@ -217,15 +218,13 @@ def test_a_local_store_is_read_and_not_written(tmp_path: Path) -> None:
     assert not entry(tmp_path, name=OTHER).exists()
 
 
-def test_a_mount_that_hangs_is_given_up_by_all_threads_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first look at the root hangs, as a system call on a dead NFS server does."""
-    hangs, reached = threading.Event(), []
+def test_all_threads_give_up_a_hanging_mount_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first access to the root hangs, like a system call on a dead NFS server."""
+    server_is_back, calls = threading.Event(), []
 
     def hang(self: DirectoryTransport) -> None:
-        reached.append(True)
-        hangs.wait()
+        calls.append(True)
+        server_is_back.wait()
         self._answered.set()
 
     monkeypatch.setattr(DirectoryTransport, "_look", hang)
@@ -245,11 +244,11 @@ def test_a_mount_that_hangs_is_given_up_by_all_threads_together(
     for thread in threads:
         thread.join()
     assert len(errors) == 8 and all(isinstance(error, RemoteDown) for error in errors)
-    assert reached == [True]
+    assert calls == [True]
     with pytest.raises(RemoteDown, match="has not answered"):
         share.put("ac", KEY, b"x", once=True)
     assert time.monotonic() - begun < 3.0
-    hangs.set()  # the server is back
+    server_is_back.set()
     share._answered.wait(5)
     assert share.get("ac", KEY, LIMIT) is None
 
@@ -266,36 +265,36 @@ def test_a_mount_that_hangs_is_given_up_by_all_threads_together(
     ],
 )
 @pytest.mark.parametrize("call", ["open", "fsync", "link", "write"])
-def test_errors_of_the_system_have_different_types(
+def test_system_errors_raise_different_exceptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[RemoteFault], call: str
 ) -> None:
     share = remote(tmp_path)
     share.put("ac", OTHER, b"x", once=True)
     share.put("ac", KEY[:2] + OTHER[2:], b"x", once=True)
-    met = []
+    calls = []
 
     def fail(*arguments: object, **rest: object) -> None:
-        met.append(call)
+        calls.append(call)
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(shared_folder.os, call, fail)
     with pytest.raises(kind):
         share.put("ac", KEY, b"x", once=True)
     monkeypatch.undo()
-    assert met
-    assert left(tmp_path) == [] and not entry(tmp_path).exists()
+    assert calls
+    assert unfinished_files(tmp_path) == [] and not entry(tmp_path).exists()
     assert share.put("ac", KEY, b"x", once=True)
 
 
-def test_a_stale_handle_is_tried_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_once_after_a_stale_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     share = remote(tmp_path)
     share.put("ac", KEY, b"x", once=True)
-    real, stale = os.open, [True]
+    real_open, stale = os.open, [True]
 
     def open_(*arguments: object, **rest: object) -> int:
         if stale and stale.pop():
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return real(*arguments, **rest)  # type: ignore[arg-type]
+        return real_open(*arguments, **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", open_)
     assert share.get("ac", KEY, LIMIT) == b"x" and not stale
@@ -309,21 +308,21 @@ def test_a_stale_handle_is_tried_again_once(tmp_path: Path, monkeypatch: pytest.
     assert caught.value.may_pass
 
 
-def test_an_entry_in_use_is_marked_when_its_time_is_off(tmp_path: Path) -> None:
+def test_updates_the_time_of_a_used_entry_if_it_is_old_or_wrong(tmp_path: Path) -> None:
     share = remote(tmp_path)
-    ask: list[Callable[[], object]] = [lambda: share.has("ac", KEY), lambda: share.get("ac", KEY, LIMIT)]
+    lookups: list[Callable[[], object]] = [lambda: share.has("ac", KEY), lambda: share.get("ac", KEY, LIMIT)]
     share.put("ac", KEY, b"x", once=True)
-    for question in ask:
-        for off_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # clocks that are off by a year, too
+    for look_up in lookups:
+        for off_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # the last two: clocks that are off by a year
             os.utime(entry(tmp_path), (time.time() + off_s,) * 2)
-            question()
+            look_up()
             assert abs(entry(tmp_path).stat().st_mtime - time.time()) < 60
         os.utime(entry(tmp_path), (time.time() - 600,) * 2)
-        question()
-        assert time.time() - entry(tmp_path).stat().st_mtime > 550, "no need yet"
+        look_up()
+        assert time.time() - entry(tmp_path).stat().st_mtime > 550, "a time that is ten minutes old is not updated"
 
 
-def test_urls() -> None:
+def test_root_of_a_url() -> None:
     assert directory.root_of("file:///srv/a%20b/") == "/srv/a b"
     assert directory.root_of("file://localhost/srv/c") == "/srv/c"
     for url in ("file://host/srv", "file:srv", "file:///", "file:///srv?x=1", "file:////", "file:///a%00b"):
@@ -331,8 +330,8 @@ def test_urls() -> None:
             directory.root_of(url)
 
 
-# The program imports everything before it changes its user: the interpreter may lie where only root can read.
-USER = """
+# The program imports everything before it changes its user: possibly only root can read the interpreter's folder.
+USER_PROGRAM = """
 import os, sys
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
@@ -357,7 +356,7 @@ for kind in ("cas", "ac"):
 
 def run_as(umask: str, root: Path, name: str, uid: int = 0, gid: int = 0, groups: str = "") -> None:
     done = subprocess.run(
-        [sys.executable, "-c", USER, umask, str(uid), str(gid), groups, str(root), name],
+        [sys.executable, "-c", USER_PROGRAM, umask, str(uid), str(gid), groups, str(root), name],
         capture_output=True,
         text=True,
         timeout=60,
@@ -367,10 +366,10 @@ def run_as(umask: str, root: Path, name: str, uid: int = 0, gid: int = 0, groups
 
 
 def modes(root: Path) -> tuple[set[int], set[int]]:
-    found = list(root.rglob("*"))
+    paths = list(root.rglob("*"))
     return (
-        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()},
-        {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()},
+        {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()},
+        {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file()},
     )
 
 
@@ -402,7 +401,7 @@ def test_users_with_different_umasks_share_a_directory_of_their_group(open_to_al
 
 
 @as_root
-def test_a_user_with_read_access_reads_and_cannot_write(open_to_all: Path) -> None:
+def test_a_user_without_write_access_can_only_read(open_to_all: Path) -> None:
     root = open_to_all / "share"
     root.mkdir()
     os.chown(root, 64001, 64001)
@@ -421,7 +420,9 @@ try:
 except RemoteRefused:
     print("refused")
 """
-    os.utime(entry(root, name="1" * 64), (0, 0))  # old, and cannot be marked: no message about that
+    os.utime(
+        entry(root, name="1" * 64), (0, 0)
+    )  # the entry is old, but the reader may not update its time: this gives no message
     done = subprocess.run(
         [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -429,8 +430,8 @@ except RemoteRefused:
     assert entry(root, name="1" * 64).stat().st_mtime == 0
 
 
-def test_first_writers_do_not_lose_one_another_s_directories(tmp_path: Path) -> None:
-    """Where nothing is there yet, every writer makes the directories, and the last one's take the place of empty ones."""
+def test_simultaneous_first_writers_do_not_lose_entries(tmp_path: Path) -> None:
+    """At first no directory exists. Each writer creates them, and the directories of the last writer replace empty ones."""
     errors: list[Exception] = []
     for number in range(20):
         store = remote(tmp_path / f"shared{number}")

@@ -1,4 +1,4 @@
-"""Full disks, limits and failing syncs: an error with a hint, and nothing half-written to be seen."""
+"""Full disks, limits and failing syncs give an error with a hint, and leave no incomplete entries."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MIB = 1 << 20
 
 
 class Fault:
-    """Lets some calls of an `os` function pass, then fails each one, and counts the failures that it delivered."""
+    """Lets the first `passing` calls of an `os` function succeed. Later calls fail and are counted in `delivered`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, function: str, number: int, passing: int) -> None:
         self.delivered = 0
-        real = getattr(os, function)
+        real_call = getattr(os, function)
 
         def faulty(*arguments: object) -> object:
             nonlocal passing
             if passing:
                 passing -= 1
-                return real(*arguments)
+                return real_call(*arguments)
             if function == "write":
                 descriptor, view = arguments
-                real(descriptor, view[: len(view) // 2])  # type: ignore[index]
+                real_call(descriptor, view[: len(view) // 2])  # type: ignore[index]
             self.delivered += 1
             raise OSError(number, os.strerror(number))
 
@@ -41,7 +41,7 @@ class Fault:
 @pytest.mark.parametrize("function", ["write", "fsync", "rename"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("passing", [0, 2])
-def test_a_fault_while_publishing(
+def test_reports_a_fault_while_publishing_a_blob(
     local: LocalStore,
     payload: Callable[..., bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -64,7 +64,7 @@ def test_a_fault_while_publishing(
 
 
 @pytest.mark.parametrize("passing", range(4))
-def test_a_fault_while_publishing_a_record(
+def test_reports_a_fault_while_publishing_a_record(
     local: LocalStore, record_of: Callable[..., Record], monkeypatch: pytest.MonkeyPatch, passing: int
 ) -> None:
     record = record_of(1, plan=local.put_bytes(b"plan"))
@@ -80,7 +80,7 @@ def test_a_fault_while_publishing_a_record(
     assert local.put_record(record) == record
 
 
-LIMITED = """
+LIMITED_PROGRAM = """
 import resource, signal, sys
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.local.local import LocalStore
@@ -95,16 +95,16 @@ except StoreUnavailable as error:
 """
 
 
-def test_the_kernels_own_refusal(child: Callable[..., object], tmp_path: Path) -> None:
-    said = child(LIMITED, tmp_path / "store").finish()  # type: ignore[attr-defined]
-    assert said.startswith(f"{errno.EFBIG} ") and "ulimit -f" in said
+def test_reports_a_file_size_limit_of_the_kernel(child: Callable[..., object], tmp_path: Path) -> None:
+    output = child(LIMITED_PROGRAM, tmp_path / "store").finish()  # type: ignore[attr-defined]
+    assert output.startswith(f"{errno.EFBIG} ") and "ulimit -f" in output
     store = LocalStore(tmp_path / "store")
     assert list((store.root / "tmp").iterdir()) == []
     assert len(list(store.root.glob("cas/*/*"))) == 1
     assert verify(store).damage == ()
 
 
-def test_a_source_that_cannot_be_read_is_not_the_stores_fault(
+def test_an_unreadable_source_raises_its_own_error(
     local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trtbuild.store.local import chunking
@@ -124,7 +124,9 @@ def test_a_source_that_cannot_be_read_is_not_the_stores_fault(
     assert not local.root.exists()
 
 
-def test_a_target_that_is_full(local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_to_a_full_disk_raises_and_leaves_no_file(
+    local: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = local.put_bytes(bytes(5 * MIB))
     (tmp_path / "out").mkdir()
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Misbehaving servers. Every test proves that its server misbehaved."""
+"""Servers that misbehave. Every test proves that its server misbehaved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 NAME = "ab" * 32
 LIMIT = 1 << 20
 PATIENCE_S = 0.4
-#: Far above what is promised, for a machine that does other things too.
+#: Far above the promised time, because the machine may have other load.
 SOON_S = 5.0
 
 
@@ -27,7 +27,7 @@ def remote(url: str, patience_s: float = PATIENCE_S, **environment: str) -> Http
     return HttpTransport(RemoteSettings("team", url, patience_s=patience_s), {"HOME": "/nonexistent", **environment})
 
 
-def fails(kind: type[RemoteFault], call: Callable[[], object], within_s: float = SOON_S) -> Any:
+def assert_fails(kind: type[RemoteFault], call: Callable[[], object], within_s: float = SOON_S) -> Any:
     begun = time.monotonic()
     with pytest.raises(kind) as caught:
         call()
@@ -36,44 +36,46 @@ def fails(kind: type[RemoteFault], call: Callable[[], object], within_s: float =
     return caught.value
 
 
-def forever(request: Request) -> None:
+def never_answer(request: Request) -> None:
     request.stop.wait(30)
 
 
-def test_a_refused_port() -> None:
+def test_a_refused_port_is_down() -> None:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # bound, and not listening
+        free.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        fault = fails(RemoteDown, lambda: remote(url).get("cas", NAME, LIMIT))
+        fault = assert_fails(RemoteDown, lambda: remote(url).get("cas", NAME, LIMIT))
     assert "nobody listens" in str(fault)
     assert fault.may_pass
 
 
-def test_a_listener_that_never_accepts() -> None:
+def test_a_listener_that_never_accepts_is_down() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
-        fault = fails(RemoteDown, lambda: remote(f"http://127.0.0.1:{listener.getsockname()[1]}").has("cas", NAME))
-        assert listener.accept(), "it did connect"
+        fault = assert_fails(
+            RemoteDown, lambda: remote(f"http://127.0.0.1:{listener.getsockname()[1]}").has("cas", NAME)
+        )
+        assert listener.accept(), "the client has connected"
     assert "nothing came" in str(fault)
     assert not fault.may_pass
 
 
 @pytest.mark.parametrize("method", ["get", "has", "put"])
-def test_a_server_that_never_answers(method: str) -> None:
-    with Server(forever) as server:
+def test_a_server_that_never_answers_is_down(method: str) -> None:
+    with Server(never_answer) as server:
         team = remote(server.url)
         calls = {
             "get": lambda: team.get("cas", NAME, LIMIT),
             "has": lambda: team.has("cas", NAME),
             "put": lambda: team.put("cas", NAME, b"x" * 1000, once=True),
         }
-        fault = fails(RemoteDown, calls[method])
+        fault = assert_fails(RemoteDown, calls[method])
         assert [request.method for request in server.requests] == [{"get": "GET", "has": "HEAD", "put": "PUT"}[method]]
     assert not fault.may_pass
 
 
-def test_a_body_that_drips() -> None:
+def test_a_body_that_comes_byte_by_byte_fails() -> None:
     sent = 0
 
     def drip(request: Request) -> None:
@@ -84,12 +86,12 @@ def test_a_body_that_drips() -> None:
             sent += 1
 
     with Server(drip) as server:
-        fault = fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        fault = assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
     assert 0 < sent < 1000
     assert "hardly anything came" in str(fault)
 
 
-def test_a_head_that_drips() -> None:
+def test_a_head_that_comes_byte_by_byte_fails() -> None:
     sent = 0
 
     def drip(request: Request) -> None:
@@ -101,20 +103,20 @@ def test_a_head_that_drips() -> None:
             sent += 1
 
     with Server(drip) as server:
-        fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
     assert 0 < sent < 10_000
 
 
-def test_an_answer_at_the_last_moment_that_then_drips_costs_little_more() -> None:
-    def late(request: Request) -> None:
+def test_a_late_response_with_a_hanging_body_does_not_double_the_patience() -> None:
+    def answer_late(request: Request) -> None:
         time.sleep(1.6)
         request.reply(200, b"", length=100_000)
-        forever(request)
+        never_answer(request)
 
-    with Server(late) as server:
+    with Server(answer_late) as server:
         begun = time.monotonic()
-        fails(RemoteDown, lambda: remote(server.url, patience_s=2.0).get("cas", NAME, LIMIT))
-        assert time.monotonic() - begun < 3.3, "another whole patience was granted"
+        assert_fails(RemoteDown, lambda: remote(server.url, patience_s=2.0).get("cas", NAME, LIMIT))
+        assert time.monotonic() - begun < 3.3, "the patience did not begin again"
         assert len(server.requests) == 1
 
 
@@ -133,7 +135,7 @@ def test_a_slow_but_steady_line_does_not_fail() -> None:
 
 
 def test_connections_that_share_a_slow_line_do_not_fail() -> None:
-    line = threading.Lock()  # 20 KB/s for all of them together
+    line = threading.Lock()  # 20 KB/s for all connections together
 
     def shared(request: Request) -> bool:
         request.reply(200, b"", length=6000)
@@ -141,7 +143,7 @@ def test_connections_that_share_a_slow_line_do_not_fail() -> None:
             with line:
                 time.sleep(0.025)
                 request.sock.sendall(b"x" * 500)
-            time.sleep(0)  # the others' turn
+            time.sleep(0)  # let other threads take the lock
         return True
 
     got: list[bytes | None] = []
@@ -156,32 +158,32 @@ def test_connections_that_share_a_slow_line_do_not_fail() -> None:
 
 
 def test_an_upload_over_a_slow_but_steady_line_does_not_fail() -> None:
-    data, came = b"u" * 150_000, 0
+    data, received = b"u" * 150_000, 0
 
     def slow(request: Request) -> bool:
-        nonlocal came
-        came = len(request.early)
-        while came < len(data):
+        nonlocal received
+        received = len(request.early)
+        while received < len(data):
             time.sleep(0.04)
-            came += len(request.sock.recv(4096))
+            received += len(request.sock.recv(4096))
         return request.reply(201)
 
     with Server(slow, receive_buffer=8192) as server:
         begun = time.monotonic()
         assert remote(server.url, patience_s=0.8).put("cas", NAME, data, once=True)
         assert time.monotonic() - begun > 1.2, "it was not slow"
-    assert came == len(data)
+    assert received == len(data)
 
 
 def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
-    line, size = threading.Lock(), 40_000  # 40 KB/s for all of them together
+    line, size = threading.Lock(), 40_000  # 40 KB/s for all connections together
 
     def shared(request: Request) -> bool:
-        came = len(request.early)
-        while came < size:
+        received = len(request.early)
+        while received < size:
             with line:
                 time.sleep(0.05)
-                came += len(request.sock.recv(2000))
+                received += len(request.sock.recv(2000))
             time.sleep(0)
         return request.reply(201)
 
@@ -201,47 +203,47 @@ def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
 
 
 def test_an_unread_upload_fails() -> None:
-    with Server(forever, receive_buffer=4096) as server:
-        fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
+    with Server(never_answer, receive_buffer=4096) as server:
+        assert_fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
         assert [request.method for request in server.requests] == ["PUT"]
 
 
 def test_an_upload_without_a_response_fails() -> None:
-    took = threading.Event()
+    body_read = threading.Event()
 
     def swallow(request: Request) -> None:
         assert len(request.body()) == LIMIT
-        took.set()
-        forever(request)
+        body_read.set()
+        never_answer(request)
 
     with Server(swallow) as server:
-        fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
-    assert took.is_set()
+        assert_fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * LIMIT, once=True))
+    assert body_read.is_set()
 
 
-def test_a_page_of_html() -> None:
+def test_rejects_a_page_of_html() -> None:
     with Server(lambda request: request.reply(200, b"<html>log in", Content_Type="text/html; charset=utf-8")) as server:
-        assert "HTML" in str(fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT)))
-        fails(RemoteLied, lambda: remote(server.url).has("cas", NAME))
+        assert "HTML" in str(assert_fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT)))
+        assert_fails(RemoteLied, lambda: remote(server.url).has("cas", NAME))
         assert len(server.requests) == 2
 
 
-def test_a_body_that_ends_too_soon() -> None:
+def test_a_truncated_body_fails() -> None:
     with Server(lambda request: not request.reply(200, b"short", length=500)) as server:
-        fault = fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        fault = assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
     assert fault.may_pass
     assert "5 of 500" in str(fault)
 
 
-def test_a_body_that_is_announced_as_too_long_is_not_read() -> None:
+def test_does_not_read_a_body_with_a_too_large_content_length() -> None:
     with Server(lambda request: request.reply(200, b"x" * 10, length=LIMIT + 1)) as server:
-        fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        assert_fails(RemoteLied, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_body_that_does_not_end(chunked: bool) -> None:
+def test_stops_reading_an_endless_body(chunked: bool) -> None:
     sent = 0
 
     def endless(request: Request) -> None:
@@ -252,11 +254,11 @@ def test_a_body_that_does_not_end(chunked: bool) -> None:
             sent += 0x1000
 
     with Server(endless) as server:
-        fails(RemoteLied, lambda: remote(server.url, patience_s=4).get("cas", NAME, LIMIT))
+        assert_fails(RemoteLied, lambda: remote(server.url, patience_s=4).get("cas", NAME, LIMIT))
     assert sent > LIMIT // 2
 
 
-def test_a_chunked_body_and_one_without_a_length_are_read() -> None:
+def test_reads_chunked_bodies_and_bodies_without_a_length() -> None:
     def chunks(request: Request) -> bool:
         if request.path.endswith("/ac/" + NAME):
             request.sock.sendall(b"HTTP/1.1 200 OK\r\n\r\nto the end")
@@ -272,12 +274,12 @@ def test_a_chunked_body_and_one_without_a_length_are_read() -> None:
         assert team.get("cas", NAME, 5) == b"abcde"
 
 
-def test_a_chunked_body_that_breaks_off() -> None:
+def test_a_truncated_chunked_body_fails() -> None:
     def chunks(request: Request) -> None:
         request.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\nabc")
 
     with Server(chunks) as server:
-        assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
         assert len(server.requests) == 1
 
 
@@ -305,10 +307,12 @@ def test_a_chunked_body_that_breaks_off() -> None:
         (507, RemoteDown, RemoteFull),
     ],
 )
-def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[RemoteFault] | None) -> None:
+def test_the_effect_of_each_status(
+    status: int, reading: type[RemoteFault] | None, writing: type[RemoteFault] | None
+) -> None:
     def handler(request: Request) -> bool:
         request.body()
-        if status == 204:  # which has no body, and no length
+        if status == 204:  # such a response has no body and no length
             request.sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
             return True
         return request.reply(status, b"the body", Retry_After="7")
@@ -319,7 +323,7 @@ def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[
             assert team.get("cas", NAME, LIMIT) == (b"the body" if status == 200 else None)
             assert team.has("cas", NAME) == (status == 200)
         else:
-            fault = fails(reading, lambda: team.get("cas", NAME, LIMIT))
+            fault = assert_fails(reading, lambda: team.get("cas", NAME, LIMIT))
             assert str(status) in fault.text
             if isinstance(fault, RemoteDown) and status >= 400:
                 assert fault.may_pass
@@ -327,14 +331,14 @@ def test_a_status(status: int, reading: type[RemoteFault] | None, writing: type[
         if writing is None:
             assert team.put("cas", NAME, b"data", once=True) == (status < 300)
         else:
-            assert str(status) in fails(writing, lambda: team.put("cas", NAME, b"data", once=True)).text
+            assert str(status) in assert_fails(writing, lambda: team.put("cas", NAME, b"data", once=True)).text
         assert {request.method for request in server.requests} >= {"GET", "PUT"}
         assert server.connections == 1, "an answer without a result must not close the connection"
 
 
-def test_a_401_error_names_the_ways_to_log_in() -> None:
+def test_a_401_error_names_the_sources_of_credentials() -> None:
     with Server(lambda request: request.reply(401)) as server:
-        fault = fails(RemoteRefused, lambda: remote(server.url).get("ac", NAME, LIMIT))
+        fault = assert_fails(RemoteRefused, lambda: remote(server.url).get("ac", NAME, LIMIT))
     assert "TRTBUILD_REMOTE_TEAM_TOKEN" in str(fault)
     assert "netrc" in str(fault)
 
@@ -343,36 +347,36 @@ def test_a_401_error_names_the_ways_to_log_in() -> None:
     ("value", "seconds"),
     [("3", 3.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-1", None), ("9" * 400, 999999999.0)],
 )
-def test_retry_after_is_parsed(value: str, seconds: float | None) -> None:
+def test_parses_retry_after(value: str, seconds: float | None) -> None:
     with Server(lambda request: request.reply(503, Retry_After=value)) as server:
-        assert fails(RemoteDown, lambda: remote(server.url).has("ac", NAME)).retry_after_s == seconds
+        assert assert_fails(RemoteDown, lambda: remote(server.url).has("ac", NAME)).retry_after_s == seconds
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_another_server_is_not_followed(status: int) -> None:
+def test_does_not_follow_a_redirect_to_another_server(status: int) -> None:
     with Server(lambda request: request.reply(200, b"stolen")) as thief:
-        there = thief.url.replace("http://", "http://someone:hunter2@") + "/cas/x?token=hunter2"
-        with Server(lambda request: request.body() is not None and request.reply(status, Location=there)) as server:
+        location = thief.url.replace("http://", "http://someone:hunter2@") + "/cas/x?token=hunter2"
+        with Server(lambda request: request.body() is not None and request.reply(status, Location=location)) as server:
             team = remote(server.url.replace("http://", "http://me:secret@"))
-            fault = fails(RemoteRefused, lambda: team.get("cas", NAME, LIMIT))
-            fails(RemoteRefused, lambda: team.has("cas", NAME))
-            fails(RemoteRefused, lambda: team.put("cas", NAME, b"x", once=True))
+            fault = assert_fails(RemoteRefused, lambda: team.get("cas", NAME, LIMIT))
+            assert_fails(RemoteRefused, lambda: team.has("cas", NAME))
+            assert_fails(RemoteRefused, lambda: team.put("cas", NAME, b"x", once=True))
             assert len(server.requests) == 3
         assert thief.connections == 0
     assert "hunter2" not in str(fault)
 
 
 @pytest.mark.parametrize(
-    "there", ["https://127.0.0.1:{port}/x", "//localhost:{port}/x", "ftp://a/b", "http://[bad", ""]
+    "location", ["https://127.0.0.1:{port}/x", "//localhost:{port}/x", "ftp://a/b", "http://[bad", ""]
 )
-def test_a_redirect_to_another_origin_is_not_followed(there: str) -> None:
-    with Server(lambda request: request.reply(302, Location=there.format(port=server.port))) as server:
-        fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT))
-        if there:
+def test_does_not_follow_a_redirect_to_another_origin(location: str) -> None:
+    with Server(lambda request: request.reply(302, Location=location.format(port=server.port))) as server:
+        assert_fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        if location:
             assert len(server.requests) == 1
 
 
-def test_a_redirect_within_the_origin_is_followed() -> None:
+def test_follows_a_redirect_within_the_origin() -> None:
     def handler(request: Request) -> bool:
         body = request.body()
         if not request.path.startswith("/moved"):
@@ -388,9 +392,9 @@ def test_a_redirect_within_the_origin_is_followed() -> None:
         assert server.connections == 1
 
 
-def test_redirects_in_circles_end() -> None:
+def test_stops_at_circular_redirects() -> None:
     with Server(lambda request: request.reply(302, Location=request.path)) as server:
-        assert "circles" in str(fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT)))
+        assert "circles" in str(assert_fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT)))
         assert len(server.requests) == 4
 
 
@@ -399,42 +403,44 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-def test_a_reset_in_mid_download() -> None:
+def test_a_reset_during_a_download_fails() -> None:
     def handler(request: Request) -> None:
         request.reply(200, b"x" * 1000, length=LIMIT)
         time.sleep(0.05)
         reset(request.sock)
 
     with Server(handler) as server:
-        assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
         assert len(server.requests) == 1
 
 
-def test_a_reset_in_mid_upload() -> None:
+def test_a_reset_during_an_upload_fails() -> None:
     def handler(request: Request) -> None:
         request.sock.recv(1000)
         reset(request.sock)
 
     with Server(handler, receive_buffer=4096) as server:
-        assert fails(RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True)).may_pass
+        assert assert_fails(
+            RemoteDown, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True)
+        ).may_pass
         assert len(server.requests) == 1
 
 
-def test_a_refusal_before_the_upload_was_read_is_understood() -> None:
+def test_understands_a_rejection_before_the_upload_was_read() -> None:
     def handler(request: Request) -> bool:
         request.reply(413)
         time.sleep(0.2)
-        return False  # with unread bytes, which makes it a reset
+        return False  # closing with unread bytes causes a reset
 
     with Server(handler, receive_buffer=4096) as server:
-        fails(RemoteFull, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True))
+        assert_fails(RemoteFull, lambda: remote(server.url).put("cas", NAME, b"u" * 8 * LIMIT, once=True))
         assert len(server.requests) == 1
 
 
-def test_a_connection_that_an_upload_was_cut_short_on_is_not_used_again() -> None:
+def test_does_not_reuse_a_connection_after_an_incomplete_upload() -> None:
     def handler(request: Request) -> bool:
         request.reply(409)
-        request.stop.wait(3)  # open, and nothing is read
+        request.stop.wait(3)  # the connection stays open, but nothing is read
         return False
 
     with Server(handler, receive_buffer=4096) as server:
@@ -477,16 +483,16 @@ def test_a_connection_that_an_upload_was_cut_short_on_is_not_used_again() -> Non
         "nothing",
     ],
 )
-def test_garbage(garbage: bytes) -> None:
+def test_an_invalid_response_fails(garbage: bytes) -> None:
     def handler(request: Request) -> None:
         request.sock.sendall(garbage)
 
     with Server(handler) as server:
-        fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
+        assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT))
         assert len(server.requests) == 1
 
 
-def test_an_unrequested_continue_is_ignored() -> None:
+def test_ignores_an_unrequested_100_continue() -> None:
     def handler(request: Request) -> bool:
         request.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.body()
@@ -499,7 +505,7 @@ def test_an_unrequested_continue_is_ignored() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 @pytest.mark.parametrize("when", ["between requests", "on the next request"])
-def test_a_kept_connection_that_was_closed_is_replaced_silently(method: str, when: str) -> None:
+def test_replaces_a_closed_connection_silently(method: str, when: str) -> None:
     closed = threading.Event()
 
     def handler(request: Request) -> bool:
@@ -529,13 +535,13 @@ def test_a_kept_connection_that_was_closed_is_replaced_silently(method: str, whe
         assert when == "between requests" or closed.is_set()
 
 
-def test_a_new_connection_that_breaks_is_not_tried_again() -> None:
+def test_does_not_retry_a_new_connection_that_breaks() -> None:
     with Server(lambda request: False) as server:
-        assert fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
+        assert assert_fails(RemoteDown, lambda: remote(server.url).get("cas", NAME, LIMIT)).may_pass
         assert len(server.requests) == 1
 
 
-def test_unrequested_bytes_are_not_the_next_response() -> None:
+def test_ignores_unrequested_bytes_after_a_response() -> None:
     def handler(request: Request) -> bool:
         request.reply(200, b"good")
         request.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
@@ -549,10 +555,10 @@ def test_unrequested_bytes_are_not_the_next_response() -> None:
         assert len(server.requests) == 3
 
 
-def test_the_body_of_an_error_that_drips_does_not_hold_up() -> None:
+def test_does_not_wait_for_the_slow_body_of_an_error() -> None:
     def handler(request: Request) -> None:
         request.reply(404, b"x", length=1000)
-        forever(request)
+        never_answer(request)
 
     with Server(handler) as server:
         begun = time.monotonic()
@@ -561,49 +567,49 @@ def test_the_body_of_an_error_that_drips_does_not_hold_up() -> None:
         assert len(server.requests) == 1
 
 
-def test_a_name_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_an_unknown_host_name_is_down_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = []
 
     def resolve(host: str, *_: object, **__: object) -> Any:
-        asked.append(host)
+        lookups.append(host)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     team = remote("http://cache.example")
     for _ in range(2):
-        assert "cache.example is not known" in str(fails(RemoteDown, lambda: team.get("cas", NAME, LIMIT)))
-    assert asked == ["cache.example"], "the answer is remembered"
+        assert "cache.example is not known" in str(assert_fails(RemoteDown, lambda: team.get("cas", NAME, LIMIT)))
+    assert lookups == ["cache.example"], "the answer is remembered"
 
 
-def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, go_on = threading.Event(), threading.Event()
+def test_a_hanging_resolver_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    called, may_continue = threading.Event(), threading.Event()
 
     def resolve(*_: object, **__: object) -> Any:
-        asked.set()
-        go_on.wait(30)
+        called.set()
+        may_continue.wait(30)
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    fault = fails(RemoteDown, lambda: remote("http://cache.example").get("cas", NAME, LIMIT))
-    assert asked.is_set()
+    fault = assert_fails(RemoteDown, lambda: remote("http://cache.example").get("cas", NAME, LIMIT))
+    assert called.is_set()
     assert not fault.may_pass
-    go_on.set()
+    may_continue.set()
 
 
-def test_an_address_that_is_dead_does_not_hide_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tries_the_next_address_if_one_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as dead, Server(lambda request: request.reply(200, b"fine")) as server:
         dead.bind(("127.0.0.1", 0))
-        found = [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", where)
-            for where in (dead.getsockname(), ("127.0.0.1", server.port))
+        addresses = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
+            for address in (dead.getsockname(), ("127.0.0.1", server.port))
         ]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
         team = remote("http://cache.example")
         assert team.get("cas", NAME, LIMIT) == b"fine"
         assert server.requests[0].headers["host"] == "cache.example"
 
 
-def test_closing_ends_what_others_wait_for() -> None:
+def test_close_ends_pending_requests_of_other_threads() -> None:
     faults: list[RemoteDown] = []
 
     def ask(team: HttpTransport) -> None:
@@ -611,7 +617,7 @@ def test_closing_ends_what_others_wait_for() -> None:
             team.get("cas", NAME, LIMIT)
         faults.append(caught.value)
 
-    with Server(forever) as server:
+    with Server(never_answer) as server:
         team = remote(server.url, patience_s=30)
         threads = [threading.Thread(target=ask, args=(team,)) for _ in range(4)]
         for thread in threads:
@@ -626,4 +632,4 @@ def test_closing_ends_what_others_wait_for() -> None:
         assert time.monotonic() - begun < SOON_S
         assert len(server.requests) == 4
     assert len(faults) == 4
-    fails(RemoteDown, lambda: team.get("cas", NAME, LIMIT))
+    assert_fails(RemoteDown, lambda: team.get("cas", NAME, LIMIT))

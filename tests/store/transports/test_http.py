@@ -1,4 +1,4 @@
-"""HTTP against the real nginx, with the recipe of the documentation; and what the recipe promises."""
+"""The HTTP transport with a real nginx and the documented configuration, and the promises of this configuration."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reader(nginx: Nginx) -> Iterator[HttpTransport]:
 
 
 @pytest.mark.parametrize("kind", ["cas", "ac"])
-def test_put_bytes_are_returned(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
+def test_returns_put_bytes(writer: HttpTransport, reader: HttpTransport, kind: Kind) -> None:
     assert reader.get(kind, NAME, LIMIT) is None
     assert not reader.has(kind, NAME)
     assert writer.put(kind, NAME, memoryview(DATA), once=True)
@@ -61,7 +61,7 @@ def test_put_bytes_are_returned(writer: HttpTransport, reader: HttpTransport, ki
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, (4 << 20) + 1])
-def test_every_size_is_read_back(writer: HttpTransport, size: int) -> None:
+def test_returns_bytes_of_every_size(writer: HttpTransport, size: int) -> None:
     data = os.urandom(size)
     assert writer.put("cas", NAME, data, once=True)
     assert writer.get("cas", NAME, size) == data
@@ -69,13 +69,13 @@ def test_every_size_is_read_back(writer: HttpTransport, size: int) -> None:
 
 @pytest.mark.parametrize("kind", ["cas", "ac"])
 @pytest.mark.parametrize("once", [True, False])
-def test_an_existing_entry_is_kept(writer: HttpTransport, kind: Kind, once: bool) -> None:
+def test_keeps_an_existing_entry(writer: HttpTransport, kind: Kind, once: bool) -> None:
     assert writer.put(kind, NAME, b"first", once=once)
     assert not writer.put(kind, NAME, b"second", once=once)
     assert writer.get(kind, NAME, LIMIT) == b"first"
 
 
-def test_the_layout_is_that_of_a_store(writer: HttpTransport, nginx: Nginx) -> None:
+def test_nginx_writes_the_layout_of_a_store(writer: HttpTransport, nginx: Nginx) -> None:
     old = os.umask(0o022)
     os.umask(old)
     writer.put("cas", NAME, DATA, once=True)
@@ -84,12 +84,12 @@ def test_the_layout_is_that_of_a_store(writer: HttpTransport, nginx: Nginx) -> N
         path = nginx.root / kind / NAME[:2] / NAME
         assert path.read_bytes() == data
         assert stat.S_IMODE(path.stat().st_mode) == 0o664
-    there = {each.name for each in nginx.root.iterdir()} - {"gc"}  # which collections of other tests leave
-    assert there == {"ac", "cas", "tmp"}
+    names = {path.name for path in nginx.root.iterdir()} - {"gc"}  # collections of other tests leave "gc"
+    assert names == {"ac", "cas", "tmp"}
     assert list((nginx.root / "tmp").iterdir()) == []
 
 
-def test_a_reader_may_not_write(reader: HttpTransport, writer: HttpTransport, nginx: Nginx) -> None:
+def test_rejects_writes_of_a_reader(reader: HttpTransport, writer: HttpTransport, nginx: Nginx) -> None:
     with pytest.raises(RemoteRefused, match="wants other credentials to write than those from the URL"):
         reader.put("cas", NAME, DATA, once=True)
     assert not (nginx.root / "cas").exists()
@@ -100,7 +100,7 @@ def test_a_reader_may_not_write(reader: HttpTransport, writer: HttpTransport, ng
 
 
 @pytest.mark.parametrize("login", ["", "reader:wrong@", "nobody:at-all@"])
-def test_without_a_login_all_requests_are_refused(writer: HttpTransport, nginx: Nginx, login: str) -> None:
+def test_rejects_all_requests_without_a_login(writer: HttpTransport, nginx: Nginx, login: str) -> None:
     writer.put("cas", NAME, DATA, once=True)
     stranger = remote(nginx.url.replace("http://", f"http://{login}"))
     calls: list[Callable[[], object]] = [
@@ -142,9 +142,11 @@ def test_without_a_login_all_requests_are_refused(writer: HttpTransport, nginx: 
         ("GET", "/trtbuild.readers", 404),
     ],
 )
-def test_no_other_method_or_name(writer: HttpTransport, nginx: Nginx, method: str, path: str, status: int) -> None:
+def test_rejects_other_methods_and_names(
+    writer: HttpTransport, nginx: Nginx, method: str, path: str, status: int
+) -> None:
     writer.put("cas", NAME, DATA, once=True)
-    before = sorted(str(each) for each in nginx.prefix.rglob("*"))
+    before = sorted(str(file) for file in nginx.prefix.rglob("*"))
     login = b64encode(f"writer:{nginx.passwords['writer']}".encode()).decode()
     connection = http.client.HTTPConnection("127.0.0.1", nginx.port, timeout=10)
     connection.request(
@@ -152,7 +154,7 @@ def test_no_other_method_or_name(writer: HttpTransport, nginx: Nginx, method: st
     )
     assert connection.getresponse().status == status
     connection.close()
-    assert sorted(str(each) for each in nginx.prefix.rglob("*")) == before
+    assert sorted(str(file) for file in nginx.prefix.rglob("*")) == before
     assert writer.get("cas", NAME, LIMIT) == DATA
 
 
@@ -164,28 +166,28 @@ def raw_put(nginx: Nginx, size: int, *lines: str, name: str = NAME) -> socket.so
     return sock
 
 
-@pytest.mark.parametrize(("there", "size", "status"), [(True, 1 << 20, b"409"), (False, 65 << 20, b"413")])
-def test_a_refusal_comes_before_the_body(
-    writer: HttpTransport, nginx: Nginx, there: bool, size: int, status: bytes
+@pytest.mark.parametrize(("exists", "size", "status"), [(True, 1 << 20, b"409"), (False, 65 << 20, b"413")])
+def test_rejects_an_upload_before_its_body(
+    writer: HttpTransport, nginx: Nginx, exists: bool, size: int, status: bytes
 ) -> None:
-    if there:
+    if exists:
         writer.put("cas", NAME, DATA, once=True)
-    with raw_put(nginx, size) as sock:  # and no byte of the body
+    with raw_put(nginx, size) as sock:  # without a byte of the body
         assert sock.recv(4096).split()[1] == status
 
 
-def test_an_entry_that_is_too_large_is_refused(writer: HttpTransport) -> None:
+def test_rejects_an_entry_that_is_too_large(writer: HttpTransport) -> None:
     with pytest.raises(RemoteFull, match="413"):
         writer.put("ac", NAME, bytes((64 << 20) + 1), once=True)
     assert not writer.has("ac", NAME)
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(writer: HttpTransport, nginx: Nginx) -> None:
+def test_an_interrupted_upload_leaves_no_files(writer: HttpTransport, nginx: Nginx) -> None:
     with raw_put(nginx, 1 << 20) as sock:
         sock.sendall(b"x" * 500_000)
         end = time.monotonic() + 10
         while not list((nginx.root / "tmp").iterdir()):
-            assert time.monotonic() < end, "nothing was begun"
+            assert time.monotonic() < end, "the upload has not begun"
             time.sleep(0.01)
         assert not writer.has("cas", NAME)
     end = time.monotonic() + 10
@@ -195,23 +197,23 @@ def test_an_upload_that_breaks_off_leaves_nothing(writer: HttpTransport, nginx: 
     assert not (nginx.root / "cas").exists()
 
 
-def test_writers_of_one_entry_at_once_leave_one_whole(writer: HttpTransport) -> None:
+def test_simultaneous_writers_of_an_entry_leave_one_intact(writer: HttpTransport) -> None:
     bodies = [bytes([number]) * 300_000 for number in range(8)]
-    news: list[bool] = []
+    results: list[bool] = []
     threads = [
-        threading.Thread(target=lambda body=body: news.append(writer.put("ac", NAME, body, once=True)))
+        threading.Thread(target=lambda body=body: results.append(writer.put("ac", NAME, body, once=True)))
         for body in bodies
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(news) == 8
-    assert any(news)
+    assert len(results) == 8
+    assert any(results)
     assert writer.get("ac", NAME, LIMIT) in bodies
 
 
-def test_a_collected_entry_is_missing_at_once(writer: HttpTransport, nginx: Nginx) -> None:
+def test_a_collected_entry_is_missing_immediately(writer: HttpTransport, nginx: Nginx) -> None:
     writer.put("cas", NAME, DATA, once=True)
     assert writer.has("cas", NAME)
     assert writer.get("cas", NAME, LIMIT) == DATA
@@ -221,7 +223,7 @@ def test_a_collected_entry_is_missing_at_once(writer: HttpTransport, nginx: Ngin
     assert writer.put("cas", NAME, DATA, once=True)
 
 
-def test_a_shared_directory_is_the_same_cache(writer: HttpTransport, nginx: Nginx) -> None:
+def test_a_shared_directory_and_nginx_use_the_same_entries(writer: HttpTransport, nginx: Nginx) -> None:
     folder = DirectoryTransport(RemoteSettings("folder", nginx.root.as_uri()))
     writer.put("ac", NAME, b"by nginx", once=True)
     assert folder.get("ac", NAME, LIMIT) == b"by nginx"
@@ -231,10 +233,12 @@ def test_a_shared_directory_is_the_same_cache(writer: HttpTransport, nginx: Ngin
     assert not writer.put("ac", other, b"again", once=True)
 
 
-def test_connections_are_kept(writer: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reuses_connections(writer: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     connect = socket.socket.connect
-    monkeypatch.setattr(socket.socket, "connect", lambda sock, where: (opened.append(where), connect(sock, where))[1])
+    monkeypatch.setattr(
+        socket.socket, "connect", lambda sock, address: (opened.append(address), connect(sock, address))[1]
+    )
     for number in range(20):
         name = hashlib.sha256(b"%d" % number).hexdigest()
         assert writer.get("cas", name, LIMIT) is None
@@ -245,7 +249,7 @@ def test_connections_are_kept(writer: HttpTransport, monkeypatch: pytest.MonkeyP
     assert len(opened) == 1
 
 
-def test_threads_share_a_transport(writer: HttpTransport) -> None:
+def test_several_threads_may_use_one_transport(writer: HttpTransport) -> None:
     bodies = {hashlib.sha256(body).hexdigest(): body for body in (os.urandom(50_000) for _ in range(64))}
     wrong: list[str] = []
 
@@ -263,7 +267,7 @@ def test_threads_share_a_transport(writer: HttpTransport) -> None:
     assert wrong == []
 
 
-def test_no_secret_is_in_a_log(writer: HttpTransport, nginx: Nginx, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_contain_no_secret(writer: HttpTransport, nginx: Nginx, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     secret = nginx.passwords["writer"]
     writer.put("cas", NAME, DATA, once=True)
@@ -278,9 +282,9 @@ def test_no_secret_is_in_a_log(writer: HttpTransport, nginx: Nginx, caplog: pyte
         assert coded not in text
 
 
-def test_no_secret_is_in_an_error_or_the_values_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_and_their_attributes_contain_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    seen: list[str] = []
+    texts: list[str] = []
     for handler in (
         lambda request: request.reply(401),
         lambda request: request.reply(500),
@@ -298,14 +302,14 @@ def test_no_secret_is_in_an_error_or_the_values_behind_it(caplog: pytest.LogCapt
             assert server.requests[-1].path == f"/cache/cas/{NAME}?sig=hunter3", "the query is for the server"
             error: BaseException | None = caught.value
             while error is not None:
-                seen += [str(error), repr(error), repr(vars(error))]
+                texts += [str(error), repr(error), repr(vars(error))]
                 error = error.__cause__ or error.__context__
-    assert len(seen) >= 15
-    assert "hunter" not in "".join(seen)
+    assert len(texts) >= 15
+    assert "hunter" not in "".join(texts)
     assert "hunter" not in caplog.text
 
 
-def test_headers_are_those_that_bazel_remote_wants() -> None:
+def test_sends_the_headers_that_bazel_remote_needs() -> None:
     def handler(request: Request) -> bool:
         request.body()
         return request.reply(200)
@@ -316,16 +320,16 @@ def test_headers_are_those_that_bazel_remote_wants() -> None:
         team.put("ac", NAME, b"{}", once=True)
         team.put("ac", NAME, b"{}", once=False)
         team.get("cas", NAME, LIMIT)
-        got, put, again, blob = (request.headers for request in server.requests)
-    assert got["accept"] == "application/json"
+        get, put, replace, blob = (request.headers for request in server.requests)
+    assert get["accept"] == "application/json"
     assert put["content-type"] == "application/json"
     assert put["if-none-match"] == "*"
-    assert "if-none-match" not in again
+    assert "if-none-match" not in replace
     assert "accept" not in blob
-    assert {each["accept-encoding"] for each in (got, put, again, blob)} == {"identity"}
+    assert {headers["accept-encoding"] for headers in (get, put, replace, blob)} == {"identity"}
 
 
-def test_credentials_in_clear_are_warned_of() -> None:
+def test_warns_about_credentials_in_clear_text() -> None:
     assert remote("http://me:secret@127.0.0.1:1").warnings == ()
     assert remote("https://me:secret@cache.example").warnings == ()
     assert remote("http://cache.example").warnings == ()
@@ -334,7 +338,7 @@ def test_credentials_in_clear_are_warned_of() -> None:
     assert "secret" not in warning
 
 
-def test_plain_http_goes_to_the_proxy_by_the_whole_url() -> None:
+def test_sends_plain_http_to_the_proxy_with_the_whole_url() -> None:
     with Server(lambda request: request.reply(200, b"via proxy")) as proxy:
         environment = {**NOWHERE, "http_proxy": proxy.url.replace("http://", "http://me:pass@").removesuffix("/cache")}
         team = remote("http://u:v@cache.example/team", environment)
@@ -348,7 +352,7 @@ def test_plain_http_goes_to_the_proxy_by_the_whole_url() -> None:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate of 127.0.0.1 and cache.example, and its key, in one file."""
+    """A file with a self-signed certificate for 127.0.0.1 and cache.example, and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -360,7 +364,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
     ]
     now = datetime.datetime.now(datetime.timezone.utc)
-    built = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -376,12 +380,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    path.write_bytes(built.public_bytes(serialization.Encoding.PEM) + private)
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + private)
     return path
 
 
 class TlsServer(Server):
-    """A `Server` that speaks TLS, after `delay_s`; with `tunnelled`, after a CONNECT as a proxy."""
+    """A `Server` that begins TLS after `delay_s`. With `tunnelled`, it first answers a CONNECT, like a proxy."""
 
     def __init__(
         self, handler: Callable[[Request], object], certificate: Path, *, tunnelled: bool = False, delay_s: float = 0
@@ -411,7 +415,7 @@ def handler(request: Request) -> bool:
     return request.reply(200, DATA if request.method == "GET" else b"")
 
 
-def test_tls_with_a_certificate_of_ones_own(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_with_a_private_certificate(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(handler, certificate) as server:
         team = remote(server.url.replace("http://", "https://me:secret@"))
@@ -423,8 +427,8 @@ def test_tls_with_a_certificate_of_ones_own(certificate: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_certificate_that_does_not_hold(certificate: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    if host == "localhost":  # known, but of another name
+def test_rejects_an_invalid_certificate(certificate: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    if host == "localhost":  # the certificate is trusted, but its name is another one
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(handler, certificate) as server:
         with pytest.raises(RemoteDown, match="certificate does not hold") as caught:
@@ -434,21 +438,21 @@ def test_a_certificate_that_does_not_hold(certificate: Path, monkeypatch: pytest
     assert "SSL_CERT_FILE" in str(caught.value)
 
 
-def test_https_goes_through_the_proxy_in_a_tunnel(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_https_through_a_tunnel_of_the_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(handler, certificate, tunnelled=True) as server:
         team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": f"http://p:q@127.0.0.1:{server.port}"})
         assert team.get("cas", NAME, LIMIT) == DATA
         assert team.put("cas", NAME, os.urandom(1 << 20), once=True)
         (connect,) = server.connects
-        inside = server.requests
+        tunnelled = server.requests
     assert connect.path == "cache.example:443"
     assert connect.headers["proxy-authorization"] == "Basic " + b64encode(b"p:q").decode()
-    assert all("proxy-authorization" not in request.headers for request in inside)
-    assert [request.path for request in inside] == [f"/cas/{NAME}"] * 2
+    assert all("proxy-authorization" not in request.headers for request in tunnelled)
+    assert [request.path for request in tunnelled] == [f"/cas/{NAME}"] * 2
 
 
-def test_connecting_and_the_answer_share_a_patience(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_and_waiting_share_one_patience(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(lambda request: request.stop.wait(30), certificate, delay_s=1.4) as server:
         team = HttpTransport(RemoteSettings("team", server.url.replace("http:", "https:"), patience_s=2.0), NOWHERE)
@@ -459,7 +463,7 @@ def test_connecting_and_the_answer_share_a_patience(certificate: Path, monkeypat
         assert len(server.requests) == 1
 
 
-def test_a_proxy_that_refuses() -> None:
+def test_reports_a_proxy_that_rejects_the_tunnel() -> None:
     with Server(lambda request: request.reply(403)) as proxy:
         team = remote("https://cache.example", {**NOWHERE, "HTTPS_PROXY": proxy.url.removesuffix("/cache")})
         with pytest.raises(RemoteDown, match="the proxy answered 403"):
@@ -467,13 +471,13 @@ def test_a_proxy_that_refuses() -> None:
         assert [request.method for request in proxy.requests] == ["CONNECT"]
 
 
-def test_https_to_a_port_of_plain_http(nginx: Nginx) -> None:
+def test_reports_https_to_a_plain_http_port(nginx: Nginx) -> None:
     with pytest.raises(RemoteDown, match="TLS failed") as caught:
         remote(nginx.url.replace("http:", "https:")).get("cas", NAME, LIMIT)
     assert "does it speak TLS" in str(caught.value)
 
 
-def test_http_to_a_port_of_tls(certificate: Path) -> None:
+def test_reports_plain_http_to_a_tls_port(certificate: Path) -> None:
     with TlsServer(handler, certificate) as server:
         with pytest.raises(RemoteDown):
             remote(server.url).get("cas", NAME, LIMIT)

@@ -28,7 +28,7 @@ def test_an_extra_installs_the_package_of_its_row(kind: RemoteKind) -> None:
         assert f'\n{kind.extra} = ["{kind.package}>=' in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
-def test_a_scheme_is_in_one_row_and_in_the_documentation() -> None:
+def test_each_scheme_is_in_one_row_and_in_the_documentation() -> None:
     schemes = Counter(scheme for kind in KINDS for scheme in kind.schemes)
     assert set(schemes.values()) == {1}
     (line,) = (
@@ -38,7 +38,7 @@ def test_a_scheme_is_in_one_row_and_in_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("url", ["HTTPS://cache.example", "Http://cache.example:8080/x"])
-def test_capitals_do_not_matter(url: str) -> None:
+def test_schemes_are_case_insensitive(url: str) -> None:
     assert "http" in kind_of(url).schemes
 
 

@@ -1,4 +1,4 @@
-"""Object stores: moto's S3 server, and servers that answer what no server should."""
+"""Object stores: moto's S3 server, and servers that misbehave."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def remote(url: str, patience_s: float = 4.0) -> ObjectTransport:
     return ObjectTransport(RemoteSettings("team", url, patience_s=patience_s))
 
 
-def test_entries_are_returned_and_written_once(s3: str) -> None:
+def test_returns_entries_and_writes_them_once(s3: str) -> None:
     store = remote(s3)
     assert store.get("ac", KEY, LIMIT) is None and not store.has("ac", KEY)
     assert store.put("ac", KEY, memoryview(b"--first--")[2:-2], once=True)
     assert not store.put("ac", KEY, b"second", once=True)
     assert store.get("ac", KEY, LIMIT) == b"first" and store.has("ac", KEY)
-    assert not store.has("cas", KEY), "kinds are apart"
+    assert not store.has("cas", KEY), "an entry of one kind is not one of the other"
     assert store.put("ac", KEY, b"third", once=False)
     assert remote(s3).get("ac", KEY, LIMIT) == b"third"
     assert remote(f"{s3}/deeper").get("ac", KEY, LIMIT) is None
@@ -39,7 +39,7 @@ def test_entries_are_returned_and_written_once(s3: str) -> None:
         store.get("ac", KEY, 3)
 
 
-def test_sizes(s3: str, payload: Callable[[int, int], bytes]) -> None:
+def test_returns_bytes_of_every_size(s3: str, payload: Callable[[int, int], bytes]) -> None:
     store = remote(s3)
     for number, size in enumerate([0, 1, 1 << 18, (1 << 20) + 1, 7 << 20]):
         name, data = f"{number:064x}", payload(number, size)
@@ -48,19 +48,19 @@ def test_sizes(s3: str, payload: Callable[[int, int], bytes]) -> None:
 
 
 def test_one_of_many_writers_wins(s3: str) -> None:
-    store, barrier, won = remote(s3), threading.Barrier(8), list[int]()
+    store, barrier, winners = remote(s3), threading.Barrier(8), list[int]()
 
     def write(number: int) -> None:
         barrier.wait()
         if store.put("ac", KEY, b"%d" % number, once=True):
-            won.append(number)
+            winners.append(number)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(won) == 1 and store.get("ac", KEY, LIMIT) == b"%d" % won[0]
+    assert len(winners) == 1 and store.get("ac", KEY, LIMIT) == b"%d" % winners[0]
 
 
 def test_a_missing_bucket_is_an_error(s3: str) -> None:
@@ -72,7 +72,7 @@ def test_a_missing_bucket_is_an_error(s3: str) -> None:
 
 
 class Server:
-    """Answers every request with the same bytes. `requests` has the first line of each, `heads` all of its lines."""
+    """Sends the same bytes to every request. `requests` has the first line of each request, `heads` has all lines."""
 
     def __init__(self, answer: bytes | None, drip: bytes = b"") -> None:
         self.answer, self.drip = answer, drip
@@ -103,7 +103,7 @@ class Server:
             self.heads.append(head.decode(errors="replace"))
             self.requests.append(head.split(b"\r\n")[0].decode())
             if self.answer is None:
-                return  # and say nothing
+                return  # no response
             connection.sendall(self.answer)
             while self.drip:
                 connection.sendall(self.drip)
@@ -136,8 +136,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
     yield start
-    for each in started:
-        each.close()
+    for server in started:
+        server.close()
 
 
 def answer(status: str, body: bytes = b"", length: int | None = None, more: str = "") -> bytes:
@@ -152,7 +152,7 @@ def error(code: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "may_pass"),
+    ("response", "kind", "may_pass"),
     [
         (answer("403 Forbidden", error("AccessDenied")), RemoteRefused, False),
         (answer("401 Unauthorized"), RemoteRefused, False),
@@ -168,10 +168,10 @@ def error(code: str) -> bytes:
     ],
     ids=lambda value: value[:20].decode().split("\r")[0] if isinstance(value, bytes) else None,
 )
-def test_responses_map_to_typed_errors_without_secrets(
-    server: Callable[..., Server], said: bytes, kind: type[RemoteFault], may_pass: bool
+def test_responses_become_typed_errors_without_secrets(
+    server: Callable[..., Server], response: bytes, kind: type[RemoteFault], may_pass: bool
 ) -> None:
-    there = server(said)
+    service = server(response)
     store = remote("s3://cache/prefix")
     calls: list[Callable[[], object]] = [
         lambda: store.put("ac", KEY, b"x", once=True),
@@ -184,51 +184,51 @@ def test_responses_map_to_typed_errors_without_secrets(
             call()
         fault = caught.value
         if "Large" not in str(fault) or call in calls[:3]:  # the answer to HEAD has no body
-            assert type(fault) is kind or (call is calls[3] and b"EntityTooLarge" in said)
+            assert type(fault) is kind or (call is calls[3] and b"EntityTooLarge" in response)
         assert getattr(fault, "may_pass", False) is may_pass
         while fault is not None:
             assert SECRET not in repr(fault) + str(fault) + repr(vars(fault)) and "127.0.0.1" not in str(fault)
             fault = fault.__cause__ or fault.__context__  # type: ignore[assignment]
-    assert len(there.requests) == len(calls), "one attempt each"
+    assert len(service.requests) == len(calls), "one attempt each"
 
 
-def test_an_existing_object_is_not_replaced(server: Callable[..., Server]) -> None:
-    there = server(answer("412 Precondition Failed", error("PreconditionFailed")))
+def test_does_not_replace_an_existing_object(server: Callable[..., Server]) -> None:
+    service = server(answer("412 Precondition Failed", error("PreconditionFailed")))
     assert not remote("s3://cache").put("ac", KEY, b"x", once=True)
-    assert len(there.requests) == 1
+    assert len(service.requests) == 1
 
 
-def test_a_service_that_cannot_write_once_gets_a_look_before(server: Callable[..., Server]) -> None:
-    there = server(answer("501 Not Implemented", error("NotImplemented")))
+def test_looks_before_it_writes_if_a_service_cannot_write_once(server: Callable[..., Server]) -> None:
+    service = server(answer("501 Not Implemented", error("NotImplemented")))
     store = remote("s3://cache")
-    with pytest.raises(RemoteDown):  # the look: this server implements nothing
+    with pytest.raises(RemoteDown):  # the lookup fails, because this server implements nothing
         store.put("ac", KEY, b"x", once=True)
     with pytest.raises(RemoteDown):
         store.put("ac", KEY, b"x", once=True)
-    assert [request.split()[0] for request in there.requests] == ["PUT", "HEAD", "HEAD"]
+    assert [request.split()[0] for request in service.requests] == ["PUT", "HEAD", "HEAD"]
 
 
-def test_no_credential_goes_along_with_a_redirect(server: Callable[..., Server]) -> None:
-    """obstore always follows redirects, and no option prevents that; the reader verifies the bytes."""
+def test_sends_no_credentials_to_the_target_of_a_redirect(server: Callable[..., Server]) -> None:
+    """obstore always follows redirects, and no option prevents that. The reader verifies the bytes."""
     elsewhere = server(answer("200 OK", b"other bytes"))
-    here = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
+    redirecting = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
     store = remote("s3://cache")
     assert store.get("ac", KEY, LIMIT) == b"other bytes"
-    assert "authorization:" in here.heads[0].lower()
+    assert "authorization:" in redirecting.heads[0].lower()
     assert elsewhere.requests
     for head in elsewhere.heads:
         assert "authorization:" not in head.lower()
 
 
-def test_a_body_that_ends_early_is_not_data(server: Callable[..., Server]) -> None:
-    there = server(answer("200 OK", b"half", length=8))
+def test_rejects_a_truncated_body(server: Callable[..., Server]) -> None:
+    service = server(answer("200 OK", b"half", length=8))
     with pytest.raises(RemoteDown) as caught:
         remote("s3://cache").get("ac", KEY, LIMIT)
-    assert caught.value.may_pass and there.requests
+    assert caught.value.may_pass and service.requests
 
 
-def test_a_silent_server_is_given_up(server: Callable[..., Server]) -> None:
-    there = server(None)
+def test_gives_up_a_silent_server(server: Callable[..., Server]) -> None:
+    service = server(None)
     store = remote("s3://cache", patience_s=0.3)
     begun = time.monotonic()
     for call in (lambda: store.get("ac", KEY, LIMIT), lambda: store.has("ac", KEY)):
@@ -236,26 +236,26 @@ def test_a_silent_server_is_given_up(server: Callable[..., Server]) -> None:
             call()
         assert not caught.value.may_pass
     assert time.monotonic() - begun < 4.0
-    assert len(there.requests) == 2
+    assert len(service.requests) == 2
 
 
-def test_dripping_bytes_count_as_silence(server: Callable[..., Server]) -> None:
-    there = server(answer("200 OK", b"", length=1 << 20), drip=b"x" * 10)
+def test_a_few_bytes_per_second_count_as_silence(server: Callable[..., Server]) -> None:
+    service = server(answer("200 OK", b"", length=1 << 20), drip=b"x" * 10)
     begun = time.monotonic()
     with pytest.raises(RemoteDown, match="fewer than 8192 bytes"):
         remote("s3://cache", patience_s=0.5).get("ac", KEY, 1 << 20)
-    assert time.monotonic() - begun < 5.0 and there.requests
+    assert time.monotonic() - begun < 5.0 and service.requests
 
 
-def test_slow_steady_bytes_are_awaited(server: Callable[..., Server]) -> None:
-    there = server(answer("200 OK", b"", length=30_000), drip=b"x" * 1000)  # 20 kB a second
+def test_waits_for_slow_but_steady_bytes(server: Callable[..., Server]) -> None:
+    service = server(answer("200 OK", b"", length=30_000), drip=b"x" * 1000)  # 20 kB a second
     assert remote("s3://cache", patience_s=0.3).get("ac", KEY, 1 << 20) == b"x" * 30_000
-    assert there.requests
+    assert service.requests
 
 
 def test_a_closed_port_is_down(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = server(None)
-    gone.close()
+    closed = server(None)
+    closed.close()
     store = remote("s3://cache", patience_s=1.0)
     begun = time.monotonic()
     with pytest.raises(RemoteDown) as caught:
@@ -265,7 +265,7 @@ def test_a_closed_port_is_down(server: Callable[..., Server], monkeypatch: pytes
     assert not caught.value.may_pass and time.monotonic() - begun < 4.0
 
 
-def test_a_host_that_is_not_known(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_down(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     server(None)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -277,13 +277,13 @@ def test_a_host_that_is_not_known(server: Callable[..., Server], monkeypatch: py
 @pytest.mark.parametrize(
     "url", ["s3://id:secret@cache/x", "s3://cache/x?sig=secret", "s3:///x", "http://cache/x", "s3://cache#secret"]
 )
-def test_a_url_has_no_credentials(url: str) -> None:
+def test_rejects_credentials_in_a_url(url: str) -> None:
     with pytest.raises(ConfigurationError, match="bucket") as caught:
         remote(url)
     assert "secret" not in str(caught.value)
 
 
-def test_half_a_credential_is_an_error_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_without_a_key_id_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     with pytest.raises(ConfigurationError, match="missing access key id") as caught:
@@ -291,23 +291,25 @@ def test_half_a_credential_is_an_error_of_the_configuration(monkeypatch: pytest.
     assert SECRET not in str(caught.value) and caught.value.__context__ is None
 
 
-def test_no_credentials_at_all(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    there = server(answer("403 Forbidden"))
+def test_without_credentials_the_hint_names_the_variables(
+    server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = server(answer("403 Forbidden"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", there.endpoint)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", service.endpoint)
     with pytest.raises(RemoteRefused, match="no credentials") as caught:
         remote("s3://cache").has("ac", KEY)
-    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "") and there.requests
+    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "") and service.requests
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/prefix", "az://container/prefix"])
-def test_the_other_kinds_are_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opens_the_other_kinds_of_object_stores(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     assert remote(url).place == url
 
 
-def test_without_obstore_the_error_has_the_install_command() -> None:
+def test_without_obstore_the_hint_is_the_install_command() -> None:
     code = """
 import sys
 sys.modules["obstore"] = sys.modules["obstore.store"] = None

@@ -1,4 +1,4 @@
-"""The rules for when a silent remote counts as down, with a fake clock."""
+"""The rules that decide when a silent remote counts as down, with a fake clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_nothing_for_a_patience_is_silence(clock: Clock) -> None:
+def test_no_bytes_during_the_patience_is_silence(clock: Clock) -> None:
     pace = Pace(Flow(), 4.0, clock)
     assert pace.left_s() == 4.0
     clock.now += 3.0
@@ -44,7 +44,7 @@ def test_a_rate_below_the_limit_counts_as_silence(clock: Clock) -> None:
         clock.now = 100.0
 
 
-def test_connecting_asking_and_the_head_share_a_patience(clock: Clock) -> None:
+def test_connecting_the_request_and_the_head_share_one_patience(clock: Clock) -> None:
     pace = Pace(Flow(), 4.0, clock)
     clock.now += 1.0
     pace.came(100)
@@ -55,17 +55,17 @@ def test_connecting_asking_and_the_head_share_a_patience(clock: Clock) -> None:
         pace.left_s()
 
 
-def test_a_late_head_leaves_a_fifth_more(clock: Clock) -> None:
+def test_after_a_late_head_a_fifth_of_the_patience_remains(clock: Clock) -> None:
     pace = Pace(Flow(), 4.0, clock)
     clock.now += 3.9
     pace.head_came()
     assert pace.left_s() == pytest.approx(0.8)
     pace.came(SLOWEST)
     clock.now += 0.8
-    assert pace.left_s() == 4.0, "a whole window again"
+    assert pace.left_s() == 4.0, "the full patience again"
 
 
-def test_one_may_wait_while_the_others_move(clock: Clock) -> None:
+def test_a_connection_may_wait_while_others_transfer_bytes(clock: Clock) -> None:
     flow = Flow()
     waiting = Pace(flow, 4.0, clock)
     for _ in range(QUEUED - 1):
@@ -78,7 +78,7 @@ def test_one_may_wait_while_the_others_move(clock: Clock) -> None:
         waiting.left_s()
 
 
-def test_others_that_drip_do_not_help(clock: Clock) -> None:
+def test_a_connection_may_not_wait_for_others_that_are_too_slow(clock: Clock) -> None:
     flow = Flow()
     waiting = Pace(flow, 4.0, clock)
     clock.now += 4.0
@@ -87,7 +87,7 @@ def test_others_that_drip_do_not_help(clock: Clock) -> None:
         waiting.left_s()
 
 
-def test_patience_grows_where_that_is_right(clock: Clock) -> None:
+def test_allow_extends_the_patience(clock: Clock) -> None:
     pace = Pace(Flow(), 4.0, clock)
     clock.now += 3.0
     pace.allow(10.0)

@@ -1,4 +1,4 @@
-"""Retries, the circuit breaker and the failures it counts: with a fake clock, and with real threads and servers."""
+"""Retries, the circuit breaker and the failures that it counts: with a fake clock, and with real threads and servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Step = RemoteFault | bytes | None
 
 
 class Scripted(Transport):
-    """A transport that does what a list says, then answers that nothing is there; each call takes `takes_s`."""
+    """A transport whose calls return or raise the `steps` in order; later calls find no entry. Each takes `takes_s`."""
 
     place = "scripted://"
     decides = True
@@ -83,10 +83,10 @@ def put(team: Patient) -> bool:
     return team.put("cas", NAME, b"data", once=True)
 
 
-def refused_now(
+def assert_circuit_open(
     team: Patient, script: Scripted, kind: type[RemoteFault] = RemoteDown, call: Callable[[Patient], object] = get
 ) -> str:
-    """The circuit is open: the call fails, and nothing is asked."""
+    """Check that the circuit is open: the call fails without a request. Returns the error's text."""
     calls = script.calls
     with pytest.raises(kind) as caught:
         call(team)
@@ -94,7 +94,7 @@ def refused_now(
     return str(caught.value)
 
 
-def test_it_is_a_transport() -> None:
+def test_works_as_a_transport() -> None:
     memory = MemoryTransport()
     team = Patient(memory)
     assert team.place == memory.place
@@ -109,7 +109,7 @@ def test_it_is_a_transport() -> None:
     team.close()
 
 
-def test_transient_errors_are_retried() -> None:
+def test_retries_transient_errors() -> None:
     team, script = patient(BUSY, BUSY, b"there")
     assert get(team) == b"there"
     assert script.calls == 3
@@ -120,7 +120,7 @@ def test_transient_errors_are_retried() -> None:
     assert report.troubles == ()
 
 
-def test_three_attempts_are_all() -> None:
+def test_makes_at_most_three_attempts() -> None:
     team, script = patient(b"", BUSY, BUSY, BUSY, b"too late")
     get(team)
     with pytest.raises(RemoteDown, match="busy"):
@@ -137,7 +137,7 @@ def test_pauses_are_random() -> None:
         assert script.slept == pytest.approx(pauses)
 
 
-def test_permanent_errors_are_not_retried() -> None:
+def test_does_not_retry_permanent_errors() -> None:
     for fault in (DEAD, RemoteRefused("no"), RemoteLied("hm"), RemoteFull("full")):
         team, script = patient(fault, b"")
         with pytest.raises(type(fault)):
@@ -145,7 +145,7 @@ def test_permanent_errors_are_not_retried() -> None:
         assert script.calls == 1
 
 
-def test_a_wait_that_is_asked_for_is_granted_up_to_two_seconds() -> None:
+def test_follows_retry_after_up_to_two_seconds() -> None:
     team, script = patient(RemoteDown("429", may_pass=True, retry_after_s=2.0), b"there")
     assert get(team) == b"there"
     assert script.slept == [2.0]
@@ -155,28 +155,28 @@ def test_a_wait_that_is_asked_for_is_granted_up_to_two_seconds() -> None:
     with pytest.raises(RemoteDown):
         get(team)
     assert script.slept == []
-    assert get(team) == b"there", "one such call opens nothing"
+    assert get(team) == b"there", "one such call does not open the circuit"
 
 
-def test_a_remote_that_never_answered_gets_one_chance() -> None:
+def test_one_failed_call_gives_up_a_remote_that_never_answered() -> None:
     for fault, attempts in ((DEAD, 1), (BUSY, 3)):
         team, script = patient(*[fault] * attempts, b"too late")
         with pytest.raises(RemoteDown):
             get(team)
         assert script.calls == attempts
-        assert "left alone" in refused_now(team, script)
-        refused_now(team, script, call=put)
+        assert "left alone" in assert_circuit_open(team, script)
+        assert_circuit_open(team, script, call=put)
         assert script.closed == 1
         assert not team.usable("read")
         assert not team.usable("write")
 
 
-def test_a_timeout_of_a_remote_that_did_answer_opens_the_circuit() -> None:
+def test_a_timeout_opens_the_circuit_even_after_responses() -> None:
     team, script = patient(b"", DEAD)
     get(team)
     with pytest.raises(RemoteDown, match="nothing came"):
         get(team)
-    assert "nothing came" in refused_now(team, script)
+    assert "nothing came" in assert_circuit_open(team, script)
 
 
 def test_three_failed_calls_in_a_row_open_the_circuit() -> None:
@@ -190,18 +190,18 @@ def test_three_failed_calls_in_a_row_open_the_circuit() -> None:
         assert team.usable("read")
         with pytest.raises(RemoteDown):
             get(team)
-    refused_now(team, script)
+    assert_circuit_open(team, script)
 
 
-def test_time_that_is_lost_opens_the_circuit_sooner() -> None:
+def test_lost_time_opens_the_circuit_sooner() -> None:
     team, script = patient(b"", BUSY, BUSY, BUSY, takes_s=0.4)
     get(team)
     with pytest.raises(RemoteDown):
         get(team)
-    refused_now(team, script)
+    assert_circuit_open(team, script)
 
 
-def test_a_remote_that_answers_now_and_then_does_not_cost_forever() -> None:
+def test_gives_up_a_remote_that_answers_only_sometimes() -> None:
     team, script = patient(b"", *[BUSY, BUSY, BUSY, b""] * 100, takes_s=0.3, jitter=0.0)
     failed = 0
     for _ in range(100):
@@ -215,19 +215,19 @@ def test_a_remote_that_answers_now_and_then_does_not_cost_forever() -> None:
     assert script.now < 30
 
 
-def test_a_refusal_is_of_one_direction() -> None:
+def test_a_rejected_write_does_not_stop_reads() -> None:
     team, script = patient(RemoteRefused("401", hint="log in"), b"there")
     with pytest.raises(RemoteRefused):
         put(team)
     assert get(team) == b"there"
-    assert "log in" in refused_now(team, script, RemoteRefused, put)
+    assert "log in" in assert_circuit_open(team, script, RemoteRefused, put)
     assert team.usable("read")
     assert not team.usable("write")
     assert script.closed == 0
     assert team.report().given_up == "401"
 
 
-def test_a_full_remote_is_still_read_and_written() -> None:
+def test_a_full_remote_stays_in_use() -> None:
     team, _ = patient(*[RemoteFull("413")] * 10)
     for _ in range(10):
         with pytest.raises(RemoteFull):
@@ -245,7 +245,7 @@ def test_three_wrong_responses_open_the_circuit() -> None:
     assert team.usable("read")
     get(team)
     team.blame(RemoteLied("wrong digest"))
-    assert "3 times what was not asked for" in refused_now(team, script)
+    assert "3 times what was not asked for" in assert_circuit_open(team, script)
 
 
 def test_the_report_counts_requests_bytes_and_failures() -> None:
@@ -279,7 +279,7 @@ def test_one_warning_for_each_kind_of_trouble() -> None:
     with pytest.raises(RemoteDown):
         get(team)
     for _ in range(5):
-        refused_now(team, script)
+        assert_circuit_open(team, script)
     report = team.report()
     assert [(trouble.kind, trouble.count) for trouble in report.troubles] == [("full", 3), ("refused", 1), ("down", 1)]
     assert report.skipped == 5
@@ -287,8 +287,8 @@ def test_one_warning_for_each_kind_of_trouble() -> None:
     assert len(report.warnings) == 5
 
 
-def all_at_once(call: Callable[[], object], threads: int = 16) -> tuple[float, list[RemoteFault]]:
-    """Seconds of the wall, and how the calls failed."""
+def run_in_threads(call: Callable[[], object], threads: int = 16) -> tuple[float, list[RemoteFault]]:
+    """Run `call` in all threads at once; return the wall time in seconds and the faults."""
     faults: list[RemoteFault] = []
 
     def work() -> None:
@@ -297,24 +297,24 @@ def all_at_once(call: Callable[[], object], threads: int = 16) -> tuple[float, l
         except RemoteFault as fault:
             faults.append(fault)
 
-    begun = time.monotonic()
-    running = [threading.Thread(target=work) for _ in range(threads)]
-    for thread in running:
+    start = time.monotonic()
+    started = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in started:
         thread.start()
-    for thread in running:
+    for thread in started:
         thread.join(60)
-    return time.monotonic() - begun, faults
+    return time.monotonic() - start, faults
 
 
 def over_http(server_url: str, patience_s: float) -> Patient:
     return Patient(HttpTransport(RemoteSettings("team", server_url, patience_s=patience_s), {"HOME": "/"}), patience_s)
 
 
-def test_sixteen_threads_lose_one_timeout_to_a_dead_remote() -> None:
+def test_sixteen_threads_wait_for_one_timeout_of_a_dead_remote() -> None:
     with Server(lambda request: request.stop.wait(60)) as server:
         team = over_http(server.url, 1.0)
-        lost_s, faults = all_at_once(lambda: get(team))
-        assert len(server.requests) == 1, "others waited for the first"
+        lost_s, faults = run_in_threads(lambda: get(team))
+        assert len(server.requests) == 1, "the other threads waited for the first"
     assert len(faults) == 16
     assert 0.9 < lost_s < 4
     assert team.report().requests == 1
@@ -329,30 +329,30 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
     with Server(handler) as server:
         team = over_http(server.url, 3.0)
         get(team)
-        later: list[float] = []
+        waited_s: list[float] = []
 
-        def ask_later() -> None:
+        def get_later() -> None:
             time.sleep(1.5)
-            begun = time.monotonic()
+            start = time.monotonic()
             with pytest.raises(RemoteDown):
                 get(team)
-            later.append(time.monotonic() - begun)
+            waited_s.append(time.monotonic() - start)
 
-        late = threading.Thread(target=ask_later)
+        late = threading.Thread(target=get_later)
         late.start()
-        lost_s, faults = all_at_once(lambda: get(team))
+        lost_s, faults = run_in_threads(lambda: get(team))
         late.join(60)
         assert len(server.requests) == 18
     assert len(faults) == 16
     assert lost_s < 4.5
-    assert later[0] < 2.7, "it waited its own full patience"
+    assert waited_s[0] < 2.7, "it did not wait its own full patience"
 
 
 def test_sixteen_threads_at_a_closed_port_share_the_retries() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         team = over_http(f"http://127.0.0.1:{free.getsockname()[1]}", 4.0)
-        lost_s, faults = all_at_once(lambda: put(team))
+        lost_s, faults = run_in_threads(lambda: put(team))
     assert len(faults) == 16
     assert lost_s < 4
     report = team.report()
@@ -365,7 +365,7 @@ def test_waiting_retries_end_when_the_circuit_opens() -> None:
         team = over_http(server.url, 4.0)
         get(team)
         threading.Timer(0.3, lambda: [team.blame(RemoteLied("x")) for _ in range(3)]).start()
-        lost_s, faults = all_at_once(lambda: get(team), 4)
+        lost_s, faults = run_in_threads(lambda: get(team), 4)
         assert len(server.requests) >= 2
     assert len(faults) == 4
     assert lost_s < 1.8

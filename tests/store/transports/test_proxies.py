@@ -1,4 +1,4 @@
-"""Which proxy is used."""
+"""The choice of the proxy."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ PROXY = "http://proxy.example:3128"
         ("https", {"HTTPS_PROXY": PROXY, "no_proxy": "ache.example,example.com,,10.0.0.0/8"}, True),
     ],
 )
-def test_a_host(scheme: str, environment: dict[str, str], used: bool) -> None:
+def test_chooses_the_proxy_from_the_environment(scheme: str, environment: dict[str, str], used: bool) -> None:
     assert proxy_for(scheme, "cache.example", environment) == (Proxy("proxy.example", 3128, None) if used else None)
 
 
-def test_a_network_is_an_exception() -> None:
+def test_no_proxy_may_contain_a_network() -> None:
     environment = {"HTTPS_PROXY": PROXY, "NO_PROXY": "10.0.0.0/8"}
     assert proxy_for("https", "10.1.2.3", environment) is None
     assert proxy_for("https", "11.1.2.3", environment) is not None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
-def test_loopback_is_never_behind_a_proxy(host: str) -> None:
+def test_uses_no_proxy_for_loopback(host: str) -> None:
     assert proxy_for("http", host, {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}) is None
 
 
-def test_its_login_is_not_shown() -> None:
+def test_repr_does_not_show_the_login() -> None:
     proxy = proxy_for("https", "cache.example", {"HTTPS_PROXY": "http://me:hunter2@proxy.example"})
     assert proxy is not None
     assert (proxy.host, proxy.port, proxy.authorization) == ("proxy.example", 80, "Basic bWU6aHVudGVyMg==")

@@ -1,4 +1,4 @@
-"""Entries as Bazel knows them."""
+"""Entries in the format of Bazel's ActionResult."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtbuild.store.trust.action_result import (
 A, B, C, D = (letter * 64 for letter in "abcd")
 
 
-def test_the_form_of_a_record() -> None:
+def test_the_format_of_a_record_entry() -> None:
     entry = record_entry(Output(A, 10), {B: (Output(B, 4),), C: (Output(D, 5), Output(B, 4), Output(D, 5))})
     assert json.loads(entry.to_bytes()) == {
         "outputFiles": [
@@ -32,10 +32,10 @@ def test_the_form_of_a_record() -> None:
             {"path": f"blob/{C}/2", "digest": {"hash": D, "sizeBytes": "5"}},
         ]
     }
-    again = ActionResult.from_bytes(entry.to_bytes())
-    assert again == entry
-    assert again.document == Output(A, 10)
-    assert again.blobs() == {B: (Output(B, 4),), C: (Output(D, 5), Output(B, 4), Output(D, 5))}
+    parsed = ActionResult.from_bytes(entry.to_bytes())
+    assert parsed == entry
+    assert parsed.document == Output(A, 10)
+    assert parsed.blobs() == {B: (Output(B, 4),), C: (Output(D, 5), Output(B, 4), Output(D, 5))}
 
 
 def test_the_key_of_a_list_is_part_of_the_format() -> None:
@@ -45,13 +45,13 @@ def test_the_key_of_a_list_is_part_of_the_format() -> None:
 LIST_KEY = "7a9ed99a0e23805b4861e351fd4d7e5435c1243f201dd28721ee8e2e2d2c39f8"
 
 
-def test_a_list_comes_back() -> None:
+def test_parses_a_chunk_list() -> None:
     chunks = (Output(A, 5), Output(B, 6))
     assert listed_chunks(list_entry(C, chunks).to_bytes(), C) == chunks
 
 
-def test_rewritten_entries_are_parsed() -> None:
-    """protojson leaves out defaults and adds what it knows; order of fields and white space are free."""
+def test_parses_entries_that_a_server_rewrote() -> None:
+    """protojson omits default values and may add fields. The order of fields and white space may differ."""
     text = json.dumps(
         {
             "executionMetadata": {"worker": "w"},
@@ -63,7 +63,7 @@ def test_rewritten_entries_are_parsed() -> None:
     assert ActionResult.from_bytes(text.encode()).document == Output(A, 0)
 
 
-def test_unknown_paths_are_kept() -> None:
+def test_keeps_unknown_paths() -> None:
     text = json.dumps({"outputFiles": [{"path": "record.sig", "digest": {"hash": A, "sizeBytes": 3}}]})
     entry = ActionResult.from_bytes(text.encode())
     assert entry.files == (("record.sig", Output(A, 3)),)
@@ -104,7 +104,7 @@ def test_rejects_invalid_entries(text: bytes) -> None:
         [("blob/../x/0", A)],
     ],
 )
-def test_rejects_blobs_that_cannot_be_put_together(paths: list[tuple[str, str]]) -> None:
+def test_rejects_blobs_with_missing_or_duplicate_parts(paths: list[tuple[str, str]]) -> None:
     with pytest.raises(ValueError):
         ActionResult(tuple((path, Output(sha256, 1)) for path, sha256 in paths)).blobs()
 
@@ -127,7 +127,7 @@ LISTED = {
 }
 
 
-def test_the_form_of_signatures() -> None:
+def test_the_format_of_signatures() -> None:
     data = record_entry(Output(A, 10), {}, [SIGNED]).to_bytes()
     raw = json.loads(data)["stdoutRaw"]
     assert data == (
@@ -144,31 +144,31 @@ def signatures_in(listed: object) -> tuple[Signature, ...]:
     return ActionResult.from_bytes(json.dumps({"outputFiles": [], "stdoutRaw": raw}).encode()).signatures
 
 
-def test_a_server_may_have_chosen_the_other_base64() -> None:
-    """protobuf's JSON mapping: either alphabet, with or without padding."""
+def test_parses_url_safe_base64_without_padding() -> None:
+    """protobuf's JSON mapping allows both alphabets of base64, with or without padding."""
     raw = base64.urlsafe_b64encode(json.dumps([{**LISTED, "signer": "ÿ?>"}], ensure_ascii=False).encode()).decode()
     assert "-" in raw or "_" in raw
     text = json.dumps({"outputFiles": [], "stdoutRaw": raw.rstrip("=")})
-    assert [each.signer for each in ActionResult.from_bytes(text.encode()).signatures] == ["ÿ?>"]
+    assert [signature.signer for signature in ActionResult.from_bytes(text.encode()).signatures] == ["ÿ?>"]
 
 
-def test_invalid_signatures_are_ignored() -> None:
+def test_ignores_invalid_signatures() -> None:
     wrong: list[object] = [None, 1, "x", {}, []]
     wrong += [{**LISTED, name: value} for name in LISTED for value in (None, 1, [], "x" * 201)]
     wrong += [{**LISTED, "publicKey": LISTED["signature"]}, {**LISTED, "signature": "!"}, {**LISTED, "domain": "a b"}]
     for entry in wrong:
         assert signatures_in([entry]) == ()
         assert signatures_in([entry, LISTED, {**LISTED, "more": 1}]) == (SIGNED, SIGNED)
-    for whole in (None, {}, "x", LISTED):
-        assert signatures_in(whole) == ()
+    for listed in (None, {}, "x", LISTED):
+        assert signatures_in(listed) == ()
 
 
-def test_no_more_signatures_are_looked_at_than_can_be_meant() -> None:
+def test_ignores_all_signatures_if_there_are_too_many() -> None:
     assert len(signatures_in([LISTED] * MAX_SIGNATURES)) == MAX_SIGNATURES
     assert signatures_in([LISTED] * (MAX_SIGNATURES + 1)) == ()
 
 
 @pytest.mark.parametrize("raw", ["", "!", "=", "aGVsbG8=", "W1tbW1tb" * 20_000, 7, None, ["x"], {}])
-def test_the_output_of_another_tool_is_ignored(raw: object) -> None:
+def test_ignores_the_standard_output_of_another_tool(raw: object) -> None:
     text = json.dumps({"outputFiles": [{"path": "x", "digest": {"hash": A}}], "stdoutRaw": raw})
     assert ActionResult.from_bytes(text.encode()) == ActionResult((("x", Output(A, 0)),))

@@ -1,4 +1,4 @@
-"""Whom a machine believes."""
+"""The signatures that a machine trusts, and the key with which it signs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refusal(policy: Keyring, *signatures: Signature) -> str | None:
     return why_not
 
 
-def test_a_signature_of_a_trusted_key_counts() -> None:
+def test_accepts_a_signature_of_a_trusted_key() -> None:
     policy = Keyring([CI.trusted])
     assert policy.enforced
     assert refusal(policy, signed(CI)) is None
@@ -49,8 +49,8 @@ def test_an_unsigned_record_is_not_trusted() -> None:
 
 
 def test_an_untrusted_signer_is_reported_by_name_and_fingerprint() -> None:
-    said = f"signed by a key that is not trusted (name 'unknown', fingerprint {STRANGER.trusted.fingerprint})"
-    assert refusal(Keyring([CI.trusted]), signed(STRANGER)) == said
+    reason = f"signed by a key that is not trusted (name 'unknown', fingerprint {STRANGER.trusted.fingerprint})"
+    assert refusal(Keyring([CI.trusted]), signed(STRANGER)) == reason
 
 
 def test_the_name_of_an_untrusted_signer_is_printable() -> None:
@@ -65,7 +65,7 @@ def test_the_name_of_a_trusted_key_does_not_make_another_key_trusted() -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Signature)])
-def test_nothing_of_a_signature_can_be_altered(field: str) -> None:
+def test_rejects_a_signature_with_an_altered_field(field: str) -> None:
     policy = Keyring([CI.trusted, RELEASE.trusted], read_domains=["ci", "release"])
     good = signed(CI)
     assert refusal(policy, good) is None
@@ -74,7 +74,7 @@ def test_nothing_of_a_signature_can_be_altered(field: str) -> None:
     assert refusal(policy, altered) == "its signature does not fit (altered, or another record's)"
 
 
-def test_every_bit_of_the_value_counts() -> None:
+def test_rejects_a_signature_with_an_altered_value() -> None:
     policy, good = Keyring([CI.trusted]), signed(CI)
     for place in range(64):
         for bit in (1, 128):
@@ -85,21 +85,21 @@ def test_every_bit_of_the_value_counts() -> None:
         assert refusal(policy, replace(good, value=bytes(value))) is not None
 
 
-def test_a_signature_is_worth_nothing_for_another_record() -> None:
+def test_rejects_the_signature_of_another_record() -> None:
     policy = Keyring([CI.trusted])
-    unfit = "its signature does not fit (altered, or another record's)"
-    assert refusal(policy, signed(CI, key=OTHER)) == unfit
-    assert refusal(policy, signed(CI, document=Output(OTHER, 1234))) == unfit
-    assert refusal(policy, signed(CI, document=Output(DOCUMENT.sha256, 1))) == unfit
+    reason = "its signature does not fit (altered, or another record's)"
+    assert refusal(policy, signed(CI, key=OTHER)) == reason
+    assert refusal(policy, signed(CI, document=Output(OTHER, 1234))) == reason
+    assert refusal(policy, signed(CI, document=Output(DOCUMENT.sha256, 1))) == reason
 
 
-def test_other_domains_are_not_read() -> None:
+def test_rejects_other_domains() -> None:
     policy = Keyring([CI.trusted], read_domains=["release", "ci"])
     assert refusal(policy, signed(CI, "pr-7")) == "signed for domain pr-7; this machine reads release, ci"
     assert refusal(policy, signed(CI, "release")) is None
 
 
-def test_a_key_signs_only_for_the_domains_that_it_may() -> None:
+def test_a_key_may_sign_only_for_its_domains() -> None:
     policy = Keyring([replace(CI.trusted, domains=("ci",)), RELEASE.trusted], read_domains=["release", "ci"])
     assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
     assert refusal(policy, signed(CI, "ci")) is None
@@ -111,11 +111,11 @@ def test_read_domains_have_defaults() -> None:
     assert Keyring([CI.trusted], signer=RELEASE, domain="mine", read_domains=["ci"]).read_domains == ("ci", "mine")
 
 
-def test_a_key_counts_through_its_last_day_by_this_machines_clock() -> None:
+def test_a_key_expires_after_its_last_day() -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
     assert refusal(Keyring([trusted], now=at("2026-03-31")), signed(CI)) is None
-    said = "key 'ci' expired on 2026-03-31 (this machine's clock says 2026-04-01)"
-    assert refusal(Keyring([trusted], now=at("2026-04-01")), signed(CI)) == said
+    reason = "key 'ci' expired on 2026-03-31 (this machine's clock says 2026-04-01)"
+    assert refusal(Keyring([trusted], now=at("2026-04-01")), signed(CI)) == reason
 
 
 def test_an_expired_key_is_reported_with_the_date_of_the_clock() -> None:
@@ -124,7 +124,7 @@ def test_an_expired_key_is_reported_with_the_date_of_the_clock() -> None:
     assert refusal(Keyring([trusted], now=at("2025-11-21")), signed(CI)) is None
 
 
-def test_when_a_signature_says_that_it_was_made_decides_nothing() -> None:
+def test_the_date_in_a_signature_does_not_matter() -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
     for moment in ("1999-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "never"):
         back_dated = CI.sign(KEY, DOCUMENT, "ci", "", moment)
@@ -132,7 +132,7 @@ def test_when_a_signature_says_that_it_was_made_decides_nothing() -> None:
         assert refusal(Keyring([trusted], now=at("2026-05-01")), back_dated) is not None
 
 
-def test_a_key_that_was_given_more_time_counts() -> None:
+def test_a_key_with_two_expiry_dates_expires_at_the_later() -> None:
     keys = [replace(CI.trusted, expires=datetime.date(year, 1, 1)) for year in (2026, 2028)]
     assert refusal(Keyring(keys, now=at("2027-01-01")), signed(CI)) is None
 
@@ -141,14 +141,14 @@ def test_a_revoked_key_is_not_trusted() -> None:
     policy = Keyring([CI.trusted, RELEASE.trusted], revoked=[CI.public_key])
     assert refusal(policy, signed(CI)) == "key 'ci' is revoked"
     assert refusal(policy, signed(RELEASE)) is None
-    assert refusal(policy, signed(CI), signed(RELEASE)) is None, "another may vouch for the record"
+    assert refusal(policy, signed(CI), signed(RELEASE)) is None, "another signature may be trusted"
 
 
 def test_the_reasons_of_all_signatures_are_reported() -> None:
     policy = Keyring([CI.trusted])
-    said = refusal(policy, signed(CI, "pr-7"), signed(STRANGER), signed(CI, "pr-7")) or ""
-    assert said.startswith("signed for domain pr-7; this machine reads ci; signed by a key")
-    assert said.count("pr-7") == 1
+    reasons = refusal(policy, signed(CI, "pr-7"), signed(STRANGER), signed(CI, "pr-7")) or ""
+    assert reasons.startswith("signed for domain pr-7; this machine reads ci; signed by a key")
+    assert reasons.count("pr-7") == 1
 
 
 def test_a_signing_machine_trusts_itself_and_checks_others() -> None:
@@ -160,10 +160,10 @@ def test_a_signing_machine_trusts_itself_and_checks_others() -> None:
     assert policy.for_others(own) == own
     assert refusal(policy, signed(STRANGER)) is not None
     assert refusal(policy) == "it is not signed"
-    assert "pr-7" in (refusal(policy, signed(CI, "release")) or ""), "its own key, for a domain that is not its own"
+    assert "pr-7" in (refusal(policy, signed(CI, "release")) or ""), "its own key, but for another domain"
 
 
-def test_its_own_key_may_sign_for_no_other_domain() -> None:
+def test_its_own_key_may_sign_only_for_its_own_domain() -> None:
     policy = Keyring([RELEASE.trusted], signer=CI, domain="pr-7", read_domains=["release"])
     assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
 
@@ -171,7 +171,7 @@ def test_its_own_key_may_sign_for_no_other_domain() -> None:
 def test_a_machine_without_a_signing_key_trusts_its_own_records(tmp_path: Path) -> None:
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
     assert policy.own_domain is None
-    assert not (tmp_path / "state").exists(), "nothing is made before it is needed"
+    assert not (tmp_path / "state").exists(), "the key is created when it is needed first"
     own = policy.sign(KEY, DOCUMENT)
     assert stat.S_IMODE((tmp_path / "state" / "local.key").stat().st_mode) == 0o600
     assert policy.refusal(KEY, DOCUMENT, own) is None
@@ -180,12 +180,12 @@ def test_a_machine_without_a_signing_key_trusts_its_own_records(tmp_path: Path) 
     assert policy.own_domain not in policy.read_domains, "no remote has such entries"
     assert policy.for_others(own) == ()
     assert policy.for_others([*own, signed(CI)]) == (signed(CI),)
-    again = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
-    assert again.refusal(KEY, DOCUMENT, own) is None
-    assert again.own_domain == policy.own_domain
+    reopened = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
+    assert reopened.refusal(KEY, DOCUMENT, own) is None
+    assert reopened.own_domain == policy.own_domain
 
 
-def test_processes_that_begin_at_once_have_one_machine_key(tmp_path: Path) -> None:
+def test_several_threads_create_one_machine_key(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def make(number: int) -> bytes:
@@ -199,23 +199,25 @@ def test_processes_that_begin_at_once_have_one_machine_key(tmp_path: Path) -> No
 
 
 def test_a_machine_signature_is_trusted_on_that_machine_only(tmp_path: Path) -> None:
-    one, two = (Keyring([CI.trusted], machine=MachineKey(tmp_path / name)) for name in "ab")
-    own = one.sign(KEY, DOCUMENT)
-    two.sign(KEY, DOCUMENT)
-    assert "not trusted" in (two.refusal(KEY, DOCUMENT, own) or "")
+    first, second = (Keyring([CI.trusted], machine=MachineKey(tmp_path / name)) for name in "ab")
+    own = first.sign(KEY, DOCUMENT)
+    second.sign(KEY, DOCUMENT)
+    assert "not trusted" in (second.refusal(KEY, DOCUMENT, own) or "")
     assert "not trusted" in (Keyring([CI.trusted]).refusal(KEY, DOCUMENT, own) or "")
     forged = signed(CI, own[0].domain)
-    assert "not trusted" in (one.refusal(KEY, DOCUMENT, [forged]) or ""), "a trusted key says nothing for a machine"
+    assert "not trusted" in (first.refusal(KEY, DOCUMENT, [forged]) or ""), (
+        "a trusted key may not sign for a machine's domain"
+    )
 
 
-def test_a_machine_that_signs_does_not_look_at_its_machine_key(tmp_path: Path) -> None:
+def test_a_machine_with_a_signing_key_ignores_its_machine_key(tmp_path: Path) -> None:
     own = Keyring([CI.trusted], machine=MachineKey(tmp_path / "k")).sign(KEY, DOCUMENT)
     policy = Keyring([CI.trusted], signer=RELEASE, machine=MachineKey(tmp_path / "k"))
     assert policy.refusal(KEY, DOCUMENT, own) is not None
     assert policy.sign(KEY, DOCUMENT)[0].public_key == RELEASE.public_key
 
 
-def test_where_no_key_can_be_kept_the_build_goes_on(tmp_path: Path) -> None:
+def test_a_machine_key_that_cannot_be_stored_is_only_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "file" / "local.key"))
     own = policy.sign(KEY, DOCUMENT)
@@ -225,7 +227,7 @@ def test_where_no_key_can_be_kept_the_build_goes_on(tmp_path: Path) -> None:
     assert "cannot be kept" in policy.warnings[0]
 
 
-def test_a_broken_machine_key_is_a_warning_and_is_kept(tmp_path: Path) -> None:
+def test_a_broken_machine_key_is_only_a_warning_and_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "local.key").write_bytes(b"broken")
     (tmp_path / "local.key").chmod(0o600)
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
@@ -234,12 +236,12 @@ def test_a_broken_machine_key_is_a_warning_and_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "local.key").read_bytes() == b"broken"
 
 
-@pytest.mark.parametrize("how", ["revoked", "expired"])
-def test_an_expired_or_revoked_signing_key_is_not_used(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("state", ["revoked", "expired"])
+def test_does_not_sign_with_an_expired_or_revoked_key(tmp_path: Path, state: str) -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
     policy = Keyring(
         [trusted],
-        revoked=[CI.public_key] if how == "revoked" else [],
+        revoked=[CI.public_key] if state == "revoked" else [],
         signer=CI,
         machine=MachineKey(tmp_path / "k"),
         now=at("2026-04-01"),
@@ -247,10 +249,10 @@ def test_an_expired_or_revoked_signing_key_is_not_used(tmp_path: Path, how: str)
     own = policy.sign(KEY, DOCUMENT)
     assert policy.refusal(KEY, DOCUMENT, own) is None
     assert policy.for_others(own) == ()
-    assert how in policy.warnings[0]
+    assert state in policy.warnings[0]
     alone = Keyring(revoked=[CI.public_key], signer=CI)
     assert alone.enforced
-    assert alone.refusal(KEY, DOCUMENT, ()) is not None, "a policy is not given up with its key"
+    assert alone.refusal(KEY, DOCUMENT, ()) is not None, "without its key, the policy still rejects unsigned records"
 
 
 def test_a_worker_has_the_policy_of_its_driver(tmp_path: Path) -> None:
@@ -295,10 +297,10 @@ def test_without_keys_nothing_is_checked_or_signed() -> None:
     assert policy.refusal(KEY, DOCUMENT, ()) is None
 
 
-def test_a_signature_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifies_a_signature_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     verify = keyrings._verify
-    monkeypatch.setattr(keyrings, "_verify", lambda *given: calls.append(given) or verify(*given))
+    monkeypatch.setattr(keyrings, "_verify", lambda *arguments: calls.append(arguments) or verify(*arguments))
     policy = Keyring([CI.trusted])
     for _ in range(3):
         assert policy.refusal(KEY, DOCUMENT, [signed(CI)]) is None
@@ -307,7 +309,7 @@ def test_a_signature_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 2
 
 
-def test_rejects_domains_that_cannot_be() -> None:
+def test_rejects_invalid_domains() -> None:
     for settings in ({"read_domains": ["a b"]}, {"read_domains": ["local-1"]}, {"signer": CI, "domain": "local-1"}):
         with pytest.raises(ConfigurationError):
             Keyring([CI.trusted], **settings)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Keys: how they are written, read, and kept from others."""
+"""Signing keys and trusted keys: how they are written, read, and protected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENCODED = base64.b64encode(PUBLIC).decode()
 KEY, DOCUMENT = "ab" * 32, Output("ef" * 32, 1234)
 
 
-def test_a_trusted_key_is_a_name_and_base64() -> None:
+def test_parses_a_trusted_key() -> None:
     assert parse_trusted(f"ci:{ENCODED}") == TrustedKey("ci", PUBLIC)
     key = parse_trusted(f" ci:{ENCODED};expires=2027-01-31;domains=ci,release\n")
     assert key == TrustedKey("ci", PUBLIC, datetime.date(2027, 1, 31), ("ci", "release"))
@@ -31,7 +31,7 @@ def test_a_trusted_key_is_a_name_and_base64() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "not a trusted key"),
         (ENCODED, "not a trusted key"),
@@ -50,21 +50,21 @@ def test_a_trusted_key_is_a_name_and_base64() -> None:
         (f"ci:{ENCODED};", "'' is not known"),
     ],
 )
-def test_rejects_invalid_trusted_keys(text: str, said: str) -> None:
+def test_rejects_invalid_trusted_keys(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_trusted(text)
-    assert said in caught.value.text
+    assert message in caught.value.text
     assert caught.value.hint
 
 
-def test_a_revoked_key_is_parsed_with_or_without_its_name() -> None:
+def test_parses_a_revoked_key_with_or_without_its_name() -> None:
     assert parse_revoked(f"ci:{ENCODED}") == parse_revoked(ENCODED) == PUBLIC
     assert parse_revoked(f"ci:{ENCODED};expires=2027-01-01") == PUBLIC
     with pytest.raises(ConfigurationError, match="not the base64 of 32 bytes"):
         parse_revoked("ci")
 
 
-def test_a_private_key_in_place_of_a_public_one_is_found_and_not_repeated() -> None:
+def test_rejects_a_private_key_in_place_of_a_public_one_without_showing_it() -> None:
     signer = Signer.new("ci")
     for parse in (parse_trusted, parse_revoked):
         with pytest.raises(ConfigurationError) as caught:
@@ -73,11 +73,11 @@ def test_a_private_key_in_place_of_a_public_one_is_found_and_not_repeated() -> N
         assert signer.text().rpartition(":")[2] not in str(caught.value)
 
 
-def test_a_private_key_is_parsed_from_its_text() -> None:
+def test_parses_a_private_key() -> None:
     signer = Signer("ci", PUBLIC)
     assert signer.text() == f"{PRIVATE}:ci:{ENCODED}"
-    again = Signer.from_text(f"\n {signer.text()} \n")
-    assert (again.name, again.public_key) == ("ci", signer.public_key)
+    parsed = Signer.from_text(f"\n {signer.text()} \n")
+    assert (parsed.name, parsed.public_key) == ("ci", signer.public_key)
     assert base64.b64encode(signer.public_key).decode() == "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 
 
@@ -90,14 +90,14 @@ def test_an_invalid_private_key_is_not_in_the_error(text: str) -> None:
     assert ENCODED[:12] not in str(caught.value)
 
 
-def test_no_repr_has_the_private_key() -> None:
+def test_repr_does_not_show_the_private_key() -> None:
     signer = Signer.new("ci")
     secret = signer.text().rpartition(":")[2]
     assert secret not in f"{signer!r} {signer} {signer.trusted!r} {signer.trusted}"
 
 
-def test_signatures_are_as_ed25519_has_them() -> None:
-    """The same key, statement and moment give the same bytes, on every machine."""
+def test_signatures_are_deterministic() -> None:
+    """With Ed25519, the same key, statement and time give the same bytes on every machine."""
     signature = Signer("ci", PUBLIC).sign(KEY, DOCUMENT, "release", "me@here", "2026-01-02T03:04:05Z")
     assert signature.value.hex() == (
         "86cb942c424d220237eb4a562af9b251f166312f9f2ded4a89df8cdc82ba83bf"
@@ -105,7 +105,7 @@ def test_signatures_are_as_ed25519_has_them() -> None:
     )
 
 
-def test_a_key_file_is_its_owners_alone_and_is_never_replaced(tmp_path: Path) -> None:
+def test_a_key_file_is_private_and_is_never_replaced(tmp_path: Path) -> None:
     path, signer = tmp_path / "keys" / "ci.key", Signer.new("ci")
     before = os.umask(0)
     try:
@@ -118,11 +118,11 @@ def test_a_key_file_is_its_owners_alone_and_is_never_replaced(tmp_path: Path) ->
     with pytest.raises(FileExistsError):
         Signer.new("ci").save(path)
     assert Signer.load(path).public_key == signer.public_key
-    assert [each.name for each in path.parent.iterdir()] == ["ci.key"]
+    assert [file.name for file in path.parent.iterdir()] == ["ci.key"]
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o620, 0o640, 0o666])
-def test_a_key_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_rejects_a_key_file_that_others_may_use(tmp_path: Path, mode: int) -> None:
     Signer.new("ci").save(tmp_path / "ci.key")
     (tmp_path / "ci.key").chmod(mode)
     with pytest.raises(ConfigurationError, match="others may read or write") as caught:
@@ -142,7 +142,7 @@ def test_an_invalid_key_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_domains_that_count_on_one_machine_cannot_be_configured() -> None:
+def test_rejects_reserved_and_invalid_domains() -> None:
     assert check_domain("pr-17") == "pr-17"
     for name in ("local-1", "", "a b"):
         with pytest.raises(ConfigurationError):
@@ -157,7 +157,7 @@ def test_without_cryptography_the_error_says_how_to_install_it(monkeypatch: pyte
 
 
 def test_keys_are_read_without_cryptography() -> None:
-    """A process that only reads a configuration does not wait for the import."""
+    """A process that only reads a configuration does not need to wait for this import."""
     read = "import sys, trtbuild.store.trust.signing as signing; signing.parse_trusted(sys.argv[1])"
     code = f"{read}; sys.exit('cryptography' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, f"ci:{ENCODED}"], check=True, timeout=60)

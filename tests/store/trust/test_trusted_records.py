@@ -1,4 +1,4 @@
-"""Records in stores whose users trust some and not others."""
+"""Records in stores whose users trust only some signers."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ Opened = Callable[..., Store]
 
 
 def policy(signer: Signer | None, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([each.trusted for each in trusted], signer=signer, domain=domain, read_domains=reads)
+    return Keyring([entry.trusted for entry in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 @pytest.fixture(params=["local", "memory"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    """One store, as users with different policies open it."""
+    """A function that opens the same store with different policies."""
     memory = MemoryStore()
 
-    def under(trust: Trust | None = None) -> Store:
+    def open_with(trust: Trust | None = None) -> Store:
         if request.param == "local":
             return LocalStore(tmp_path / "store", trust)
         view = MemoryStore(trust)
         view.blobs, view.records, view.signatures = memory.blobs, memory.records, memory.signatures
         return view
 
-    return under
+    return open_with
 
 
 @pytest.fixture
 def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
-    """Put a record of one recipe, whose plan says who made it."""
+    """A function that puts a record whose plan contains the name of its builder."""
 
     def publish(store: Store, who: str, number: int = 1, *, replace: bool = False) -> Record:
         return store.put_record(record_of(number, who=who, plan=store.put_bytes(who.encode())), replace=replace)
@@ -70,9 +70,9 @@ def key_of(record_of: Callable[..., Record], number: int = 1) -> str:
 
 def test_a_signed_record_is_found_if_the_key_is_trusted(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(CI)), "ci").recipe.key
-    assert who(opened(policy(CI)).get_record(key)) == "ci", "its own"
+    assert who(opened(policy(CI)).get_record(key)) == "ci", "its own record"
     assert who(opened(policy(None, CI)).get_record(key)) == "ci"
-    assert who(opened().get_record(key)) == "ci", "who trusts everybody reads it too"
+    assert who(opened().get_record(key)) == "ci", "a user without a policy reads it too"
     with pytest.raises(RecordUntrusted, match="signed by a key that is not trusted \\(name 'ci'"):
         opened(policy(None, RELEASE)).get_record(key)
 
@@ -84,35 +84,35 @@ def test_an_unsigned_record_is_found_without_a_policy(opened: Opened, put: Calla
         opened(policy(None, CI)).get_record(key)
 
 
-def test_one_that_does_not_count_is_not_in_the_way(opened: Opened, put: Callable[..., Record]) -> None:
-    """Nobody can keep others from sharing by being first (core/recipes/trust.py, rule 4)."""
+def test_an_untrusted_record_does_not_block_a_trusted_one(opened: Opened, put: Callable[..., Record]) -> None:
+    """The first writer cannot prevent others from sharing (core/recipes/trust.py, rule 4)."""
     key = put(opened(policy(STRANGER)), "stranger").recipe.key
     assert who(put(opened(policy(CI)), "ci")) == "ci"
     assert who(opened(policy(CI)).get_record(key)) == "ci"
     assert who(opened(policy(None, CI)).get_record(key)) == "ci"
-    assert who(opened(policy(STRANGER)).get_record(key)) == "stranger", "and it is left for those who trust it"
+    assert who(opened(policy(STRANGER)).get_record(key)) == "stranger", "it stays for those who trust it"
     assert who(opened().get_record(key)) == "stranger"
 
 
-def test_two_domains_share_a_store_and_do_not_meet(opened: Opened, put: Callable[..., Record]) -> None:
+def test_two_domains_share_a_store_without_conflicts(opened: Opened, put: Callable[..., Record]) -> None:
     release, pr = policy(RELEASE, RELEASE), policy(CI, CI, domain="pr-7", reads=("pr-7",))
     for first, second in ((release, pr), (pr, release)):
         number = id(first)
         put(opened(first), first.own_domain, number)
         record = put(opened(second), second.own_domain, number)
-        for each in (release, pr):
-            assert who(opened(each).get_record(record.recipe.key)) == each.own_domain
-            assert who(put(opened(each), "later", number)) == each.own_domain, "each hits its own"
+        for keyring in (release, pr):
+            assert who(opened(keyring).get_record(record.recipe.key)) == keyring.own_domain
+            assert who(put(opened(keyring), "later", number)) == keyring.own_domain, "each domain hits its own record"
 
 
-def test_a_release_never_reads_what_a_pull_request_wrote(opened: Opened, put: Callable[..., Record]) -> None:
-    """Even where both have one key, which they should not."""
+def test_a_release_never_reads_records_of_a_pull_request(opened: Opened, put: Callable[..., Record]) -> None:
+    """This holds even if both sign with the same key, which they should not do."""
     key = put(opened(policy(CI, domain="pr-7")), "pr").recipe.key
     with pytest.raises(RecordUntrusted, match="signed for domain pr-7; this machine reads release, ci"):
         opened(policy(None, CI, reads=("release", "ci"))).get_record(key)
 
 
-def test_the_order_of_domains_is_the_order_of_preference(opened: Opened, put: Callable[..., Record]) -> None:
+def test_prefers_domains_in_the_configured_order(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(STRANGER)), "stranger").recipe.key
     put(opened(policy(CI)), "ci")
     put(opened(policy(RELEASE)), "release")
@@ -134,7 +134,7 @@ def test_a_forced_record_replaces_the_trusted_record_only(opened: Opened, put: C
     assert who(opened(policy(STRANGER)).get_record(key)) == "stranger"
 
 
-def test_a_machine_without_a_signing_key_hits_what_it_built(
+def test_a_machine_without_a_signing_key_hits_its_own_records(
     opened: Opened, put: Callable[..., Record], tmp_path: Path
 ) -> None:
     def machine(name: str) -> Keyring:
@@ -151,12 +151,12 @@ def test_a_machine_without_a_signing_key_hits_what_it_built(
 
 def test_an_unsigned_put_does_not_replace_a_signed_record(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(RELEASE)), "release").recipe.key
-    nobody = policy(None, CI)  # and no key of the machine either
-    assert who(put(opened(nobody), "unsigned", replace=True)) == "unsigned", "it is built, and not kept"
+    nobody = policy(None, CI)  # without a machine key, too
+    assert who(put(opened(nobody), "unsigned", replace=True)) == "unsigned", "it is built, but not stored"
     assert who(opened(policy(RELEASE)).get_record(key)) == "release"
 
 
-def test_has_records_finds_a_domains_own(opened: Opened, record_of: Callable[..., Record]) -> None:
+def test_has_records_finds_domain_entries(opened: Opened, record_of: Callable[..., Record]) -> None:
     store, key = opened(policy(CI)), key_of(record_of)
     assert store.has_records([key]) == set()
     record = record_of(1, plan=store.put_bytes(b"x"))
@@ -172,7 +172,7 @@ def test_has_records_finds_a_domains_own(opened: Opened, record_of: Callable[...
     assert store.get_record(key) == record
 
 
-# -- what only a directory has
+# -- the local store only
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def rewrite(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_a_record_replayed_under_another_key_does_not_count(
+def test_rejects_a_record_replayed_under_another_key(
     at_ci: LocalStore, put: Callable[..., Record], record_of: Callable[..., Record]
 ) -> None:
     record = put(at_ci, "ci")
@@ -198,11 +198,13 @@ def test_a_record_replayed_under_another_key_does_not_count(
     rewrite(entry_file(at_ci, other), entry_file(at_ci, record.recipe.key).read_bytes())
     with pytest.raises(RecordUntrusted, match="its signature does not fit"):
         at_ci.get_record(other)
-    assert entry_file(at_ci, other).exists(), "it is left for those for whom it may count"
+    assert entry_file(at_ci, other).exists(), "it stays, because other machines may trust it"
 
 
-def test_a_record_of_another_target_does_not_count(at_ci: LocalStore, record_of: Callable[..., Record]) -> None:
-    """A genuine document of one target with the genuine signature of another's."""
+def test_rejects_a_record_with_the_signature_of_another_target(
+    at_ci: LocalStore, record_of: Callable[..., Record]
+) -> None:
+    """The document of one target has the valid signature of another target's document."""
     plan = at_ci.put_bytes(b"plan")
     ada, hopper = (record_of(number, plan=plan) for number in (89, 90))
     at_ci.put_record(ada)
@@ -216,7 +218,7 @@ def test_a_record_of_another_target_does_not_count(at_ci: LocalStore, record_of:
         at_ci.get_record(hopper.recipe.key)
 
 
-def test_another_engine_under_a_genuine_signature_does_not_count(
+def test_rejects_another_engine_with_a_valid_signature(
     at_ci: LocalStore, put: Callable[..., Record], record_of: Callable[..., Record]
 ) -> None:
     key = put(at_ci, "ci").recipe.key
@@ -226,7 +228,7 @@ def test_another_engine_under_a_genuine_signature_does_not_count(
     document = forger.put_bytes(evil.to_bytes())
     forged = record_entry(document, {evil.outputs["plan"].sha256: (evil.outputs["plan"],)}, genuine.signatures)
     rewrite(entry_file(at_ci, key), forged.to_bytes())
-    assert who(forger.get_record(key)) == "evil", "the fault was delivered"
+    assert who(forger.get_record(key)) == "evil", "without a policy, the forged record is read"
     with pytest.raises(RecordUntrusted, match="its signature does not fit"):
         at_ci.get_record(key)
     assert who(put(at_ci, "ci", replace=False)) == "ci"
@@ -237,24 +239,24 @@ def test_no_flipped_byte_of_a_signed_entry_gives_another_record(at_ci: LocalStor
     record = put(at_ci, "ci")
     key = record.recipe.key
     path = entry_file(at_ci, key)
-    good = path.read_bytes()
-    refused = 0
-    for place in range(len(good)):
+    valid = path.read_bytes()
+    rejected = 0
+    for place in range(len(valid)):
         for mask in (1, 0x20, 0x80):
-            rewrite(path, good[:place] + bytes([good[place] ^ mask]) + good[place + 1 :])
+            rewrite(path, valid[:place] + bytes([valid[place] ^ mask]) + valid[place + 1 :])
             try:
                 found = at_ci.get_record(key)
             except (EntryCorrupt, RecordUntrusted):
-                refused += 1
+                rejected += 1
                 continue
             assert found in (None, record)
-            refused += found is None
-    assert refused > len(good)
-    rewrite(path, good)
+            rejected += found is None
+    assert rejected > len(valid)
+    rewrite(path, valid)
     assert at_ci.get_record(key) == record
 
 
-def test_no_flipped_byte_of_a_signed_document_is_believed(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+def test_detects_every_flipped_byte_of_a_signed_document(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     record = put(at_ci, "ci")
     entry, document = at_ci.entry(record.recipe.key) or (None, b"")
     assert entry is not None
@@ -276,7 +278,7 @@ def test_no_flipped_byte_of_a_signed_document_is_believed(at_ci: LocalStore, put
 @pytest.mark.parametrize(
     "raw", ["", "!", "bnVsbA==", "e30=", "W10=", "W3sic2lnbmVyIjoxfV0=", "W1tbW1tb", 7, None, ["x"], "gICA"]
 )
-def test_a_record_with_an_invalid_signature_is_unsigned(
+def test_a_record_with_an_unreadable_signature_counts_as_unsigned(
     at_ci: LocalStore, put: Callable[..., Record], raw: object
 ) -> None:
     key = put(at_ci, "ci").recipe.key
@@ -301,7 +303,7 @@ def test_a_damaged_entry_does_not_hide_the_domains_own_entry(at_ci: LocalStore, 
     assert entry_file(at_ci, key).exists()
 
 
-def test_an_entry_that_counts_is_copied_with_its_document(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+def test_entry_returns_a_trusted_entry_and_its_document(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     assert at_ci.entry("ab" * 32) is None
     key = put(LocalStore(at_ci.root, policy(STRANGER)), "stranger").recipe.key
     with pytest.raises(RecordUntrusted):
@@ -354,7 +356,7 @@ def test_a_fetched_record_is_stored_beside_an_untrusted_one(
     assert who(LocalStore(tmp_path / "other").get_record(record.recipe.key)) == "anyone"
 
 
-def test_verify_knows_the_entries_of_domains(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+def test_verify_checks_domain_entries(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     key = put(LocalStore(at_ci.root), "anyone").recipe.key
     put(at_ci, "ci")
     report = check.verify(at_ci)
@@ -364,7 +366,7 @@ def test_verify_knows_the_entries_of_domains(at_ci: LocalStore, put: Callable[..
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
 
 
-def test_records_are_found_by_their_outputs_in_every_domain(
+def test_finds_records_by_their_outputs_in_every_domain(
     at_ci: LocalStore, put: Callable[..., Record], payload: Callable[[int, int], bytes]
 ) -> None:
     key = put(LocalStore(at_ci.root), "anyone").recipe.key
@@ -372,13 +374,13 @@ def test_records_are_found_by_their_outputs_in_every_domain(
     (found,) = records_of(at_ci, hashlib.sha256(b"ci").hexdigest())
     assert (found.recipe.key, who(found)) == (key, "ci")
     assert list(records_of(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
-    assert [who(each) for each in records_of(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())] == [
+    assert [who(record) for record in records_of(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())] == [
         "anyone"
     ]
-    assert check.verify(at_ci).damage == (), "looking has put nothing aside"
+    assert check.verify(at_ci).damage == (), "the search moves nothing to quarantine"
 
 
-def test_collection_keeps_the_blobs_and_pins_of_a_domains_entries(
+def test_collection_keeps_blobs_and_pins_of_domain_entries(
     at_ci: LocalStore, put: Callable[..., Record], age: Callable[[LocalStore, float], None]
 ) -> None:
     for number in (1, 2):
@@ -393,7 +395,7 @@ def test_collection_keeps_the_blobs_and_pins_of_a_domains_entries(
     assert not at_ci.has(hashlib.sha256(b"ci 2").hexdigest())
 
 
-def test_signatures_are_not_parsed_without_a_policy(
+def test_does_not_parse_signatures_without_a_policy(
     at_ci: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = put(at_ci, "ci")

@@ -1,4 +1,4 @@
-"""An engine worker that waits holds no memory of the engine before."""
+"""An idle engine worker does not keep the memory of its last engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resident_mib():
 if sys.argv[1] == "tuned":
     allocator.keep_no_large_buffers()
 before = resident_mib()
-# this raises glibc's own threshold; the small blocks between keep the freed memory below them in the heap
+# this raises glibc's own threshold; the small blocks in between keep the freed memory below them in the heap
 for _ in range(3):
     large, small = [], []
     for number in range(40):
@@ -35,9 +35,9 @@ print(held, resident_mib() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_large_buffers_go_back() -> None:
+def test_returns_large_buffers_to_the_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, "tuned"], capture_output=True, text=True, timeout=60, check=True
     )
-    held, left = map(int, done.stdout.split())
-    assert held < 20 and left < 10
+    held_mib, remaining_mib = map(int, done.stdout.split())
+    assert held_mib < 20 and remaining_mib < 10

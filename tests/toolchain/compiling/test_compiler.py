@@ -1,4 +1,4 @@
-"""Real TensorRT-RTX engines, built without a GPU."""
+"""Compile real TensorRT-RTX engines without a GPU."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def test_builds_for_each_sm_without_a_gpu(mlp_job: Any) -> None:
     assert all(compiled.plan.nbytes > 5000 for compiled in plans.values())
 
 
-def test_equal_jobs_give_equal_bytes_one_after_another_and_at_once(mlp_job: Any) -> None:
+def test_equal_jobs_give_equal_bytes_sequentially_and_in_threads(mlp_job: Any) -> None:
     first = _digest(compile_engine(mlp_job.job, mlp_job.read))
     compile_engine(replace(mlp_job.job, target=Target("t", 120)), mlp_job.read)
     assert _digest(compile_engine(mlp_job.job, mlp_job.read)) == first
-    found: list[str] = []
+    digests: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(_digest(compile_engine(mlp_job.job, mlp_job.read))))
+        threading.Thread(target=lambda: digests.append(_digest(compile_engine(mlp_job.job, mlp_job.read))))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [first] * 4
+    assert digests == [first] * 4
 
 
 _SCRIPT = """
@@ -57,42 +57,44 @@ import hashlib, json, sys
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.values.codec import decode
 from trtbuild.toolchain.compiling.compiler import compile_engine
-told = json.load(sys.stdin)
-blobs = {name: bytes.fromhex(data) for name, data in told["blobs"].items()}
-print(hashlib.sha256(compile_engine(decode(EngineJob, told["job"]), blobs.__getitem__).plan).hexdigest())
+request = json.load(sys.stdin)
+blobs = {name: bytes.fromhex(data) for name, data in request["blobs"].items()}
+print(hashlib.sha256(compile_engine(decode(EngineJob, request["job"]), blobs.__getitem__).plan).hexdigest())
 print([name for name in ("torch", "onnx", "pydantic", "click") if name in sys.modules])
 """
 
 
 def test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx(mlp_job: Any) -> None:
-    told = {"job": encode(mlp_job.job), "blobs": {name: data.hex() for name, data in mlp_job.blobs.items()}}
+    request = {"job": encode(mlp_job.job), "blobs": {name: data.hex() for name, data in mlp_job.blobs.items()}}
     result = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], input=json.dumps(told), capture_output=True, text=True, check=True
+        [sys.executable, "-c", _SCRIPT], input=json.dumps(request), capture_output=True, text=True, check=True
     )
     assert result.stdout.split("\n")[:2] == [_digest(compile_engine(mlp_job.job, mlp_job.read)), "[]"]
 
 
-def test_weights_are_in_the_plan_and_their_blobs_are_read_once(make_job: Any, make_mlp: Any, mlp_job: Any) -> None:
+def test_the_plan_contains_the_weights_and_each_blob_is_read_once(make_job: Any, make_mlp: Any, mlp_job: Any) -> None:
     other = make_job(*make_mlp(seed=1), *mlp_job.job.profiles)
     assert other.job.onnx == mlp_job.job.onnx
-    asked: list[str] = []
+    read_blobs: list[str] = []
 
     def read(sha256: str) -> bytes:
-        asked.append(sha256)
+        read_blobs.append(sha256)
         return other.read(sha256)
 
     compiled = compile_engine(other.job, read)
     assert _digest(compiled) != _digest(compile_engine(mlp_job.job, mlp_job.read))
-    assert sorted(asked) == sorted({"onnx", *(weight.sha256 for weight in other.job.weights)})
+    assert sorted(read_blobs) == sorted({"onnx", *(weight.sha256 for weight in other.job.weights)})
     assert other.blobs[other.job.weights[0].sha256] in bytes(compiled.plan)
 
 
-def test_weights_that_the_model_does_not_read_are_not_asked_for(mlp_job: Any) -> None:
-    unread = replace(mlp_job.job, weights=(*mlp_job.job.weights, Weight("float32", (3,), "nowhere")))
-    assert _digest(compile_engine(unread, mlp_job.read)) == _digest(compile_engine(mlp_job.job, mlp_job.read))
+def test_does_not_read_weights_that_the_model_does_not_use(mlp_job: Any) -> None:
+    with_unused_weight = replace(mlp_job.job, weights=(*mlp_job.job.weights, Weight("float32", (3,), "nowhere")))
+    assert _digest(compile_engine(with_unused_weight, mlp_job.read)) == _digest(
+        compile_engine(mlp_job.job, mlp_job.read)
+    )
 
 
-def test_equal_bytes_of_other_shapes_are_separate_weights(make_model: Any, make_job: Any) -> None:
+def test_weights_with_equal_bytes_may_have_different_shapes(make_model: Any, make_job: Any) -> None:
     weights = [np.zeros(8, np.float32), np.zeros((1, 8), np.float32), np.zeros(4, np.int64)]
     nodes = [
         h.make_node("Add", ["i0", "w0"], ["v0"]),
@@ -100,12 +102,12 @@ def test_equal_bytes_of_other_shapes_are_separate_weights(make_model: Any, make_
         h.make_node("Add", ["i1", "w2"], ["o1"]),
     ]
     model = make_model(nodes, [("FLOAT", ["d0", 8]), ("INT64", [4])], ["FLOAT", "INT64"], weights)
-    made = make_job(model, weights, (_HALF, ShapeRange((4,), (4,), (4,))))
-    assert len({weight.sha256 for weight in made.job.weights}) == 1
-    assert compile_engine(made.job, made.read).plan.nbytes
+    custom_job = make_job(model, weights, (_HALF, ShapeRange((4,), (4,), (4,))))
+    assert len({weight.sha256 for weight in custom_job.job.weights}) == 1
+    assert compile_engine(custom_job.job, custom_job.read).plan.nbytes
 
 
-def test_half_precisions_bools_integers_and_scalars(make_model: Any, make_job: Any) -> None:
+def test_compiles_half_precisions_bools_integers_and_scalars(make_model: Any, make_job: Any) -> None:
     weights = [np.ones((8, 8), np.float16), np.ones((8, 8), np.uint16)]
     nodes = [
         h.make_node("MatMul", ["i0", "w0"], ["o0"]),
@@ -118,13 +120,13 @@ def test_half_precisions_bools_integers_and_scalars(make_model: Any, make_job: A
         nodes, inputs, ["FLOAT16", "BFLOAT16", "BOOL", "INT64"], weights, elements=["FLOAT16", "BFLOAT16"]
     )
     row, scalar = ShapeRange((1,), (4,), (16,)), ShapeRange((), (), ())
-    made = make_job(model, weights, (_HALF, _HALF, row, row, scalar))
-    layers = json.loads(compile_engine(made.job, made.read).layers)
+    custom_job = make_job(model, weights, (_HALF, _HALF, row, row, scalar))
+    layers = json.loads(compile_engine(custom_job.job, custom_job.read).layers)
     assert [entry["dtype"] for entry in layers["inputs"]] == ["half", "bf16", "bool", "int64", "int64"]
     assert layers["inputs"][4]["shape"] == []
 
 
-def test_several_profiles_and_their_order(mlp_job: Any) -> None:
+def test_the_plan_depends_on_the_profiles_and_their_order(mlp_job: Any) -> None:
     small = ShapeRange((1, 8), (1, 8), (2, 8))
     (wide,) = mlp_job.job.profiles[0]
     plans = {
@@ -134,14 +136,14 @@ def test_several_profiles_and_their_order(mlp_job: Any) -> None:
     assert len(plans) == 4
 
 
-def test_sizes_of_inputs_are_the_largest_of_all_profiles(mlp_job: Any) -> None:
+def test_largest_sizes_are_those_of_all_profiles(mlp_job: Any) -> None:
     small, large = ShapeRange((1, 4), (2, 4), (3, 4)), ShapeRange((1, 4), (2, 4), (30, 4))
     scalar = ShapeRange((), (), ())
     job = mlp_job.but(profiles=((large, scalar), (small, scalar))).job
     assert largest_sizes(job) == {"i0": 30, "i1": 0}
 
 
-def test_one_plan_for_ampere_and_later(mlp_job: Any) -> None:
+def test_the_compatibility_changes_the_plan(mlp_job: Any) -> None:
     exact = compile_engine(mlp_job.job, mlp_job.read)
     wide = compile_engine(replace(mlp_job.job, target=Target("t", 89, compatibility="ampere_plus")), mlp_job.read)
     assert _digest(exact) != _digest(wide)
@@ -149,7 +151,7 @@ def test_one_plan_for_ampere_and_later(mlp_job: Any) -> None:
     assert _digest(exact) == _digest(compile_engine(same, mlp_job.read))
 
 
-#: Value of each setting that is not its default, and whether it changes an RTX plan's bytes (1.7.1).
+#: Setting → a value that is not its default, and whether this value changes the bytes of a plan (TensorRT-RTX 1.7.1).
 _CHANGED: dict[str, tuple[Any, bool]] = {
     "optimization_level": (5, False),
     "workspace": (1 << 28, True),
@@ -171,24 +173,24 @@ _CHANGED: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("name", _CHANGED)
-def test_settings_are_taken_one_by_one(name: str, mlp_job: Any) -> None:
+def test_each_setting_is_accepted(name: str, mlp_job: Any) -> None:
     value, changes = _CHANGED[name]
     settings = replace(BuilderSettings(), **{name: value})
     compiled = compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
     assert (_digest(compiled) != _digest(compile_engine(mlp_job.job, mlp_job.read))) == changes
 
 
-def test_version_compatible_without_the_lean_runtime(mlp_job: Any) -> None:
+def test_compiles_a_version_compatible_plan_without_the_lean_runtime(mlp_job: Any) -> None:
     settings = BuilderSettings(version_compatible=True, exclude_lean_runtime=True)
     assert compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read).plan.nbytes
 
 
-def test_the_workspace_of_this_machine_is_not_in_the_plan(mlp_job: Any) -> None:
+def test_a_large_workspace_does_not_change_the_plan(mlp_job: Any) -> None:
     written = replace(mlp_job.job, settings=BuilderSettings(workspace=64 << 30))
     assert _digest(compile_engine(written, mlp_job.read)) == _digest(compile_engine(mlp_job.job, mlp_job.read))
 
 
-def test_rejects_float32_on_turing_and_says_what_to_do(mlp_job: Any, make_job: Any, make_mlp: Any) -> None:
+def test_rejects_float32_on_turing_with_a_hint(mlp_job: Any, make_job: Any, make_mlp: Any) -> None:
     turing = Target("turing", 75)
     with pytest.raises(ToolchainError, match="FP32 GEMM is not supported") as raised:
         compile_engine(replace(mlp_job.job, target=turing), mlp_job.read)
@@ -198,7 +200,7 @@ def test_rejects_float32_on_turing_and_says_what_to_do(mlp_job: Any, make_job: A
     assert compile_engine(replace(half.job, target=turing), half.read).plan.nbytes
 
 
-def test_rejects_a_flag_that_the_library_does_not_take(mlp_job: Any) -> None:
+def test_rejects_a_flag_that_the_library_rejects(mlp_job: Any) -> None:
     settings = BuilderSettings(exclude_lean_runtime=True)
     with pytest.raises(ToolchainError, match=r"does not take builder\.exclude_lean_runtime"):
         compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
@@ -224,20 +226,20 @@ def test_rejects_profiles_that_do_not_fit(mlp_job: Any) -> None:
         compile_engine(replace(mlp_job.job, profiles=()), mlp_job.read)
 
 
-def test_rejects_what_the_parser_refuses_by_its_node(make_model: Any, make_job: Any) -> None:
-    made = make_job(make_model([h.make_node("Det", ["i0"], ["o0"])], [("FLOAT", [4, 4])], ["FLOAT"], []), [], ())
+def test_names_the_node_that_the_parser_rejects(make_model: Any, make_job: Any) -> None:
+    custom_job = make_job(make_model([h.make_node("Det", ["i0"], ["o0"])], [("FLOAT", [4, 4])], ["FLOAT"], []), [], ())
     with pytest.raises(ToolchainError, match=r"n0 \(Det: UNSUPPORTED_NODE"):
-        compile_engine(made.job, made.read)
+        compile_engine(custom_job.job, custom_job.read)
 
 
-def test_rejects_float64_that_the_parser_would_make_float32(make_model: Any, make_job: Any) -> None:
+def test_rejects_float64_that_the_parser_would_convert_to_float32(make_model: Any, make_job: Any) -> None:
     model = make_model([h.make_node("Neg", ["i0"], ["o0"])], [("DOUBLE", [4])], ["DOUBLE"], [])
-    made = make_job(model, [], (ShapeRange((4,), (4,), (4,)),))
+    custom_job = make_job(model, [], (ShapeRange((4,), (4,), (4,)),))
     with pytest.raises(ToolchainError, match="float64 is not a type that an engine computes in"):
-        compile_engine(made.job, made.read)
+        compile_engine(custom_job.job, custom_job.read)
 
 
-def test_errors_leave_the_process_fit_to_build(mlp_job: Any) -> None:
+def test_can_compile_after_errors(mlp_job: Any) -> None:
     for _ in range(5):
         with pytest.raises(ToolchainError):
             compile_engine(replace(mlp_job.job, profiles=()), mlp_job.read)
@@ -246,7 +248,7 @@ def test_errors_leave_the_process_fit_to_build(mlp_job: Any) -> None:
     assert compile_engine(mlp_job.job, mlp_job.read).plan.nbytes
 
 
-def test_layers_and_statistics(mlp_job: Any) -> None:
+def test_returns_layers_and_statistics(mlp_job: Any) -> None:
     compiled = compile_engine(decode(EngineJob, json.loads(json.dumps(encode(mlp_job.job)))), mlp_job.read)
     layers = json.loads(compiled.layers)
     assert layers["inputs"] == [{"name": "i0", "dtype": "float", "shape": [-1, 8]}]

@@ -1,4 +1,4 @@
-"""A configuration of TensorRT 8.6, whose library lacks much of what settings are about, and one of TensorRT-RTX."""
+"""Builder configurations of TensorRT 8.6, whose library lacks many settings, and of TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _configured(target: Target = HOPPER, **settings: Any) -> trt.FakeConfig:
     return configure(trt.MODULE, builder, trt.FakeNetwork([trt.FakeTensor("i0")]), job)  # type: ignore[no-any-return]
 
 
-def test_defaults_need_nothing_that_8_6_lacks() -> None:
+def test_defaults_work_with_8_6() -> None:
     config = _configured()
     assert config.flags == {trt.BuilderFlag.TF32}
     assert config.profiling_verbosity == trt.ProfilingVerbosity.DETAILED
     assert config.hardware_compatibility_level == trt.HardwareCompatibilityLevel.NONE
     assert config.profiles[0].shapes == {"i0": ((1, 8), (4, 8), (16, 8))}
     assert config.preview == {trt.PreviewFeature.PROFILE_SHARING_0806}
-    assert config.sources == 31 and config.limits[trt.MemoryPoolType.WORKSPACE] == 1 << 37  # the library's own
+    assert config.sources == 31 and config.limits[trt.MemoryPoolType.WORKSPACE] == 1 << 37  # the library's defaults
 
 
 def test_settings_reach_the_library() -> None:
@@ -75,7 +75,7 @@ def test_rejects_a_compatibility_that_the_library_lacks() -> None:
         _configured(replace(HOPPER, compatibility="same_compute_capability"))
 
 
-def _of_rtx(**settings: Any) -> Any:
+def _rtx_config(**settings: Any) -> Any:
     """A real IBuilderConfig of TensorRT-RTX."""
     builder = tensorrt_rtx.Builder(tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR))
     job = EngineJob("onnx", (), (), BuilderSettings(**settings), Target("ada", 89), tensorrt_rtx.__version__)
@@ -83,7 +83,7 @@ def _of_rtx(**settings: Any) -> Any:
 
 
 def _read(config: Any, sets: Any) -> Any:
-    """The value that `config` has for what a setting sets."""
+    """The value in `config` of the flag, attribute or memory pool that a setting sets."""
     match sets:
         case Flag(name):
             return config.get_flag(getattr(tensorrt_rtx.BuilderFlag, name))
@@ -96,5 +96,5 @@ def _read(config: Any, sets: Any) -> Any:
 @pytest.mark.parametrize("name", [name for name in SETTINGS if "tensorrt-rtx" not in SETTINGS[name].since])
 def test_every_setting_reaches_tensorrt_rtx(name: str) -> None:
     needed = {"version_compatible": True} if name == "exclude_lean_runtime" else {}
-    before, after = _of_rtx(**needed), _of_rtx(**{**needed, name: other_value(name)})
+    before, after = _rtx_config(**needed), _rtx_config(**{**needed, name: other_value(name)})
     assert _read(before, SETTINGS[name].sets) != _read(after, SETTINGS[name].sets)

@@ -1,4 +1,4 @@
-"""A network against what its partition says, and the engine step that fails where they differ."""
+"""Compare a network with the declared tensors of its partition. The engine step fails if they differ."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def built() -> Built:
 
 
 def job(built: Built) -> EngineJob:
-    (found,) = built.jobs.values()
-    return found
+    (only_job,) = built.jobs.values()
+    return only_job
 
 
-def test_a_job_says_what_its_partition_says(built: Built) -> None:
+def test_a_job_contains_the_tensors_of_its_partition(built: Built) -> None:
     assert job(built).inputs == (("float32", (None, 4)),)
     assert job(built).outputs == (("float32", (None, 4)), ("float32", (None,)))
     assert decode(EngineJob, encode(job(built))) == job(built)
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"),
+    ("outputs", "message"),
     [
         ([("float16", (None, 4)), ("float32", (None,))], "o0 is float16 in the partition and FLOAT in the network"),
         ([("float32", (None,)), ("float32", (None,))], r"o0 is \[\?\] in the partition and \[\?, 4\] in the network"),
@@ -41,12 +41,12 @@ def test_a_job_says_what_its_partition_says(built: Built) -> None:
         ([("float32", (None, 4)), ("float32", (None,)), ("bool", ())], "o2 is in the partition and not in the network"),
     ],
 )
-def test_a_difference_fails_the_step(built: Built, outputs: list[Declared], said: str) -> None:
-    with pytest.raises(InconsistentShapes, match=said):
+def test_a_difference_fails_the_step(built: Built, outputs: list[Declared], message: str) -> None:
+    with pytest.raises(InconsistentShapes, match=message):
         compile_engine(replace(job(built), outputs=tuple(outputs)), built.store.get_bytes)
 
 
-def test_a_size_that_the_network_leaves_open_may_be_known(built: Built) -> None:
+def test_a_declared_size_may_be_unknown_in_the_network(built: Built) -> None:
     known: tuple[Declared, ...] = (("float32", (3, 4)), ("float32", (3,)))
     assert compile_engine(replace(job(built), outputs=known), built.store.get_bytes).plan.nbytes
 

@@ -1,4 +1,4 @@
-"""Types that the parser would change are found, with all that they reach."""
+"""Find the nodes with types that the parser would change, and all nodes that use their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _foreign(model: bytes) -> dict[str, str]:
     return foreign_nodes(outline(model), RTX)
 
 
-def test_a_model_of_native_types_has_none(make_mlp: Any) -> None:
+def test_a_model_of_native_types_has_no_foreign_nodes(make_mlp: Any) -> None:
     assert _foreign(make_mlp()[0]) == {}
 
 
@@ -37,7 +37,7 @@ def test_float64_spreads_until_it_is_cast_or_compared(make_model: Any) -> None:
     assert found["n2"] == "Less: float64 is not a type that an engine computes in"
 
 
-def test_a_constant_or_weight_or_attribute_is_enough(make_model: Any) -> None:
+def test_foreign_constants_weights_and_attributes_count(make_model: Any) -> None:
     weights = [np.zeros(4)]
     nodes = [
         h.make_node("ConstantOfShape", ["c0"], ["v0"], value=h.make_tensor("t", 11, [1], [1.0])),
@@ -48,7 +48,7 @@ def test_a_constant_or_weight_or_attribute_is_enough(make_model: Any) -> None:
     assert list(_foreign(model)) == ["n0", "n1"]
 
 
-def test_int8_is_at_home_between_quantize_and_dequantize_only(make_model: Any) -> None:
+def test_int8_is_allowed_only_between_quantize_and_dequantize(make_model: Any) -> None:
     scale = {"c0": np.array(0.1, np.float32), "c1": np.array(0, np.int8)}
     nodes = [
         h.make_node("QuantizeLinear", ["i0", "c0", "c1"], ["v0"]),
@@ -60,16 +60,16 @@ def test_int8_is_at_home_between_quantize_and_dequantize_only(make_model: Any) -
     assert list(_foreign(make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], scale))) == ["n3"]
 
 
-# Numbers that fit into 32 bits (rule 4).
+# int64 values that fit into 32 bits (rule 4 of foreign_types).
 
-OLD = release("tensorrt", "8.6.0")
+TENSORRT_8_6 = release("tensorrt", "8.6.0")
 
 
 def _narrow(model: bytes) -> dict[str, str]:
-    return foreign_nodes(outline(model), OLD.dtypes, narrows=OLD.narrows_int64)
+    return foreign_nodes(outline(model), TENSORRT_8_6.dtypes, narrows=TENSORRT_8_6.narrows_int64)
 
 
-def test_sizes_and_positions_are_at_home_in_32_bits(make_model: Any) -> None:
+def test_sizes_and_positions_are_allowed_in_32_bits(make_model: Any) -> None:
     nodes = [
         h.make_node("Shape", ["i0"], ["v0"]),
         h.make_node("Gather", ["v0", "c0"], ["v1"]),
@@ -99,11 +99,11 @@ def test_int64_inputs_outputs_weights_and_casts_of_data_are_foreign(make_model: 
     outputs = ["FLOAT", "INT64", "FLOAT", "FLOAT"]
     model = make_model(nodes, [("FLOAT", [4]), ("INT64", [4])], outputs, weights, {"c0": np.array([1])})
     found = _narrow(model)
-    assert list(found) == ["n0", "n1", "n2", "n3", "n4", "n6"]  # what a float is gathered with makes no float foreign
+    assert list(found) == ["n0", "n1", "n2", "n3", "n4", "n6"]  # int64 indices do not make a gathered float foreign
     assert found["n0"] == "Gather: int64 is not a type that an engine computes in"
 
 
-def test_a_constant_that_32_bits_do_not_hold_is_foreign_but_where_a_slice_ends(make_model: Any) -> None:
+def test_a_constant_beyond_32_bits_is_foreign_except_in_a_slice(make_model: Any) -> None:
     largest = np.iinfo(np.int64).max
     constants = {
         "c0": np.array([1]),
@@ -132,9 +132,9 @@ def test_a_constant_that_32_bits_do_not_hold_is_foreign_but_where_a_slice_ends(m
 
 
 @pytest.mark.parametrize("attribute", ["value_int", "value_ints"])
-@pytest.mark.parametrize(("number", "refused"), [(1 << 40, True), (-(1 << 40), True), (-7, False)])
-def test_numbers_of_a_constant_count_however_they_are_written(
-    attribute: str, number: int, refused: bool, make_model: Any
+@pytest.mark.parametrize(("number", "is_foreign"), [(1 << 40, True), (-(1 << 40), True), (-7, False)])
+def test_reads_both_integer_attributes_of_a_constant(
+    attribute: str, number: int, is_foreign: bool, make_model: Any
 ) -> None:
     constant = {attribute: number if attribute == "value_int" else [number]}
     nodes = [
@@ -144,11 +144,11 @@ def test_numbers_of_a_constant_count_however_they_are_written(
         h.make_node("Cast", ["v2"], ["o0"], to=1),
     ]
     model = make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], {})
-    assert list(_narrow(model)) == (["n0", "n2", "n3"] if refused else [])
+    assert list(_narrow(model)) == (["n0", "n2", "n3"] if is_foreign else [])
     assert foreign_nodes(outline(model), release("tensorrt-rtx", "1.7.1").dtypes) == {}
 
 
-def test_the_size_of_a_foreign_value_is_refused_when_nothing_else_is(make_model: Any) -> None:
+def test_the_size_of_a_foreign_value_is_foreign_if_no_other_node_is(make_model: Any) -> None:
     nodes = [
         h.make_node("Shape", ["i1"], ["v0"]),
         h.make_node("Expand", ["i0", "v0"], ["o0"]),

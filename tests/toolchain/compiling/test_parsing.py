@@ -1,4 +1,4 @@
-"""The models that NVIDIA's parser accepts, asked without weights."""
+"""Ask NVIDIA's parser, without weights, whether it accepts a model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def parser() -> Parser:
     return Parser("tensorrt-rtx")
 
 
-def test_takes_a_model_whose_weights_are_nowhere(parser: Parser, make_mlp: Any) -> None:
+def test_accepts_a_model_without_its_weights(parser: Parser, make_mlp: Any) -> None:
     assert parser.refused(make_mlp()[0]) is None
     assert parser.refused(make_mlp()[0]) is None
 
 
-def test_names_every_refused_node_and_no_other(parser: Parser, make_model: Any) -> None:
+def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> None:
     weights = [np.zeros((4, 4), np.float32)]
     nodes = [
         h.make_node("MatMul", ["i0", "w0"], ["v0"]),
@@ -53,7 +53,7 @@ def test_refuses_what_supports_operator_says_yes_to(parser: Parser, make_model: 
     assert refusal.nodes == ("n0",)
 
 
-def test_refuses_what_is_only_taken_by_changing_its_type(parser: Parser, make_model: Any) -> None:
+def test_rejects_values_that_the_parser_would_convert(parser: Parser, make_model: Any) -> None:
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=11),
         h.make_node("Mul", ["v0", "c0"], ["v1"]),
@@ -66,7 +66,7 @@ def test_refuses_what_is_only_taken_by_changing_its_type(parser: Parser, make_mo
     assert refusal.nodes == ("n0", "n1", "n2")
 
 
-def test_an_integer_buffer_may_be_read_as_indices(parser: Parser, make_model: Any) -> None:
+def test_integer_weights_may_be_indices(parser: Parser, make_model: Any) -> None:
     nodes = [h.make_node("Gather", ["i0", "w0"], ["o0"], axis=1)]
     assert parser.refused(make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros(3, np.int64)])) is None
 

@@ -1,4 +1,4 @@
-"""TensorRT-RTX's parser answers for one that needs a GPU, after what is known of it."""
+"""A stand-in: known limits of the parser that needs a GPU, then TensorRT-RTX's parser."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ def parser() -> Parser:
     return Parser("tensorrt", "8.6.0", {**asdict(stand_in), "refuses": ["Erf"]})
 
 
-def test_takes_what_both_take(parser: Parser, make_mlp: Any) -> None:
+def test_accepts_a_model_that_both_parsers_accept(parser: Parser, make_mlp: Any) -> None:
     assert parser.refused(make_mlp()[0]) is None
     assert parser.refused(make_mlp(dtype="float16")[0]) is None
 
 
-def test_refuses_what_is_known_and_what_the_parser_says_each_with_its_own_reason(
-    parser: Parser, make_model: Any
-) -> None:
+def test_rejects_known_limits_and_the_parsers_rejections_with_their_reasons(parser: Parser, make_model: Any) -> None:
     nodes = [
         h.make_node("Erf", ["i0"], ["v0"]),
         h.make_node("Gather", ["v0", "i1"], ["v1"]),
@@ -44,19 +42,19 @@ def test_refuses_what_is_known_and_what_the_parser_says_each_with_its_own_reason
     assert "Det" in refusal.reasons["n2"]
 
 
-def test_bfloat16_is_refused_for_8_6(parser: Parser, make_model: Any) -> None:
+def test_rejects_bfloat16_for_8_6(parser: Parser, make_model: Any) -> None:
     nodes = [h.make_node("Relu", ["i0"], ["o0"])]
     refusal = parser.refused(make_model(nodes, [("BFLOAT16", [4])], ["BFLOAT16"], []))
     assert refusal is not None and refusal.nodes == ("n0",)
 
 
-def test_a_refusal_of_rtx_has_one_text_for_all_nodes(make_model: Any) -> None:
+def test_a_rejection_by_rtx_has_no_reasons_for_single_nodes(make_model: Any) -> None:
     nodes = [h.make_node("Det", ["i0"], ["v0"]), h.make_node("Relu", ["v0"], ["o0"])]
     refusal = Parser("tensorrt-rtx").refused(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [np.zeros(1)]))
     assert refusal is not None and refusal.reasons == {}
 
 
-def test_a_parser_without_its_gpu_names_its_stand_in(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
+def test_the_error_of_a_parser_without_a_gpu_names_its_stand_in(monkeypatch: pytest.MonkeyPatch, make_mlp: Any) -> None:
     class Library:
         def Builder(self, logger: object) -> None:
             raise TypeError("pybind11::init(): factory function returned nullptr")

@@ -1,4 +1,4 @@
-"""Timing caches: kept, combined, and of no use when damaged."""
+"""Timing caches are stored, combined, and ignored if they are damaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.toolchain.compiling import timing_cache
 
 
 class FakeCache:
-    """An ITimingCache: entries, of one device."""
+    """An ITimingCache: the entries of one device."""
 
     def __init__(self, data: bytes) -> None:
         head, _, entries = data.partition(b"|")
@@ -28,7 +28,7 @@ class FakeCache:
 
 
 class FakeConfig:
-    """An IBuilderConfig of an H200, and a build that times `kernels`."""
+    """An IBuilderConfig on an H200."""
 
     def __init__(self) -> None:
         self.cache: FakeCache | None = None
@@ -47,7 +47,7 @@ class FakeConfig:
 
 
 def build(path: Path, *kernels: bytes) -> set[bytes]:
-    """Returns what did not have to be timed."""
+    """Simulate a build that needs the times of `kernels`. Returns the kernels whose times are in the cache."""
     config = FakeConfig()
     cache = timing_cache.attach(config, path)
     known = set(cache.entries)
@@ -62,42 +62,42 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_file_for_each_version_device_and_driver(tmp_path: Path) -> None:
-    places = {
-        timing_cache.path_of(tmp_path, *what)
-        for what in (
+    paths = {
+        timing_cache.path_of(tmp_path, *arguments)
+        for arguments in (
             ("tensorrt", "8.6.0", "NVIDIA H200", "580.1"),
             ("tensorrt", "8.6.1", "NVIDIA H200", "580.1"),
             ("tensorrt", "8.6.0", "NVIDIA H100", "580.1"),
             ("tensorrt", "8.6.0", "NVIDIA H200", "590.1"),
         )
     }
-    assert len(places) == 4 and all(place.parent == tmp_path for place in places)
+    assert len(paths) == 4 and all(path.parent == tmp_path for path in paths)
     assert timing_cache.path_of(tmp_path, "tensorrt", "1", "../../x", "1").parent == tmp_path
 
 
-def test_timings_are_kept_from_one_build_to_the_next(path: Path) -> None:
+def test_later_builds_use_the_timings_of_earlier_ones(path: Path) -> None:
     assert build(path, b"a", b"b") == set()
     assert build(path, b"c") == {b"a", b"b"}
     assert build(path) == {b"a", b"b", b"c"}
 
 
-def test_builds_beside_one_another_keep_what_both_have_timed(path: Path) -> None:
-    one, other = FakeConfig(), FakeConfig()
-    for config, kernel in ((one, b"a"), (other, b"b")):
+def test_parallel_builds_store_the_timings_of_both(path: Path) -> None:
+    first, second = FakeConfig(), FakeConfig()
+    for config, kernel in ((first, b"a"), (second, b"b")):
         timing_cache.attach(config, path).entries.add(kernel)
-    timing_cache.keep(one, path)
-    timing_cache.keep(other, path)
+    timing_cache.keep(first, path)
+    timing_cache.keep(second, path)
     assert build(path) == {b"a", b"b"}
 
 
 @pytest.mark.parametrize("damage", [b"", b"rubbish", None])
 def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: bytes | None) -> None:
     build(path, b"a")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + b"x" if damage is None else damage)
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-1] + b"x" if damage is None else damage)
     assert timing_cache.read(path) == b""
     assert build(path, b"a") == set()
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == intact
 
 
 def test_an_invalid_timing_cache_is_replaced(path: Path) -> None:

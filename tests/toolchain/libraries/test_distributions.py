@@ -1,4 +1,4 @@
-"""Versions are those that `importlib.metadata` gives, for what is ordinary and for what is not."""
+"""Versions are equal to those of `importlib.metadata`, also for unusual distributions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def install(folder: Path, name: str, version: str, *, header: str | None = None)
     )
 
 
-def test_every_installed_distribution_has_the_version_that_the_library_gives() -> None:
-    names = {found.name for found in metadata.distributions()}
+def test_returns_the_version_of_every_installed_distribution() -> None:
+    names = {distribution.name for distribution in metadata.distributions()}
     assert len(names) > 10
     assert {name: installed_version(name) for name in names} == {name: metadata.version(name) for name in names}
 
@@ -28,19 +28,21 @@ def test_a_package_that_is_not_installed_has_no_version() -> None:
     assert installed_version("trtbuild-does-not-need-this") is None
 
 
-def test_names_are_compared_as_pip_compares_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compares_names_like_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "Some_Odd.name", "1.5+cpu")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert installed_version("some-odd-name") == "1.5+cpu" == metadata.version("some-odd-name")
 
 
-def test_the_header_counts_and_not_the_name_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_the_version_from_the_header_and_not_from_the_directory_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "odd", "1.0", header="Version: 2.0")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert installed_version("odd") == "2.0" == metadata.version("odd")
 
 
-def test_the_first_place_of_the_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_folder_of_the_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "one", "odd", "1.0")
     install(tmp_path / "two", "odd", "2.0")
     monkeypatch.syspath_prepend(str(tmp_path / "one"))
@@ -48,14 +50,14 @@ def test_the_first_place_of_the_path_wins(tmp_path: Path, monkeypatch: pytest.Mo
     assert installed_version("odd") == "2.0" == metadata.version("odd")
 
 
-def test_two_of_one_name_in_one_place_are_left_to_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_distributions_with_one_name_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "odd", "1.0")
     install(tmp_path, "odd", "2.0")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert installed_version("odd") == metadata.version("odd")
 
 
-def test_an_installation_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_new_installation_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     assert installed_version("odd") is None
     install(tmp_path, "odd", "1.0")

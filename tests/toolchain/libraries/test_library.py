@@ -1,4 +1,4 @@
-"""The libraries that stay loaded between the builds of a process."""
+"""Libraries stay loaded between the builds of a process."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from trtbuild.toolchain.libraries import library
 
 
-def test_one_builder_for_each_gpu_is_kept_until_exit(monkeypatch: Any) -> None:
-    made: list[object] = []
+def test_keeps_one_builder_for_each_gpu_until_exit(monkeypatch: Any) -> None:
+    loggers: list[object] = []
     at_exit: list[Any] = []
-    kept: dict[tuple[str, int], Any] = {}
+    resident: dict[tuple[str, int], Any] = {}
 
     def builder(logger: object) -> object:
-        made.append(logger)
+        loggers.append(logger)
         return object()
 
     trt = SimpleNamespace(__name__="tensorrt", Builder=builder)
-    monkeypatch.setattr(library, "_RESIDENT", kept)
+    monkeypatch.setattr(library, "_RESIDENT", resident)
     monkeypatch.setattr(atexit, "register", at_exit.append)
     for ordinal in (0, 0, 1, 0):
         library.stay_loaded(trt, "logger", ordinal)
-    assert made == ["logger", "logger"]
-    assert list(kept) == [("tensorrt", 0), ("tensorrt", 1)]
+    assert loggers == ["logger", "logger"]
+    assert list(resident) == [("tensorrt", 0), ("tensorrt", 1)]
     for call in at_exit:
         call()
-    assert not kept
+    assert not resident

@@ -1,4 +1,4 @@
-"""Which TensorRT library a process has loaded, and of which version it is."""
+"""The TensorRT library that a process has loaded, and its version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.programs import program
 from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
-#: Loads libraries, and checks what is mapped then.
+#: Loads libraries, and checks the mapped libraries.
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
@@ -34,7 +34,7 @@ except EnvironmentFault as error:
 
 
 def library(file: Path, *functions: tuple[str, int]) -> Path:
-    """A shared library of that name whose functions each return one number."""
+    """Compile a shared library whose functions each return a number."""
     file.parent.mkdir(exist_ok=True)
     source = file.with_suffix(".c")
     source.write_text(
@@ -72,12 +72,12 @@ def checked(toolchain: str, version: str, files: Sequence[Path], libraries: str 
         (110000, "10.3.0", False),
     ],
 )
-def test_the_library_is_asked_for_its_version(tmp_path: Path, number: int, version: str, fits: bool) -> None:
+def test_reads_the_version_from_the_library(tmp_path: Path, number: int, version: str, fits: bool) -> None:
     file = library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", number))
     assert (checked("tensorrt", version, [file]) == "fits") is fits
 
 
-def test_a_build_number_counts_where_both_have_one(tmp_path: Path) -> None:
+def test_compares_build_numbers_if_both_versions_have_one(tmp_path: Path) -> None:
     file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100900), ("getInferLibBuildVersion", 34))
     assert checked("tensorrt", "10.9.0.34", [file]) == "fits"
     assert checked("tensorrt", "10.9.0", [file]) == "fits"
@@ -92,18 +92,18 @@ def test_the_error_names_the_mapped_library_its_version_and_the_fix(tmp_path: Pa
     )
     folder = "put the folder of the planned one first in LD_LIBRARY_PATH"
     assert checked("tensorrt", "10.3.0", [file]) == text.format(way=folder)
-    there = f"take {tmp_path} out of LD_LIBRARY_PATH"
-    assert checked("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=there)
+    remove = f"take {tmp_path} out of LD_LIBRARY_PATH"
+    assert checked("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=remove)
 
 
-def test_the_right_library_excuses_no_other_one(tmp_path: Path) -> None:
+def test_rejects_a_wrong_library_even_if_the_right_one_is_loaded(tmp_path: Path) -> None:
     right = library(tmp_path / "right" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
     wrong = library(tmp_path / "wrong" / "libnvinfer.so.9", ("getInferLibVersion", 9200))
     assert f"{wrong} is loaded" in checked("tensorrt", "10.3.0", [right, wrong])
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "result"),
     [
         ("beside/libnvonnxparser.so.10", "fits"),
         ("beside/libnvonnxparser.so.10.3.0", "fits"),
@@ -112,18 +112,18 @@ def test_the_right_library_excuses_no_other_one(tmp_path: Path) -> None:
         ("beside/libnvonnxparser.so.10.4.0", "which is 10.4.0"),
     ],
 )
-def test_a_parser_is_known_by_its_name_or_its_place(tmp_path: Path, name: str, said: str) -> None:
+def test_finds_the_version_of_a_parser_by_its_name_or_folder(tmp_path: Path, name: str, result: str) -> None:
     file = library(tmp_path / "beside" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
     parser = library(tmp_path / name)
-    assert said.removeprefix("is ") in checked("tensorrt", "10.3.0", [file, parser])
+    assert result.removeprefix("is ") in checked("tensorrt", "10.3.0", [file, parser])
 
 
-def test_libraries_of_the_other_toolchain_do_not_matter(tmp_path: Path) -> None:
+def test_ignores_libraries_of_the_other_toolchain(tmp_path: Path) -> None:
     file = library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", 8601))
     assert checked("tensorrt-rtx", "1.7.1.116", [file]) == "fits"
 
 
-def test_a_library_that_was_replaced_under_the_process_still_says_what_it_is(tmp_path: Path) -> None:
+def test_reads_the_version_of_a_deleted_library(tmp_path: Path) -> None:
     file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100300))
     replacing = (
         "import ctypes, os, sys; from pathlib import Path\n"
@@ -138,14 +138,14 @@ def test_a_library_that_was_replaced_under_the_process_still_says_what_it_is(tmp
     assert (done.stdout, done.stderr) == ("(10, 3, 0)\n", "")
 
 
-def test_the_installed_library_is_the_one_that_is_planned() -> None:
+def test_the_installed_library_has_the_planned_version() -> None:
     import tensorrt_rtx  # noqa: F401
 
     flavour, version = FLAVOURS["tensorrt-rtx"], installed_version("tensorrt-rtx")
     assert version is not None
     (own,) = (path for path in mapped_files() if path.name.startswith(flavour.library))
-    said = library_version(own)
-    assert said is not None
-    assert version.startswith(".".join(map(str, said)))
+    numbers = library_version(own)
+    assert numbers is not None
+    assert version.startswith(".".join(map(str, numbers)))
     assert any(path.name.startswith(flavour.parser_library) for path in mapped_files())
     check_mapped(flavour, version)

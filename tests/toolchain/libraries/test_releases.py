@@ -1,4 +1,4 @@
-"""The differences of releases: looked up by version, and refused before any work."""
+"""The abilities of each release are looked up by version, and a missing ability is rejected before any work."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ HOPPER = Target("hopper", 90, toolchain="tensorrt")
         ("11.0.0.114", (), True, 20),
     ],
 )
-def test_the_kind_of_network(version: str, flags: tuple[str, ...], strong: bool, opset: int) -> None:
-    found = release("tensorrt", version)
-    assert (found.network_flags, found.strongly_typed, found.opset) == (flags, strong, opset)
+def test_the_flags_of_networks_and_the_opset(version: str, flags: tuple[str, ...], strong: bool, opset: int) -> None:
+    abilities = release("tensorrt", version)
+    assert (abilities.network_flags, abilities.strongly_typed, abilities.opset) == (flags, strong, opset)
 
 
-def test_only_what_has_int64_takes_it() -> None:
+def test_a_release_without_int64_narrows_it() -> None:
     for version in ("8.6.0", "8.6.1", "9.3.0", "10.0.1", "11.2.0"):
-        found = release("tensorrt", version)
-        assert found.narrows_int64 == ("int64" not in found.dtypes)
+        abilities = release("tensorrt", version)
+        assert abilities.narrows_int64 == ("int64" not in abilities.dtypes)
     assert "bfloat16" not in release("tensorrt", "8.6.1").dtypes
     assert release("tensorrt-rtx", "1.4.0.76") == release("tensorrt-rtx", "1.7.1.116")
 
 
-def test_the_parser_flag_that_8_6_0_crashes_on_is_not_set_there() -> None:
+def test_does_not_set_the_parser_flag_that_crashes_8_6_0() -> None:
     assert release("tensorrt", "8.6.0").parser_flags == ()
     assert "InstanceNormalization" in release("tensorrt", "8.6.0").refuses
     assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
 
 
-def test_defaults_are_unset() -> None:
+def test_unset_is_true_for_default_values() -> None:
     assert all(unset(BuilderSettings(), name) for name in SETTINGS)
     assert not unset(BuilderSettings(tf32=False), "tf32")
 
@@ -63,7 +63,7 @@ def test_defaults_are_unset() -> None:
         ("tf32", "tensorrt", "8.6.0", False),
     ],
 )
-def test_a_setting_is_there_from_its_first_release_on(name: str, toolchain: Any, version: str, lacking: bool) -> None:
+def test_a_setting_exists_from_its_first_release_on(name: str, toolchain: Any, version: str, lacking: bool) -> None:
     assert lacks(toolchain, version, SETTINGS[name]) is lacking
 
 
@@ -86,7 +86,7 @@ def test_a_setting_is_there_from_its_first_release_on(name: str, toolchain: Any,
         ("7.2.1", {}, {}, "float32", "pip install 'tensorrt>=8.6'"),
     ],
 )
-def test_rejects_what_a_release_lacks(
+def test_rejects_settings_that_a_release_lacks(
     version: str, target: dict[str, Any], settings: dict[str, Any], precision: Any, says: str
 ) -> None:
     with pytest.raises(TargetUnsupported) as raised:
@@ -100,7 +100,7 @@ def test_rejects_tactic_sources_for_rtx() -> None:
         check_release(Target("ada", 89), BuilderSettings(tactic_sources=()), "1.7.1")
 
 
-def test_takes_what_a_release_has() -> None:
+def test_accepts_settings_that_a_release_has() -> None:
     check_release(HOPPER, BuilderSettings(tactic_sources=(), version_compatible=True), "8.6.0", "float16")
     check_release(replace(HOPPER, compatibility="same_compute_capability"), BuilderSettings(), "10.9.0", "bfloat16")
     check_release(HOPPER, BuilderSettings(tiling_optimization_level="full"), "10.8.0.43")

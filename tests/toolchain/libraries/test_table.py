@@ -1,4 +1,4 @@
-"""Whether a target can be built here is known before any work, and without a toolchain."""
+"""Whether this machine can build a target is decided before any work, and without a toolchain."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_rtx_builds_for_its_sms_with_no_gpu(sm: int) -> None:
     _check(Target("t", sm))
 
 
-def test_the_sms_are_the_librarys() -> None:
+def test_the_sms_are_those_of_the_library() -> None:
     import tensorrt_rtx
 
     members = {name for name in tensorrt_rtx.ComputeCapability.__members__ if name.startswith("SM")}
     assert members == {f"SM{sm}" for sm in FLAVOURS["tensorrt-rtx"].sms or ()}
 
 
-def test_the_installed_version_is_the_librarys() -> None:
+def test_the_installed_version_is_that_of_the_library() -> None:
     import tensorrt_rtx
 
     assert installed_version("tensorrt-rtx") == tensorrt_rtx.__version__
@@ -66,14 +66,16 @@ def test_the_installed_version_is_the_librarys() -> None:
         (HOPPER, {"version": "10.0.1", "devices": (89, 89)}, TargetUnsupported, "this machine has SM 89"),
     ],
 )
-def test_rejects_with_the_way_out(target: Target, arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_rejects_targets_with_a_hint(
+    target: Target, arguments: dict[str, Any], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error) as raised:
         _check(target, **arguments)
     assert says in str(raised.value)
     assert repr(target.name) in str(raised.value)
 
 
-def test_takes_what_a_driver_makes_possible() -> None:
+def test_accepts_settings_that_need_a_driver() -> None:
     _check(ADA, devices=(89,), refit=True, strip_plan=True)
     _check(HOPPER, version="8.6.0", devices=(89, 90))
 
@@ -83,13 +85,13 @@ def test_opsets_by_toolchain_and_version() -> None:
     assert [opset("tensorrt", version) for version in ("8.6.0", "9.3.0", "10.0.1", "11.0.0.114")] == [17, 17, 20, 20]
 
 
-def test_the_sms_that_a_plan_holds() -> None:
+def test_the_sms_that_a_plan_supports() -> None:
     assert built_sms(ADA) == (89,)
     assert built_sms(replace(ADA, compatibility="same_compute_capability")) == (89,)
     assert built_sms(replace(ADA, compatibility="ampere_plus")) == (80, 86, 89, 120, 121)
 
 
-def test_questions_import_no_library() -> None:
+def test_checks_import_no_library() -> None:
     code = (
         "import sys\n"
         "from trtbuild.toolchain.libraries.table import installed_version, host_platform\n"
@@ -104,7 +106,7 @@ def test_devices_are_sms() -> None:
     assert all(50 <= sm < 200 for sm in device_sms())
 
 
-def test_the_platform_has_the_form_of_the_manifests() -> None:
+def test_the_platform_has_the_format_of_manifests() -> None:
     system, _, cpu = host_platform().partition("-")
     assert system in ("linux", "windows", "darwin")
     assert cpu not in ("", "amd64")

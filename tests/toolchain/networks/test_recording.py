@@ -1,4 +1,4 @@
-"""Recording what a function does to a TensorRT network, and doing it again: real TensorRT-RTX on both sides."""
+"""Record the calls of a function on a TensorRT network, and replay them, with a real TensorRT-RTX on both sides."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL, bias: Any = Non
 
 
 def detector(network: Any, trt: Any) -> None:
-    """Two scales that are put together, and a head whose axes are moved."""
+    """A network that concatenates two scales and transposes the result."""
     fine = convolution(network, trt).get_output(0)
     act = network.add_activation(fine, trt.ActivationType.LEAKY_RELU)
     act.alpha = 0.1
@@ -57,9 +57,9 @@ def detector(network: Any, trt: Any) -> None:
     up.set_input(0, pooled.get_output(0))
     up.resize_mode = trt.InterpolationMode.NEAREST
     up.scales = [1, 1, 2, 2]
-    both = network.add_concatenation([act.get_output(0), up.get_output(0)])
-    both.axis = 1
-    moved = network.add_shuffle(both.get_output(0))
+    joined = network.add_concatenation([act.get_output(0), up.get_output(0)])
+    joined.axis = 1
+    moved = network.add_shuffle(joined.get_output(0))
     moved.first_transpose = trt.Permutation([0, 2, 3, 1])
     half = network.add_cast(moved.get_output(0), trt.float16)
     for tensor, name in ((moved.get_output(0), "boxes"), (half.get_output(0), None)):
@@ -86,7 +86,7 @@ def job_of(found: Recorded, *profiles: Sequence[ShapeRange]) -> tuple[EngineJob,
 RANGE = ShapeRange((1, 3, 32, 32), (2, 3, 64, 64), (4, 3, 128, 96))
 
 
-def test_all_calls_are_recorded() -> None:
+def test_records_all_calls() -> None:
     found = recorded(detector)
     document = network_document.parse(found.document)
     assert document["inputs"] == [["FLOAT", ["d0", 3, "d1", "d2"]]]
@@ -101,7 +101,7 @@ def test_all_calls_are_recorded() -> None:
     assert found.outputs[1][:2] == ("output_1", "float16")
 
 
-def test_names_are_labels_and_everything_else_counts() -> None:
+def test_the_document_contains_everything_except_names_and_weights() -> None:
     def named(name: str, stride: int, weight: float) -> Define:
         def define(network: Any, trt: Any) -> None:
             layer = convolution(network, trt, kernel=KERNEL * np.float32(weight))
@@ -120,7 +120,7 @@ def test_names_are_labels_and_everything_else_counts() -> None:
     assert not np.array_equal(heavier.weights[0], first.weights[0])
 
 
-def test_it_compiles_and_the_engine_has_canonical_names() -> None:
+def test_a_recording_compiles_to_an_engine_with_canonical_names() -> None:
     job, blobs = job_of(recorded(detector), [RANGE])
     compiled = compile_engine(job, blobs.__getitem__)
     assert compiled.plan.nbytes > 0
@@ -130,7 +130,7 @@ def test_it_compiles_and_the_engine_has_canonical_names() -> None:
     assert layers["inputs"][0]["shape"] == [-1, 3, -1, -1]
 
 
-def test_weights_are_those_of_the_call_and_not_of_later() -> None:
+def test_records_the_values_of_weights_at_the_time_of_the_call() -> None:
     def define(network: Any, trt: Any) -> None:
         kernel = KERNEL.copy()
         layer = convolution(network, trt, kernel=kernel)
@@ -140,7 +140,7 @@ def test_weights_are_those_of_the_call_and_not_of_later() -> None:
     assert np.array_equal(recorded(define).weights[0], KERNEL)
 
 
-def test_the_function_reads_tensorrts_values() -> None:
+def test_the_function_can_read_values_of_tensorrt() -> None:
     seen: dict[str, Any] = {}
 
     def define(network: Any, trt: Any) -> None:
@@ -170,7 +170,7 @@ def test_the_function_reads_tensorrts_values() -> None:
     }
 
 
-def test_loops_and_conditions_are_recorded() -> None:
+def test_records_loops_and_conditions() -> None:
     def define(network: Any, trt: Any) -> None:
         x = network.add_input("x", trt.float32, (4,))
         loop = network.add_loop()
@@ -193,7 +193,7 @@ def test_loops_and_conditions_are_recorded() -> None:
     assert compile_engine(job, blobs.__getitem__).plan.nbytes > 0
 
 
-def test_inputs_are_in_the_manifests_order() -> None:
+def test_inputs_are_in_the_order_of_the_manifest() -> None:
     inputs = [NetworkInput("a", "float32", (2,)), NetworkInput("b", "float32", (2,))]
 
     def define(network: Any, trt: Any) -> None:
@@ -207,7 +207,7 @@ def test_inputs_are_in_the_manifests_order() -> None:
 
 def other_format(network: Any, trt: Any) -> None:
     image = network.add_input("image", trt.float32, (-1, 3, -1, -1))
-    image.allowed_formats = 1 << int(trt.TensorFormat.LINEAR)  # what arrays are
+    image.allowed_formats = 1 << int(trt.TensorFormat.LINEAR)  # the format of arrays
     image.allowed_formats = 1 << int(trt.TensorFormat.HWC)
 
 
@@ -237,27 +237,27 @@ def bad_axis(network: Any, trt: Any) -> None:
         (lambda n, t: n.builder, "builder returns a Builder, whose calls cannot be recorded"),
     ],
 )
-def test_rejects_what_cannot_be_done_again(define: Define, words: str) -> None:
+def test_rejects_calls_that_cannot_be_replayed(define: Define, words: str) -> None:
     with pytest.raises((NotRecorded, AttributeError), match=words):
         recorded(define)
 
 
-def test_a_refused_call_is_not_replayed() -> None:
-    refused = []
+def test_does_not_replay_a_failed_call() -> None:
+    failed = []
 
     def define(network: Any, trt: Any) -> None:
         layer = convolution(network, trt)
         for attempt in (lambda: network.add_activation(no_such=1), lambda: setattr(layer, "stride_nd", "wide")):
             with pytest.raises(TypeError):
                 attempt()
-            refused.append(attempt)
+            failed.append(attempt)
         network.mark_output(layer.get_output(0))
 
     job, blobs = job_of(recorded(define), [ShapeRange((1, 3, 8, 8), (1, 3, 8, 8), (2, 3, 8, 8))])
-    assert len(refused) == 2 and compile_engine(job, blobs.__getitem__).plan.nbytes > 0
+    assert len(failed) == 2 and compile_engine(job, blobs.__getitem__).plan.nbytes > 0
 
 
-def test_exceptions_of_the_function_are_raised() -> None:
+def test_raises_exceptions_of_the_function() -> None:
     def define(network: Any, trt: Any) -> None:
         raise KeyError("mine")
 
@@ -265,7 +265,7 @@ def test_exceptions_of_the_function_are_raised() -> None:
         recorded(define)
 
 
-# -- doing it again
+# -- replaying
 
 
 def replay(document: bytes, weights: Sequence[np.ndarray], *, strongly_typed: bool = True) -> None:
@@ -279,35 +279,35 @@ def replay(document: bytes, weights: Sequence[np.ndarray], *, strongly_typed: bo
             replayed.define(trt, document, blobs, strongly_typed=strongly_typed)
 
 
-def bent(found: Recorded, **changes: Any) -> bytes:
-    """The document with its first call changed."""
+def with_first_call(found: Recorded, **changes: Any) -> bytes:
+    """The document with changes of its first call."""
     document = network_document.parse(found.document)
     document["calls"][0].update(changes)
     del document["schema"]
     return network_document.to_bytes(**document)
 
 
-def test_an_unsupported_feature_is_an_error_with_the_layer() -> None:
+def test_rejects_unsupported_calls_and_wrong_weights() -> None:
     found = recorded(detector)
     with pytest.raises(ToolchainError, match="this toolchain has no add_wonder of INetworkDefinition"):
-        replay(bent(found, call="add_wonder"), found.weights)
+        replay(with_first_call(found, call="add_wonder"), found.weights)
     with pytest.raises(ToolchainError, match=r"has no ActivationType\.WONDER"):
         text = found.document.replace(b'"LEAKY_RELU"', b'"WONDER"')
         replay(text, found.weights)
     with pytest.raises(ToolchainError, match="refuses the recorded call of add_convolution_nd"):
-        replay(bent(found, args=[{"input": 0}]), found.weights)
+        replay(with_first_call(found, args=[{"input": 0}]), found.weights)
     with pytest.raises(ToolchainError, match="were recorded, but 7 were found"):
         replay(found.document, [np.zeros(7, np.float32), found.weights[1]])
 
 
-def test_only_what_a_recording_holds_is_called() -> None:
+def test_replays_only_calls_that_can_be_recorded() -> None:
     found = recorded(detector)
     for name in ("__class__", "get_input", "mark_output", "remove_tensor"):
         with pytest.raises(ToolchainError, match="this toolchain has no"):
-            replay(bent(found, call=name, args=[]), found.weights)
+            replay(with_first_call(found, call=name, args=[]), found.weights)
 
 
-def test_a_toolchain_that_keeps_no_types_takes_plain_networks_only() -> None:
+def test_a_weakly_typed_toolchain_accepts_only_float32_networks() -> None:
     with pytest.raises(ToolchainError, match="values of type HALF"):
         found = recorded(detector)
         replay(found.document, found.weights, strongly_typed=False)

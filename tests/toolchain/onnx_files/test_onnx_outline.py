@@ -1,4 +1,4 @@
-"""The outline of a model, against onnx itself."""
+"""The outline of a model, compared with the onnx package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from trtbuild.toolchain.onnx_files.onnx_outline import outline
 
 
-def test_nodes_weights_and_types_are_those_of_onnx(make_mlp: Any) -> None:
+def test_nodes_weights_and_types_are_equal_to_those_of_onnx(make_mlp: Any) -> None:
     model, weights = make_mlp()
     proto, found = onnx.ModelProto.FromString(model), outline(model)
     assert [(n.name, n.operator, list(n.inputs), list(n.outputs)) for n in found.nodes] == [
@@ -26,14 +26,14 @@ def test_nodes_weights_and_types_are_those_of_onnx(make_mlp: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 300, 4)])
-def test_sizes_of_weights(dtype: str, shape: tuple[int, ...], make_model: Any) -> None:
+def test_returns_the_sizes_of_weights(dtype: str, shape: tuple[int, ...], make_model: Any) -> None:
     value = np.zeros(shape, dtype)
     (weight,) = outline(make_model([], [], [], [value])).weights
     assert weight.size_bytes == value.nbytes
 
 
-def test_unpacked_dims_are_read_too() -> None:
-    tensor = b"\x08\x02\x08\xac\x02\x10\x01\x42\x02w0\x70\x01"  # dims 2 and 300 one by one, FLOAT, "w0", EXTERNAL
+def test_reads_unpacked_dims() -> None:
+    tensor = b"\x08\x02\x08\xac\x02\x10\x01\x42\x02w0\x70\x01"  # dims 2 and 300 unpacked, FLOAT, "w0", EXTERNAL
     proto = onnx.TensorProto.FromString(tensor)
     assert (list(proto.dims), proto.name) == ([2, 300], "w0")
     graph = b"\x2a" + bytes([len(tensor)]) + tensor
@@ -63,10 +63,10 @@ def test_inputs_and_types_of_nested_graphs_belong_to_the_node(make_model: Any) -
     assert set(node.types) == {onnx.TensorProto.DOUBLE, onnx.TensorProto.INT16}
 
 
-@pytest.mark.parametrize("cut", [20, 40, 60])
-def test_rejects_a_message_that_is_cut_off(cut: int, make_mlp: Any) -> None:
+@pytest.mark.parametrize("removed", [20, 40, 60])
+def test_rejects_a_truncated_message(removed: int, make_mlp: Any) -> None:
     with pytest.raises(ValueError, match="cut off"):
-        outline(make_mlp()[0][:-cut])
+        outline(make_mlp()[0][:-removed])
 
 
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"])
@@ -74,5 +74,5 @@ def test_weights_of_eight_bits_have_a_size(name: str, make_mlp: Any) -> None:
     proto = onnx.ModelProto.FromString(make_mlp()[0])
     weight = next(t for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
     weight.data_type = onnx.TensorProto.DataType.Value(name)
-    found = {each.name: each.size_bytes for each in outline(proto.SerializeToString()).weights}
-    assert found[weight.name] == int(np.prod(weight.dims))
+    sizes = {entry.name: entry.size_bytes for entry in outline(proto.SerializeToString()).weights}
+    assert sizes[weight.name] == int(np.prod(weight.dims))

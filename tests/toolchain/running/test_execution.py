@@ -1,4 +1,4 @@
-"""The adapter of TensorRT's runtime: on the library that is installed, and contexts on the fake of TensorRT 8.6."""
+"""The adapter of TensorRT's runtime, with the installed library; contexts are tested with a fake of TensorRT 8.6."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.toolchain.running.execution import TensorRTEngine, load_library
 __all__ = ["rig"]
 
 
-def test_the_installed_library_is_loaded_once() -> None:
+def test_loads_the_installed_library_once() -> None:
     library = load_library("tensorrt-rtx")
     assert library is load_library("tensorrt-rtx", library.version)
     assert library.name == "tensorrt-rtx" and library.version == tensorrt_rtx.__version__
@@ -35,12 +35,12 @@ def test_host_code_is_allowed_only_for_plans_of_other_versions() -> None:
     assert load_library("tensorrt-rtx") is library and library._runtime.engine_host_code_allowed
 
 
-def test_another_version_than_the_one_that_built_is_refused() -> None:
+def test_rejects_another_version_than_the_one_that_built_the_engines() -> None:
     with pytest.raises(ToolchainMissing, match=r"were built by tensorrt-rtx 1\.4\.0 and run only with it;"):
         load_library("tensorrt-rtx", "1.4.0")
 
 
-def test_a_library_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_library_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     old: Any = types.ModuleType("tensorrt")
     old.__version__ = "8.4.3"
     monkeypatch.setitem(sys.modules, "tensorrt", old)
@@ -49,7 +49,7 @@ def test_a_library_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("plan", [b"", b"no plan at all" * 100])
-def test_an_invalid_plan_is_refused_with_the_librarys_message(plan: bytes) -> None:
+def test_rejects_an_invalid_plan_with_the_librarys_message(plan: bytes) -> None:
     with pytest.raises(EngineError, match="refuses the engine: ") as caught:
         load_library("tensorrt-rtx").load_engine(plan)
     assert "no reason was given" not in caught.value.text
@@ -66,15 +66,13 @@ def test_an_invalid_plan_is_refused_with_the_librarys_message(plan: bytes) -> No
         ("tensorrt-rtx", "1.7.1.116", "configuration", "sized", True),
     ],
 )
-def test_versions_differ_as_the_table_says(
-    toolchain: Any, version: str, context: str, memory: str, shared: bool
-) -> None:
+def test_the_calls_of_each_version(toolchain: Any, version: str, context: str, memory: str, shared: bool) -> None:
     calls = calls_of(toolchain, version)
     assert calls is not None
     assert (calls.context, calls.memory, calls.shared_profiles) == (context, memory, shared)
 
 
-def test_every_name_that_is_used_of_tensorrt_rtx_exists() -> None:
+def test_tensorrt_rtx_has_every_name_that_the_adapter_uses() -> None:
     calls = calls_of("tensorrt-rtx", tensorrt_rtx.__version__)
     assert calls is not None and calls.memory_size_of_profile is not None
     used: dict[Any, tuple[str, ...]] = {
@@ -123,13 +121,13 @@ def test_every_name_that_is_used_of_tensorrt_rtx_exists() -> None:
     assert not missing
 
 
-def test_contexts_can_be_known_without_being_kept() -> None:
-    """Which profiles are in use is asked of the contexts that there are."""
+def test_contexts_can_be_referenced_weakly() -> None:
+    """The adapter asks all existing contexts for their profiles, but must not keep the contexts alive."""
     assert tensorrt_rtx.IExecutionContext.__weakrefoffset__ > 0
     assert tensorrt_rtx.IExecutionContext.__hash__ is object.__hash__
 
 
-def test_every_type_that_arrays_have_has_the_librarys_name() -> None:
+def test_the_library_has_every_element_type_of_arrays() -> None:
     assert set(BY_TENSORRT) <= set(tensorrt_rtx.DataType.__members__)
 
 
@@ -137,18 +135,18 @@ class FakeConfig:
     """An ``IRuntimeConfig`` that records its settings."""
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "told":
-            self.told[name] = value
+        if name != "settings":
+            self.settings[name] = value
         object.__setattr__(self, name, value)
 
     def set_execution_context_allocation_strategy(self, strategy: Any) -> None:
-        self.told["strategy"] = strategy
+        self.settings["strategy"] = strategy
 
     def set_runtime_cache(self, cache: Any) -> bool:
-        self.told["cache"] = cache
+        self.settings["cache"] = cache
         return True
 
     def create_runtime_cache(self) -> Any:
@@ -168,10 +166,10 @@ class FakeCache:
 
 
 class FakeRtxEngine:
-    """An ``ICudaEngine`` of TensorRT-RTX without tensors, as far as contexts are concerned."""
+    """An ``ICudaEngine`` of TensorRT-RTX without tensors, with the methods that contexts need."""
 
     num_optimization_profiles, num_io_tensors = 3, 0
-    refused = 2
+    rejected_profile = 2
 
     def __init__(self) -> None:
         self.configs: list[FakeConfig] = []
@@ -190,7 +188,7 @@ class FakeRtxEngine:
 
             def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
                 outer.profiles.append((profile, stream))
-                if profile == outer.refused:
+                if profile == outer.rejected_profile:
                     raise RuntimeError("Error in set optimization profile async.")
                 self.active_optimization_profile = profile
                 return True
@@ -206,7 +204,7 @@ class FakeRtxEngine:
     memory = (0, 0)
 
 
-def test_a_context_of_tensorrt_rtx_is_configured() -> None:
+def test_configures_a_context_of_tensorrt_rtx() -> None:
     library, fake = load_library("tensorrt-rtx"), FakeRtxEngine()
     calls = calls_of("tensorrt-rtx", library.version)
     assert calls is not None
@@ -216,14 +214,14 @@ def test_a_context_of_tensorrt_rtx_is_configured() -> None:
     assert cache.save() == b"good kernels"
     engine.kernels = cache
     context = engine.create_context(1, 77, ContextOptions("eager", library_graphs=True))
-    told = fake.configs[-1].told
-    assert told["strategy"] == tensorrt_rtx.ExecutionContextAllocationStrategy.USER_MANAGED
-    assert told["cache"] is cache.cache
+    settings = fake.configs[-1].settings
+    assert settings["strategy"] == tensorrt_rtx.ExecutionContextAllocationStrategy.USER_MANAGED
+    assert settings["cache"] is cache.cache
     assert (
-        told["dynamic_shapes_kernel_specialization_strategy"]
+        settings["dynamic_shapes_kernel_specialization_strategy"]
         == tensorrt_rtx.DynamicShapesKernelSpecializationStrategy.EAGER
     )
-    assert told["cuda_graph_strategy"] == tensorrt_rtx.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+    assert settings["cuda_graph_strategy"] == tensorrt_rtx.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
     assert fake.profiles == [(1, 77)]
     context.use_memory(4096, 1001)
     assert fake.memory == (4096, 1001) and engine.memory_bytes(1) == 1001
@@ -231,7 +229,7 @@ def test_a_context_of_tensorrt_rtx_is_configured() -> None:
         engine.create_context(2, 77, ContextOptions())
 
 
-def test_memory_that_tensorrt_does_not_take_is_an_error(rig: Rig) -> None:
+def test_raises_if_tensorrt_rejects_the_memory(rig: Rig) -> None:
     with rig.memory.on_device():
         context = rig.library.load_engine(rig.trt.plan("wide")).create_context(0, rig.stream(), ContextOptions())
         for address in (0, 4096 + 256):
@@ -240,7 +238,7 @@ def test_memory_that_tensorrt_does_not_take_is_an_error(rig: Rig) -> None:
         context.use_memory(4096, 1 << 20)
 
 
-def test_a_tensor_without_a_shape_is_an_error_with_tensorrts_words(rig: Rig) -> None:
+def test_the_error_for_a_tensor_without_a_shape_has_tensorrts_message(rig: Rig) -> None:
     with rig.memory.on_device():
         context = rig.library.load_engine(rig.trt.plan("affine")).create_context(0, rig.stream(), ContextOptions())
         with pytest.raises(EngineError, match=r"i7 has no shape: .*invalid tensor name: i7"):

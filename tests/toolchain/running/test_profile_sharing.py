@@ -1,4 +1,4 @@
-"""Optimization profiles that contexts share and that they cannot. On the fake of TensorRT 8.6."""
+"""Optimization profiles that contexts can or cannot share. TensorRT 8.6 is a fake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.errors import EngineError
 __all__ = ["rig"]
 
 
-def test_contexts_share_a_profile_of_an_engine_that_was_built_for_it(rig: Rig) -> None:
+def test_contexts_share_a_profile_of_an_engine_with_profile_sharing(rig: Rig) -> None:
     part, outputs = rig.part("affine"), []
     for _ in range(3):
         stream = rig.stream()
@@ -24,10 +24,10 @@ def test_contexts_share_a_profile_of_an_engine_that_was_built_for_it(rig: Rig) -
     for output, data in outputs:
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
     assert rig.trt.contexts_alive == 6
-    assert rig.trt.contexts_made == 7  # one more context finds out whether profiles are shared
+    assert rig.trt.contexts_made == 7  # one more context was created to test whether profiles are shared
 
 
-def test_a_profile_that_is_not_shared_is_free_again_when_its_context_has_gone(rig: Rig) -> None:
+def test_an_unshared_profile_is_free_after_its_context_is_deleted(rig: Rig) -> None:
     with rig.memory.on_device():
         engine, options = rig.library.load_engine(rig.trt.plan("unshared")), ContextOptions()
         first, second = (engine.create_context(profile, rig.stream(), options) for profile in (0, 1))
@@ -42,14 +42,14 @@ def test_a_profile_that_is_not_shared_is_free_again_when_its_context_has_gone(ri
 
 
 @pytest.mark.parametrize("profile", [-1, 2])
-def test_an_invalid_profile_number_is_refused(rig: Rig, profile: int) -> None:
+def test_rejects_an_invalid_profile_number(rig: Rig, profile: int) -> None:
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("affine"))
         with pytest.raises(EngineError, match=f"has 2 optimization profiles, but not number {profile}"):
             engine.create_context(profile, rig.stream(), ContextOptions())
 
 
-def test_contexts_of_an_engine_of_static_shapes_share_its_profile_always(rig: Rig) -> None:
+def test_contexts_always_share_the_profile_of_static_shapes(rig: Rig) -> None:
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("unshared_static"))
         contexts = [engine.create_context(0, rig.stream(), ContextOptions()) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""int64 values in 32 bits: what is taken is computed right, and what outgrows them is found."""
+"""int64 values in 32 bits: accepted models compute correct results, and values that may overflow are rejected."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.onnx_files.onnx_outline import outline
 from trtbuild.toolchain.tensorrt8.counting import LIKELY
 
-OLD = release("tensorrt", "8.6.0")
+TENSORRT_8_6 = release("tensorrt", "8.6.0")
 _SIZE = [h.make_node("Shape", ["i0"], ["v0"]), h.make_node("Gather", ["v0", "first"], ["size"])]
 _BIG = np.array(2_000_000_000)
 
 
-def refused(
+def rejected(
     make_model: Any,
     nodes: Sequence[Any],
     constants: Mapping[str, np.ndarray],
     output: str = "FLOAT",
     largest: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """The operators that are refused, behind `size`: the first size of a float input."""
+    """The operators that are rejected. The nodes may read `size`, the first size of a float input."""
     model = make_model(
         [*_SIZE, *nodes], [("FLOAT", ["d0", 4])], [output], [], {"first": np.array(0), "zero": np.array(0), **constants}
     )
-    found = foreign_nodes(outline(model), OLD.dtypes, narrows=True, largest=largest)
+    found = foreign_nodes(outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
     return [reason.partition(":")[0] for reason in found.values()]
 
 
-def test_a_size_that_grows_beyond_32_bits_is_refused_where_it_is_seen(make_model: Any) -> None:
+def test_rejects_a_size_that_may_grow_beyond_32_bits(make_model: Any) -> None:
     nodes = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=1)]
-    assert refused(make_model, nodes, {"c": _BIG}) == ["Mul", "Cast"]
-    assert refused(make_model, nodes, {"c": np.array(12)}) == []
+    assert rejected(make_model, nodes, {"c": _BIG}) == ["Mul", "Cast"]
+    assert rejected(make_model, nodes, {"c": np.array(12)}) == []
 
 
-def test_a_number_that_came_back_from_beyond_is_refused(make_model: Any) -> None:
-    """(size * 2e9) // 2e9 is the size, and in 32 bits anything."""
+def test_rejects_a_quotient_of_an_overflowing_product(make_model: Any) -> None:
+    """(size * 2e9) // 2e9 is equal to size, but in 32 bits it may have any value."""
     nodes = [
         h.make_node("Mul", ["size", "c"], ["v1"]),
         h.make_node("Div", ["v1", "c"], ["v2"]),
         h.make_node("Unsqueeze", ["v2", "first"], ["v3"]),
         h.make_node("Expand", ["i0", "v3"], ["o0"]),
     ]
-    assert refused(make_model, nodes, {"c": _BIG})[:2] == ["Mul", "Div"]
+    assert rejected(make_model, nodes, {"c": _BIG})[:2] == ["Mul", "Div"]
 
 
-def test_a_product_that_is_only_a_size_may_have_any_bound(make_model: Any) -> None:
-    """batch * positions * heads: a tensor cannot have so many elements that the number does not fit."""
+def test_accepts_a_product_that_is_only_used_as_a_size(make_model: Any) -> None:
+    """For example batch * positions * heads: no tensor has so many elements that the product overflows."""
     nodes = [
         h.make_node("Gather", ["v0", "one"], ["other"]),
         h.make_node("Mul", ["size", "other"], ["v1"]),
@@ -63,12 +63,12 @@ def test_a_product_that_is_only_a_size_may_have_any_bound(make_model: Any) -> No
         h.make_node("Reshape", ["i0", "v4"], ["o0"]),
     ]
     constants = {"one": np.array(1), "c": np.array(12), "rest": np.array([-1])}
-    assert refused(make_model, nodes, constants) == []
-    seen = [*nodes[:5], h.make_node("Slice", ["i0", "rest", "v4"], ["o0"])]
-    assert "Mul" in refused(make_model, seen, constants)  # an end is clamped, also one that is beyond all
+    assert rejected(make_model, nodes, constants) == []
+    sliced = [*nodes[:5], h.make_node("Slice", ["i0", "rest", "v4"], ["o0"])]
+    assert "Mul" in rejected(make_model, sliced, constants)  # an end may be beyond all sizes, because it is clamped
 
 
-def test_positions_are_right_up_to_the_last_element(make_model: Any) -> None:
+def test_accepts_positions_up_to_the_last_element(make_model: Any) -> None:
     ranged = [h.make_node("Range", ["zero", "size", "one"], ["v1"])]
     masks = [
         *ranged,
@@ -80,32 +80,32 @@ def test_positions_are_right_up_to_the_last_element(make_model: Any) -> None:
         h.make_node("Cast", ["v6"], ["o0"], to=1),
     ]
     one = {"one": np.array(1), "c": np.array(2)}
-    assert refused(make_model, masks, one) == []
+    assert rejected(make_model, masks, one) == []
     squares = [h.make_node("Mul", ["v1", "v1"], ["v2"]), h.make_node("Cast", ["v2"], ["o0"], to=1)]
-    assert refused(make_model, [*ranged, *squares], one) == ["Mul", "Cast"]
+    assert rejected(make_model, [*ranged, *squares], one) == ["Mul", "Cast"]
     steps = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Range", ["zero", "v1", "c"], ["v2"])]
     data = h.make_node("Cast", ["v2"], ["o0"], to=1)
-    assert "Range" in refused(make_model, [*steps, data], {"c": _BIG})
+    assert "Range" in rejected(make_model, [*steps, data], {"c": _BIG})
 
 
-def test_the_size_of_an_input_is_what_its_profiles_say(make_model: Any) -> None:
+def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
     nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=1)]
-    assert refused(make_model, nodes, {}) == ["Mul", "Cast"]
-    assert refused(make_model, nodes, {}, largest={"i0": 46340}) == []
-    assert refused(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
+    assert rejected(make_model, nodes, {}) == ["Mul", "Cast"]
+    assert rejected(make_model, nodes, {}, largest={"i0": 46340}) == []
+    assert rejected(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
     nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])
-    assert refused(make_model, nodes, {"c": np.array(127)}) == []
-    assert refused(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY + 2**18}) == ["Mul", "Cast"]
+    assert rejected(make_model, nodes, {"c": np.array(127)}) == []
+    assert rejected(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY + 2**18}) == ["Mul", "Cast"]
 
 
 @pytest.mark.parametrize("operator", ["Pow", "BitShift"])
-def test_fast_growing_operators_are_refused(make_model: Any, operator: str) -> None:
+def test_rejects_fast_growing_operators(make_model: Any, operator: str) -> None:
     more = {"direction": "LEFT"} if operator == "BitShift" else {}
     nodes = [h.make_node(operator, ["size", "c"], ["v1"], **more), h.make_node("Cast", ["v1"], ["o0"], to=1)]
-    assert refused(make_model, nodes, {"c": np.array(9)}) == [operator, "Cast"]
+    assert rejected(make_model, nodes, {"c": np.array(9)}) == [operator, "Cast"]
 
 
-def test_quotients_of_small_floats_are_not_sizes(make_model: Any) -> None:
+def test_rejects_sizes_that_are_quotients_of_floats(make_model: Any) -> None:
     nodes = [
         h.make_node("Cast", ["size"], ["v1"], to=1),
         h.make_node("Div", ["v1", "half"], ["v2"]),
@@ -113,40 +113,40 @@ def test_quotients_of_small_floats_are_not_sizes(make_model: Any) -> None:
         h.make_node("Unsqueeze", ["v3", "first"], ["v4"]),
         h.make_node("ConstantOfShape", ["v4"], ["o0"]),
     ]
-    assert "Cast" in refused(make_model, nodes, {"half": np.array(1e-9, np.float32)})
+    assert "Cast" in rejected(make_model, nodes, {"half": np.array(1e-9, np.float32)})
     nodes[1] = h.make_node("Floor", ["v1"], ["v2"])
-    assert refused(make_model, nodes, {}) == []
+    assert rejected(make_model, nodes, {}) == []
 
 
-def test_floats_that_are_placed_by_int64_are_floats(make_model: Any) -> None:
+def test_accepts_floats_with_int64_positions(make_model: Any) -> None:
     nodes = [
         h.make_node("OneHot", ["size", "c", "values"], ["v1"]),
         h.make_node("ScatterElements", ["v1", "first", "values"], ["o0"]),
     ]
     constants = {"c": np.array(9), "values": np.array([0, 1], np.float32)}
-    assert refused(make_model, nodes, constants) == []
+    assert rejected(make_model, nodes, constants) == []
 
 
-# Every accepted model is right: random models, computed in whole numbers and in 32 bits.
+# Random models, computed in whole numbers and in 32 bits: every accepted model must be correct.
 
 
 class _Numbers:
-    """Computes a chain of nodes in whole numbers, or in 32 bits as a machine does."""
+    """Computes a chain of nodes in whole numbers, or with overflow in 32 bits."""
 
     def __init__(self, narrow: bool) -> None:
         self._narrow = narrow
 
-    def kept(self, value: int) -> int:
+    def stored(self, value: int) -> int:
         return (value + 2**31) % 2**32 - 2**31 if self._narrow else value
 
     def run(self, operator: str, values: list[int]) -> int:
         left, right = (*values, 0)[:2]
         if operator == "Div":
-            found = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1) if right else 0
+            result = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1) if right else 0
         elif operator == "Where":
-            found = values[1] if values[0] else values[2]
+            result = values[1] if values[0] else values[2]
         else:
-            found = {
+            result = {
                 "Add": left + right,
                 "Sub": left - right,
                 "Mul": left * right,
@@ -156,7 +156,7 @@ class _Numbers:
                 "Abs": abs(left),
                 "Less": int(left < right),
             }[operator]
-        return self.kept(found)
+        return self.stored(result)
 
 
 _OPERANDS = {"Add": 2, "Sub": 2, "Mul": 2, "Max": 2, "Min": 2, "Neg": 1, "Abs": 1, "Div": 2}
@@ -176,9 +176,9 @@ def _chain(random_: random.Random) -> tuple[list[Any], dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_accepted_models_are_right_in_32_bits(make_model: Any, seed: int) -> None:
+def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, seed: int) -> None:
     random_ = random.Random(seed)
-    taken = refused_count = wrong_if_taken = 0
+    accepted = rejected_count = wrong_if_accepted = 0
     for _ in range(250):
         nodes, constants = _chain(random_)
         last = nodes[-1].output[0]
@@ -187,17 +187,17 @@ def test_accepted_models_are_right_in_32_bits(make_model: Any, seed: int) -> Non
         if as_size:
             end = [h.make_node("Unsqueeze", [last, "axis"], ["shape"]), h.make_node("Expand", ["i0", "shape"], ["o0"])]
         arrays = {name: np.array(value) for name, value in constants.items()} | {"axis": np.array([0])}
-        is_taken = not refused(make_model, [*nodes, *end], arrays, largest={"i0": 50_000})
-        taken, refused_count = taken + is_taken, refused_count + (not is_taken)
+        is_accepted = not rejected(make_model, [*nodes, *end], arrays, largest={"i0": 50_000})
+        accepted, rejected_count = accepted + is_accepted, rejected_count + (not is_accepted)
         for size in (0, 1, 3, 46341, 50_000):
-            found = []
+            results = []
             for narrow in (False, True):
                 numbers, values = _Numbers(narrow), {**constants, "size": size}
                 for node in nodes:
                     values[node.output[0]] = numbers.run(node.op_type, [values[name] for name in node.input])
-                found.append(values[last])
-            impossible = as_size and not 0 <= found[0] < 2**31  # no tensor has this size: every result is refused
-            if found[0] != found[1] and not impossible:
-                assert not is_taken, (nodes, constants, size, found)
-                wrong_if_taken += 1
-    assert taken > 10 and refused_count > 10 and wrong_if_taken > 10  # it can fail
+                results.append(values[last])
+            impossible = as_size and not 0 <= results[0] < 2**31  # no tensor has this size: the run fails anyway
+            if results[0] != results[1] and not impossible:
+                assert not is_accepted, (nodes, constants, size, results)
+                wrong_if_accepted += 1
+    assert accepted > 10 and rejected_count > 10 and wrong_if_accepted > 10  # the test has cases of each kind

@@ -1,4 +1,4 @@
-"""Batch normalization of halves: factors and terms are those of its float32 parameters, or it stays in float32."""
+"""Batch normalization in half precision: factor and term are computed from the float32 parameters, or it stays float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANNELS = 8
 
 
 def parameters(seed: int = 0, **changes: Any) -> list[np.ndarray]:
-    """Scale, shift, mean and variance."""
+    """Scale, shift, mean and variance as arrays; `changes` replace some of them."""
     random = np.random.default_rng(seed)
     found = {
         "scale": random.uniform(0.5, 1.5, CHANNELS),
@@ -39,7 +39,7 @@ def parameters(seed: int = 0, **changes: Any) -> list[np.ndarray]:
 
 
 def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF, **attributes: Any) -> bytes:
-    """A float32 input, its normalization in half, and that as float32."""
+    """A model that casts its input to half, normalizes it, and casts the result to float32."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=half),
         h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"], **attributes),
@@ -50,12 +50,12 @@ def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF,
 
 
 def typed(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    found, given = typed_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
-    return found, {name: bytes(data) for name, data in given.items()}
+    found, weights = typed_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
+    return found, {name: bytes(data) for name, data in weights.items()}
 
 
 def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
-    """The outputs of a model with each value rounded to half, which onnxruntime does not do alone."""
+    """The output of a model. Each half value is rounded, which onnxruntime alone does not do."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -75,14 +75,14 @@ def operators(model: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"epsilon": 1e-3}, {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}])
-def test_a_factor_and_a_term_in_half_give_what_float32_gives(make_model: Any, attributes: dict[str, Any]) -> None:
-    values = parameters(variance=np.full(CHANNELS, 1e-3))  # an epsilon counts
+def test_a_factor_and_a_term_in_half_give_nearly_the_same_results(make_model: Any, attributes: dict[str, Any]) -> None:
+    values = parameters(variance=np.full(CHANNELS, 1e-3))  # so small that epsilon matters
     model = normalizing(make_model, values, **attributes)
-    found, given = typed(model, values)
+    found, weights = typed(model, values)
     assert operators(found) == operators(model)
-    assert set(given) == {"v1.factor", "v1.term", "v1.mean", "v1.variance"}
-    assert dict(outline(found).initializers) == dict.fromkeys(given, HALF)
-    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, given)))
+    assert set(weights) == {"v1.factor", "v1.term", "v1.mean", "v1.variance"}
+    assert dict(outline(found).initializers) == dict.fromkeys(weights, HALF)
+    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
     assert np.abs(after - before).max() / np.abs(before).max() < 2e-3
 
 
@@ -90,11 +90,11 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
     return {f"w{k}": value.tobytes() for k, value in enumerate(values)}
 
 
-def test_the_mean_of_the_input_comes_out_as_it_should_though_the_factor_is_rounded(make_model: Any) -> None:
-    """A mean of 500 and a deviation of 1: half of it has steps of 0.25, a term for the exact factor was off by another."""
+def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
+    """Near 500, half precision has steps of 0.25. A term for the exact factor would add another error of this size."""
     values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
-    _, given = typed(normalizing(make_model, values), values)
-    factor, term = (np.frombuffer(given[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
+    _, weights = typed(normalizing(make_model, values), values)
+    factor, term = (np.frombuffer(weights[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
     assert np.abs(factor * 500 + term).max() <= 0.25
 
 
@@ -110,10 +110,10 @@ def test_the_mean_of_the_input_comes_out_as_it_should_though_the_factor_is_round
 def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
     values = parameters(**changes)
     model = normalizing(make_model, values)
-    found, given = typed(model, values)
+    found, weights = typed(model, values)
     assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Relu", "Cast"]
-    assert given == _bytes(values)
-    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, given)))
+    assert weights == _bytes(values)
+    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
     np.testing.assert_array_equal(after, before)
 
 
@@ -126,7 +126,7 @@ def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, 
         ("tensorrt", "9.3.0", False),
     ],
 )
-def test_it_is_given_as_a_scale_to_releases_that_take_it(
+def test_uses_a_scale_layer_for_releases_that_support_it(
     make_model: Any, toolchain: Any, version: str, scales: bool
 ) -> None:
     values = parameters()
@@ -134,34 +134,34 @@ def test_it_is_given_as_a_scale_to_releases_that_take_it(
     assert operators(found).count("Cast") == (2 if scales else 4)
 
 
-def test_before_strong_typing_it_is_taken_as_it_is(make_model: Any) -> None:
+def test_does_not_change_models_for_weakly_typed_releases(make_model: Any) -> None:
     values = parameters()
     model = normalizing(make_model, values)
     assert prepared(model, _bytes(values), release("tensorrt", "8.6.1")) == (model, _bytes(values))
 
 
-def test_a_channel_that_is_switched_off_has_a_factor_of_zero(make_model: Any) -> None:
+def test_a_channel_with_scale_zero_has_factor_zero(make_model: Any) -> None:
     values = parameters(scale=np.zeros(CHANNELS))
-    found, given = typed(normalizing(make_model, values), values)
-    assert not np.frombuffer(given["v1.factor"], np.float16).any() and "Cast" in operators(found)
+    found, weights = typed(normalizing(make_model, values), values)
+    assert not np.frombuffer(weights["v1.factor"], np.float16).any() and "Cast" in operators(found)
 
 
 @pytest.mark.parametrize("types", [("FLOAT",) * 4, ("FLOAT16",) * 4])
-def test_a_model_of_one_type_is_not_changed(make_model: Any, types: tuple[str, ...]) -> None:
+def test_does_not_change_a_model_of_one_type(make_model: Any, types: tuple[str, ...]) -> None:
     half = HALF if types[0] == "FLOAT16" else FLOAT
     values = [value.astype(np.float16 if half == HALF else np.float32) for value in parameters()]
     model = normalizing(make_model, values, half)
     assert typed(model, values) == (model, _bytes(values))
 
 
-def test_other_parameters_are_cast_to_float32(make_model: Any) -> None:
-    """Scale and shift in half, mean and variance in float32; and parameters that the model holds itself."""
+def test_casts_other_parameters_to_float32(make_model: Any) -> None:
+    """Scale and shift in half with mean and variance in float32; then parameters inside the model."""
     scale, shift, mean, variance = parameters()
     values = [scale.astype(np.float16), shift.astype(np.float16), mean, variance]
     model = normalizing(make_model, values)
-    found, given = typed(model, values)
-    assert operators(found).count("Cast") == 6 and given == _bytes(values)
-    np.testing.assert_array_equal(computed(found, given, images()), computed(model, given, images()))
+    found, weights = typed(model, values)
+    assert operators(found).count("Cast") == 6 and weights == _bytes(values)
+    np.testing.assert_array_equal(computed(found, weights, images()), computed(model, weights, images()))
     inside = dict(zip(("c0", "c1", "c2", "c3"), parameters(), strict=True))
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=HALF),
@@ -169,13 +169,13 @@ def test_other_parameters_are_cast_to_float32(make_model: Any) -> None:
         h.make_node("Cast", ["v1"], ["o0"], to=FLOAT),
     ]
     model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], [], inside)
-    found, given = typed(model, [])
-    assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Cast"] and not given
-    np.testing.assert_array_equal(computed(found, given, images()), computed(model, given, images()))
+    found, weights = typed(model, [])
+    assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Cast"] and not weights
+    np.testing.assert_array_equal(computed(found, weights, images()), computed(model, weights, images()))
 
 
-def test_parameters_that_something_else_reads_stay(make_model: Any) -> None:
-    """Two normalizations share a scale, a mean and a variance; the shift of the first is read as it is."""
+def test_keeps_parameters_that_another_node_reads(make_model: Any) -> None:
+    """Two normalizations share a scale, a mean and a variance. Another node reads the shift of the first."""
     values = [*parameters(), np.ones(CHANNELS, np.float32)]
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=HALF),
@@ -186,14 +186,14 @@ def test_parameters_that_something_else_reads_stay(make_model: Any) -> None:
         h.make_node("Mul", ["v3", "v4"], ["o0"]),
     ]
     model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)
-    found, given = typed(model, values)
+    found, weights = typed(model, values)
     made = {f"{v}.{part}" for v in ("v1", "v2") for part in ("factor", "term", "mean", "variance")}
-    assert set(given) == {"w1", *made} == {name for name, _ in outline(found).initializers}
-    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, given)))
+    assert set(weights) == {"w1", *made} == {name for name, _ in outline(found).initializers}
+    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
     assert np.abs(after - before).max() / np.abs(before).max() < 3e-3
 
 
-def test_bfloat16_is_rounded_as_pytorch_rounds_it() -> None:
+def test_rounds_bfloat16_like_pytorch() -> None:
     random = np.random.default_rng(0)
     values = np.concatenate(
         [
@@ -203,10 +203,10 @@ def test_bfloat16_is_rounded_as_pytorch_rounds_it() -> None:
             np.arange(4096) / 4096 + 1,  # ties
         ]
     ).astype(np.float32)
-    wanted = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
+    expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
     found = _bfloat16_bits(values)
     known = ~np.isnan(values)
-    np.testing.assert_array_equal(found[known], wanted[known])
+    np.testing.assert_array_equal(found[known], expected[known])
     assert np.isnan((found[~known].astype(np.uint32) << 16).view(np.float32)).all()
 
 

@@ -1,4 +1,4 @@
-"""Weights that a graph casts to half are given as halves; what is computed is the same, bit for bit."""
+"""Weights that a graph casts to half become half weights. The results stay the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
 
 def cast(model: bytes, weights: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    found, given = cast_weights(model, {f"w{k}": value.tobytes() for k, value in enumerate(weights)})
-    return found, {name: bytes(data) for name, data in given.items()}
+    found, new_weights = cast_weights(model, {f"w{k}": value.tobytes() for k, value in enumerate(weights)})
+    return found, {name: bytes(data) for name, data in new_weights.items()}
 
 
-def whole(model: bytes, weights: Mapping[str, bytes]) -> onnx.ModelProto:
-    """`model` with its external weights in it."""
+def with_weights(model: bytes, weights: Mapping[str, bytes]) -> onnx.ModelProto:
+    """`model` with its external weights stored inside."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -36,12 +36,12 @@ def whole(model: bytes, weights: Mapping[str, bytes]) -> onnx.ModelProto:
 
 
 def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(whole(model, weights).SerializeToString())
+    session = onnxruntime.InferenceSession(with_weights(model, weights).SerializeToString())
     return session.run(None, {f"i{k}": value for k, value in enumerate(inputs)})  # type: ignore[no-any-return]
 
 
 def halves(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
-    """w0 in half alone, w1 in both precisions, w2 in float32 alone, w3 a half already."""
+    """A model that uses w0 only in half, w1 in both precisions, w2 only in float32; w3 is half already."""
     random = np.random.default_rng(0)
     weights = [random.standard_normal((8, 8)).astype(np.float32) for _ in range(3)]
     weights.append(random.standard_normal(8).astype(np.float16))
@@ -59,12 +59,12 @@ def halves(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
     return make_model(nodes, [("FLOAT", [8, 8])], ["FLOAT"], weights), weights
 
 
-def test_the_casts_are_gone_and_the_numbers_are_the_same(make_model: Any) -> None:
+def test_removes_the_casts_and_keeps_the_results(make_model: Any) -> None:
     model, weights = halves(make_model)
-    found, given = cast(model, weights)
+    found, new_weights = cast(model, weights)
     value = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
     before = computed(model, {f"w{k}": weight.tobytes() for k, weight in enumerate(weights)}, value)
-    assert np.array_equal(computed(found, given, value)[0], before[0])
+    assert np.array_equal(computed(found, new_weights, value)[0], before[0])
     shape = outline(found)
     assert [node.name for node in shape.nodes] == ["n0", "n2", "n4", "n5", "n6", "n7", "n8"]
     assert dict(shape.initializers) == {"w1": FLOAT, "w2": FLOAT, "w3": HALF, "v1": HALF, "v3": HALF}
@@ -75,21 +75,23 @@ def test_the_casts_are_gone_and_the_numbers_are_the_same(make_model: Any) -> Non
         "v3": ((8, 8), 128),
         "w3": ((8,), 16),
     }
-    assert set(given) == {"w1", "w2", "w3", "v1", "v3"}  # no node reads w0
+    assert set(new_weights) == {"w1", "w2", "w3", "v1", "v3"}  # no node reads w0
 
 
-def test_rounding_is_to_nearest_even_and_infinite_beyond_the_largest(make_model: Any) -> None:
-    one = 2.0**-11  # half of the distance from 1 to the next float16
-    weight = np.array([1 + one, 1 + 3 * one, 65519, 65520, -1e30, 1e-8, 6e-8, -0.0, np.inf, np.nan], np.float32)
+def test_rounds_to_nearest_even_and_to_infinity(make_model: Any) -> None:
+    half_step = 2.0**-11  # half of the distance from 1 to the next float16
+    weight = np.array(
+        [1 + half_step, 1 + 3 * half_step, 65519, 65520, -1e30, 1e-8, 6e-8, -0.0, np.inf, np.nan], np.float32
+    )
     nodes = [h.make_node("Cast", ["w0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
     model = make_model(nodes, [], ["FLOAT16"], [weight])
-    found, given = cast(model, [weight])
-    ours, theirs = computed(found, given)[0], computed(model, {"w0": weight.tobytes()})[0]
+    found, new_weights = cast(model, [weight])
+    ours, theirs = computed(found, new_weights)[0], computed(model, {"w0": weight.tobytes()})[0]
     assert ours.tobytes()[:-2] == theirs.tobytes()[:-2] and np.isnan(ours[-1]) and np.isnan(theirs[-1])
-    assert ours[:5].tolist() == [1, 1 + 4 * one, 65504, np.inf, -np.inf]
+    assert ours[:5].tolist() == [1, 1 + 4 * half_step, 65504, np.inf, -np.inf]
 
 
-def test_a_cast_that_is_an_output_stays_and_so_does_its_weight(make_model: Any) -> None:
+def test_keeps_a_cast_that_is_an_output(make_model: Any) -> None:
     weight = np.arange(4, dtype=np.float32)
     nodes = [h.make_node("Cast", ["w0"], ["o0"], to=HALF)]
     model = make_model(nodes, [], ["FLOAT16"], [weight])
@@ -97,22 +99,22 @@ def test_a_cast_that_is_an_output_stays_and_so_does_its_weight(make_model: Any) 
 
 
 @pytest.mark.parametrize(("dtype", "to"), [("float64", HALF), ("int32", HALF), ("float32", onnx.TensorProto.BFLOAT16)])
-def test_other_casts_stay(dtype: str, to: int, make_model: Any) -> None:
+def test_keeps_other_casts(dtype: str, to: int, make_model: Any) -> None:
     weight = np.arange(4).astype(dtype)
     nodes = [h.make_node("Cast", ["w0"], ["v0"], to=to), h.make_node("Cast", ["v0"], ["o0"], to=FLOAT)]
     model = make_model(nodes, [], ["FLOAT"], [weight])
     assert cast(model, [weight]) == (model, {"w0": weight.tobytes()})
 
 
-def test_a_constant_that_the_model_holds_stays(make_model: Any) -> None:
+def test_keeps_the_cast_of_a_constant_inside_the_model(make_model: Any) -> None:
     constants = {"c0": np.arange(4, dtype=np.float32)}
     nodes = [h.make_node("Cast", ["c0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
     model = make_model(nodes, [], ["FLOAT16"], [], constants)
     assert cast(model, []) == (model, {})
 
 
-def test_weights_that_a_nested_graph_reads_are_kept(make_model: Any) -> None:
-    """A branch reads the weight itself, and the half that was cast outside; its own cast stays."""
+def test_keeps_weights_that_a_nested_graph_reads(make_model: Any) -> None:
+    """One branch reads the weight and the half that was cast outside. The other branch has its own cast, which stays."""
     weight = np.arange(4, dtype=np.float32)
     then = h.make_graph(
         [h.make_node("Cast", ["v0"], ["t0"], to=FLOAT), h.make_node("Add", ["t0", "w0"], ["r0"])],
@@ -131,15 +133,15 @@ def test_weights_that_a_nested_graph_reads_are_kept(make_model: Any) -> None:
         h.make_node("If", ["i0"], ["o0"], then_branch=then, else_branch=otherwise),
     ]
     model = make_model(nodes, [("BOOL", [])], ["FLOAT"], [weight])
-    found, given = cast(model, [weight])
-    assert set(given) == {"w0", "v0"}
+    found, new_weights = cast(model, [weight])
+    assert set(new_weights) == {"w0", "v0"}
     assert [node.operator for node in outline(found).nodes] == ["If"]
     for choice in (True, False):
         before = computed(model, {"w0": weight.tobytes()}, np.array(choice))
-        assert np.array_equal(computed(found, given, np.array(choice))[0], before[0])
+        assert np.array_equal(computed(found, new_weights, np.array(choice))[0], before[0])
 
 
-def test_everything_else_in_the_model_is_kept(make_model: Any) -> None:
+def test_keeps_everything_else_in_the_model(make_model: Any) -> None:
     model, weights = halves(make_model)
     proto = onnx.ModelProto.FromString(model)
     proto.metadata_props.add(key="said", value="by somebody")
@@ -153,9 +155,9 @@ def test_everything_else_in_the_model_is_kept(make_model: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (300, 2)])
-def test_shapes(shape: tuple[int, ...], make_model: Any) -> None:
+def test_casts_weights_of_any_shape(shape: tuple[int, ...], make_model: Any) -> None:
     weight = np.ones(shape, np.float32)
     nodes = [h.make_node("Cast", ["w0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
-    found, given = cast(make_model(nodes, [], ["FLOAT16"], [weight]), [weight])
-    assert given == {"v0": np.ones(shape, np.float16).tobytes()}
-    assert np.array_equal(computed(found, given)[0], np.ones(shape, np.float16))
+    found, new_weights = cast(make_model(nodes, [], ["FLOAT16"], [weight]), [weight])
+    assert new_weights == {"v0": np.ones(shape, np.float16).tobytes()}
+    assert np.array_equal(computed(found, new_weights)[0], np.ones(shape, np.float16))

@@ -1,4 +1,4 @@
-"""Layers of a weakly typed network get the types of the graph."""
+"""The layers of a weakly typed network get the types of the graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 
 
 def mixed(make_model: Any) -> bytes:
-    """float32 in and out, a product in float16, a softmax in float32, and a size."""
+    """A model with float32 input and output, a product in float16, a softmax in float32, and a size."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=10),
         h.make_node("Cast", ["w0"], ["v1"], to=10),
@@ -34,7 +34,7 @@ def mixed(make_model: Any) -> bytes:
     return make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros((8, 8), np.float32)], constants)  # type: ignore[no-any-return]
 
 
-def test_types_are_those_that_onnx_infers(make_model: Any) -> None:
+def test_float_types_are_equal_to_those_of_onnx(make_model: Any) -> None:
     model = mixed(make_model)
     proto = onnx.ModelProto.FromString(model)
     weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w0")
@@ -52,7 +52,7 @@ def test_types_are_those_that_onnx_infers(make_model: Any) -> None:
     }
 
 
-def test_a_graph_of_float32_gets_no_permission(make_mlp: Any) -> None:
+def test_does_not_set_the_fp16_flag_for_a_float32_graph(make_mlp: Any) -> None:
     model = outline(make_mlp()[0])
     config = trt.FakeConfig()
     constrain(trt.MODULE, trt.FakeNetwork([]), config, model)
@@ -88,22 +88,22 @@ def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
     }
 
 
-def test_layers_that_only_move_are_bound_where_they_move_float32(make_model: Any) -> None:
-    """Halves may be moved as float32. float32 must not be moved as halves."""
+def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model: Any) -> None:
+    """Half values may be moved as float32, but float32 values must not be moved as half."""
     tensor = {name: trt.FakeTensor(name) for name in ("v2", "v3", "v4", "x0", "x1")}
     kinds = ("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT")
     halves = [trt.FakeLayer(kind, [tensor["v2"]], [tensor["x0"]]) for kind in kinds]
     floats = [trt.FakeLayer(kind, [tensor["v3"]], [tensor["x1"]]) for kind in kinds]
-    behind = trt.FakeLayer("UNARY", [tensor["x0"]], [trt.FakeTensor("x2")])
-    network = trt.FakeNetwork([], [*halves, *floats, behind])
+    next_layer = trt.FakeLayer("UNARY", [tensor["x0"]], [trt.FakeTensor("x2")])
+    network = trt.FakeNetwork([], [*halves, *floats, next_layer])
     constrain(trt.MODULE, network, trt.FakeConfig(), outline(mixed(make_model)))
     assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
     assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
-    assert (behind.precision, behind.types) == (HALF, {0: HALF})  # the type goes on through them
+    assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # they pass the type on
 
 
-def nested(branch: list[Any], result: int, given: int) -> bytes:
-    """o0 is the exponential of an If, whose branches are given i1; the first one is `branch`, which makes r0 of v0."""
+def nested(branch: list[Any], result: int, input_type: int) -> bytes:
+    """A model whose output o0 is the exponential of an If. The first branch is `branch`, which computes r0 from v0."""
     inner = [
         h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result, [4])])
         for nodes, name in (
@@ -119,7 +119,7 @@ def nested(branch: list[Any], result: int, given: int) -> bytes:
             h.make_node("Identity", ["v2"], ["o0"]),
         ],
         "partition",
-        [h.make_tensor_value_info("i0", onnx.TensorProto.BOOL, []), h.make_tensor_value_info("i1", given, [4])],
+        [h.make_tensor_value_info("i0", onnx.TensorProto.BOOL, []), h.make_tensor_value_info("i1", input_type, [4])],
         [h.make_tensor_value_info("o0", result, [4])],
     )
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)])
@@ -136,7 +136,7 @@ def test_outputs_of_a_nested_graph_have_its_declared_type(inside: int, outside: 
 
 
 def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
-    """Its body's first output is whether it goes on."""
+    """The first output of the body is the condition of the loop, not a result."""
     values = [("k", 7, []), ("c", 9, []), ("s", 10, [4])]
     inner = [("Identity", "c", "d", {}), ("Cast", "s", "u", {"to": 1}), ("Cast", "u", "t", {"to": 10})]
     body = h.make_graph(
@@ -152,17 +152,17 @@ def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
     assert (found["v0"], found["v1"]) == (10, 1)
 
 
-def test_behind_a_cast_in_a_nested_graph_layers_compute_in_its_type() -> None:
-    """Such a cast has no value of the outer graph."""
+def test_layers_after_a_cast_in_a_nested_graph_have_its_type() -> None:
+    """The values of such a cast are not in the outer graph."""
     casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
     model = outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
     values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))
-    half, up, made, down = (trt.FakeTensor(name, dtype) for name, dtype in values)
+    half, as_float, exponential, as_half = (trt.FakeTensor(name, dtype) for name, dtype in values)
     layers = [
-        trt.FakeLayer("CAST", [half], [up]),
-        trt.FakeLayer("UNARY", [up], [made]),
-        trt.FakeLayer("CAST", [made], [down]),
-        trt.FakeLayer("UNARY", [down], [trt.FakeTensor("t2", HALF)]),
+        trt.FakeLayer("CAST", [half], [as_float]),
+        trt.FakeLayer("UNARY", [as_float], [exponential]),
+        trt.FakeLayer("CAST", [exponential], [as_half]),
+        trt.FakeLayer("UNARY", [as_half], [trt.FakeTensor("t2", HALF)]),
     ]
     constrain(trt.MODULE, trt.FakeNetwork([], layers), trt.FakeConfig(), model)
     assert [(layer.precision, layer.types) for layer in layers] == [

@@ -1,9 +1,9 @@
-"""The messages of TensorRT 8.6 about refused calls, as (severity, text), equal to those in recording.json."""
+"""The messages of TensorRT 8.6 for rejected calls, as (severity, text), equal to those in recording.json."""
 
 from __future__ import annotations
 
 Shape = tuple[int, ...]
-Said = list[tuple[str, str]]
+Messages = list[tuple[str, str]]
 
 _API = (
     "3: [executionContext.cpp::{where}] Error Code 3: API Usage Error (Parameter check failed at: "
@@ -11,11 +11,11 @@ _API = (
 )
 
 
-def _internal(text: str) -> Said:
+def _internal(text: str) -> Messages:
     return [("ERROR", f"3: [{text}")]
 
 
-def _check(where: str, condition: str) -> Said:
+def _check(where: str, condition: str) -> Messages:
     return [("ERROR", _API.format(where=where, condition=condition))]
 
 
@@ -23,14 +23,14 @@ EMPTY_PLAN = _internal(
     "runtime.cpp::deserializeCudaEngineEx::96] Error Code 3: Internal Error "
     "(Cannot deserialize with an empty memory buffer.)"
 )
-NO_PLAN: Said = [
+INVALID_PLAN: Messages = [
     (
         "ERROR",
         "1: [runtime.cpp::parsePlan::314] Error Code 1: Serialization "
         "(Serialization assertion plan->header.magicTag == rt::kPLAN_MAGIC_TAG failed.)",
     )
 ]
-CUT_PLAN: Said = [
+TRUNCATED_PLAN: Messages = [
     (
         "ERROR",
         "1: [runtime.cpp::parsePlan::315] Error Code 1: Serialization "
@@ -62,8 +62,8 @@ OUTPUT_MISSING = _check(
 )
 
 
-def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape) -> Said:
-    """`binding` counts all tensors of all profiles."""
+def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape) -> Messages:
+    """The message for a shape beyond the profile. `binding` is an index over all tensors of all profiles."""
     size, smallest, largest = shape[axis], low[axis], high[axis]
     line, limit = (2016, "profileMaxDims.d[i] >=") if size > largest else (2017, "profileMinDims.d[i] <=")
     return _check(
@@ -74,9 +74,9 @@ def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape)
     )
 
 
-def not_compatible(one: Shape, other: Shape) -> Said:
+def incompatible(first: Shape, second: Shape) -> Messages:
     """The messages about the first layer of the network, an elementwise layer, for shapes that do not broadcast."""
-    a, b = next((a, b) for a, b in zip(one, other, strict=True) if a != b and 1 not in (a, b))
+    a, b = next((a, b) for a, b in zip(first, second, strict=True) if a != b and 1 not in (a, b))
     return [
         (
             "ERROR",
@@ -88,8 +88,8 @@ def not_compatible(one: Shape, other: Shape) -> Said:
     ]
 
 
-def no_tensor(call: str, name: str) -> Said:
-    """`call` names a tensor that is not there."""
+def no_tensor(call: str, name: str) -> Messages:
+    """The message for a `call` with a tensor name that the engine does not have."""
     return _internal(
         "engine.cpp::getProfileObliviousBindingIndex::1316] Error Code 3: Internal Error "
         f"({call} given invalid tensor name: {name})"

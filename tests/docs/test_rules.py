@@ -54,8 +54,8 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "3 trace: the manifest is not a dependency; deps, env and cacheable are declared by hand": {
         "core/planning/test_planning.py": [
-            "test_cacheable_false_leaves_earlier_traces_unused",
-            "test_declared_deps_are_not_forgotten_by_an_earlier_trace",
+            "test_with_cacheable_false_earlier_traces_are_not_used",
+            "test_an_earlier_trace_without_the_declared_deps_is_not_used",
         ],
         "builds/test_incremental.py": ["test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine"],
     },

@@ -15,17 +15,17 @@ ENTRIES = [{"by": "onnxruntime", "status": "right"}]
 DATA = provenance.to_bytes(provenance.document("net", A, ENTRIES))
 
 
-def test_of_the_package_that_it_names() -> None:
+def test_a_document_is_valid_for_the_package_that_it_names() -> None:
     found = provenance.parse(DATA, A)
     assert found.void is None and list(found.verified) == ENTRIES
     assert encode(found) == {"verified": ENTRIES, "void": None}
 
 
-def test_nothing_is_known_without_a_document() -> None:
+def test_the_provenance_is_empty_without_a_document() -> None:
     assert provenance.parse(None, A) == provenance.Provenance()
 
 
-def test_it_is_void_for_any_other_package() -> None:
+def test_a_document_is_void_for_any_other_package() -> None:
     found = provenance.parse(DATA, B)
     assert not found.verified and "was not verified since it was built" in str(found.void)
 
@@ -45,7 +45,7 @@ def test_it_is_void_for_any_other_package() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_damaged_document_says_nothing(data: bytes) -> None:
+def test_a_damaged_document_is_void(data: bytes) -> None:
     found = provenance.parse(data, A)
     assert not found.verified and found.void
 
@@ -58,7 +58,7 @@ def test_the_summary_of_an_entry_has_its_largest_error() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 3, "x", [3], {"x": 1}])
-def test_an_entry_may_hold_anything(odd: object) -> None:
+def test_the_summary_of_an_entry_with_odd_values_does_not_fail(odd: object) -> None:
     assert provenance.summary({}).by == "an unknown program"
     for name in encode(a_cut()):
         provenance.summary({**encode(a_cut()), name: odd})

@@ -1,4 +1,4 @@
-"""Safetensors files as the library writes and rejects them. `driver/project/test_weights_file.py` has more damaged ones."""
+"""Files that the safetensors library writes or rejects. `driver/project/test_weights_file.py` has more damaged files."""
 
 from __future__ import annotations
 

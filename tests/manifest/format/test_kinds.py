@@ -14,7 +14,7 @@ def value(kind: Any, given: object) -> Any:
     return TypeAdapter(kind).validate_python(given, strict=True)
 
 
-def refused(kind: Any, given: object) -> str:
+def message_for(kind: Any, given: object) -> str:
     with pytest.raises(ValidationError) as caught:
         value(kind, given)
     error = caught.value.errors()[0]
@@ -27,7 +27,7 @@ def refused(kind: Any, given: object) -> str:
     [("1GiB", 1 << 30), (1 << 30, 1 << 30), ("1024MiB", 1 << 30), ("1 GiB", 1 << 30), ("0.5GiB", 1 << 29),
      ("1.5KiB", 1536), ("7B", 7), (" 2TiB ", 2 << 40), (1, 1)],
 )  # fmt: skip
-def test_sizes_in_bytes(given: object, size_bytes: int) -> None:
+def test_accepts_sizes_in_bytes(given: object, size_bytes: int) -> None:
     assert value(kinds.Bytes, given) == size_bytes
 
 
@@ -50,11 +50,11 @@ def test_sizes_in_bytes(given: object, size_bytes: int) -> None:
     ],
 )
 def test_rejects_other_sizes(given: object, words: str) -> None:
-    assert words in refused(kinds.Bytes, given)
+    assert words in message_for(kinds.Bytes, given)
 
 
 @pytest.mark.parametrize("sm", [75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121])
-def test_known_sms(sm: int) -> None:
+def test_accepts_known_sms(sm: int) -> None:
     assert value(kinds.Sm, sm) == sm
 
 
@@ -77,20 +77,20 @@ def test_known_sms(sm: int) -> None:
     ],
 )
 def test_rejects_other_sms(given: object, words: str) -> None:
-    assert words in refused(kinds.Sm, given)
+    assert words in message_for(kinds.Sm, given)
 
 
 def test_versions_are_text() -> None:
     assert value(kinds.Version, "8.6.0") == "8.6.0"
     assert value(kinds.Version, "10.1.0.post1") == "10.1.0.post1"
-    assert 'put it in quotes: version: "8.6"' in refused(kinds.Version, 8.6)
-    assert 'version: "10"' in refused(kinds.Version, 10)
+    assert 'put it in quotes: version: "8.6"' in message_for(kinds.Version, 8.6)
+    assert 'version: "10"' in message_for(kinds.Version, 10)
     for bad in ("", ">=8", "latest", "8.6 ", "8..6"):
-        refused(kinds.Version, bad)
+        message_for(kinds.Version, bad)
 
 
 @pytest.mark.parametrize("given", ["net:build", "models.vit:build", "a._b.c1:Net.make"])
-def test_callables(given: str) -> None:
+def test_accepts_callables(given: str) -> None:
     assert value(kinds.Callable_, given) == given
 
 
@@ -110,7 +110,7 @@ def test_callables(given: str) -> None:
     ],
 )
 def test_rejects_other_callables(given: str, hint: str) -> None:
-    assert hint in refused(kinds.Callable_, given)
+    assert hint in message_for(kinds.Callable_, given)
 
 
 def test_operators_are_normalized_sorted_and_unique() -> None:
@@ -124,7 +124,7 @@ def test_operators_are_normalized_sorted_and_unique() -> None:
     assert value(kinds.Operators, given) == ["aten.cumsum", "aten.mm", "aten.sort.stable"]
     assert value(kinds.Operators, []) == []
     for bad in ("cumsum", "aten.", "aten.a.b.c", "aten.mm ", "torch.mm.default.x", ""):
-        refused(kinds.Operators, [bad])
+        message_for(kinds.Operators, [bad])
 
 
 def test_granularity_is_model_or_module_paths() -> None:
@@ -132,17 +132,17 @@ def test_granularity_is_model_or_module_paths() -> None:
     assert value(kinds.Granularity, "encoder.layers.*") == ["encoder.layers.*"]
     assert value(kinds.Granularity, ["a.[0-3]", "b?.c"]) == ["a.[0-3]", "b?.c"]
     for bad in ([], [""], ["a..b"], [".a"], ["a b"], ["a/b"], 3, None):
-        refused(kinds.Granularity, bad)
+        message_for(kinds.Granularity, bad)
 
 
-def test_names() -> None:
+def test_names_and_identifiers() -> None:
     for good in ("vit", "resnet50.v2", "a-b_c", "3d"):
         assert value(kinds.Name, good) == good
     for bad in ("", ".", "..", "-a", "a/b", "a@b", "a b", "é", "a\n", "a" * 129):
-        refused(kinds.Name, bad)
+        message_for(kinds.Name, bad)
     assert value(kinds.Identifier, "input_ids") == "input_ids"
     for bad in ("0a", "a.b", "a-b", "lambda", "None", ""):
-        refused(kinds.Identifier, bad)
+        message_for(kinds.Identifier, bad)
 
 
 def test_every_synonym_names_a_choice() -> None:

@@ -202,6 +202,7 @@ def test_the_jobs_of_the_recipe_share_results_as_documented(github: Runner, ngin
     assert "net/" in refused.summary or "net" in refused.output
     assert not (refused.checkout / "dist").exists()
 
+    # the same with the results of the pull request in the team's cache
     shutil.copytree(pull_requests / "ac", nginx_server.root / "ac", dirs_exist_ok=True)
     shutil.copytree(pull_requests / "cas", nginx_server.root / "cas", dirs_exist_ok=True)
     assert github.run("deploy").commands[-1][1].returncode == 3

@@ -163,10 +163,10 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "5 null build: it only calls stat, and in doubt the whole program runs": {
         "test_null_build.py": [
-            "test_it_prints_what_the_whole_program_would_print",
-            "test_it_hands_over_after_a_change_of",
-            "test_it_hands_over_after_a_change_of_the_variable",
-            "test_an_installation_is_seen",
+            "test_the_null_build_prints_the_answer_of_the_whole_program",
+            "test_the_whole_program_runs_after_a_change_of",
+            "test_the_whole_program_runs_after_a_change_of_the_variable",
+            "test_the_whole_program_runs_after_an_installation",
             "test_a_snapshot_that_cannot_be_read_is_ignored",
         ],
     },

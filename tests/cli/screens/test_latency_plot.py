@@ -16,12 +16,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def bars(text: str) -> list[tuple[float, str]]:
-    """Return (width, colour) of each bar."""
+    """Return (width, colour) of each bar. The background and the squares of the legend are left out."""
     root = ElementTree.fromstring(text)
     rectangles = [(float(entry.get("width", "0")), str(entry.get("fill"))) for entry in root.iter(f"{SVG}rect")]
-    return [
-        (width, colour) for width, colour in rectangles[1:] if width != 10
-    ]  # without the background and the squares of the legend
+    return [(width, colour) for width, colour in rectangles[1:] if width != 10]
 
 
 def test_the_length_of_a_bar_is_the_median() -> None:

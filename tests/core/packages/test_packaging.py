@@ -212,11 +212,12 @@ def test_equal_recipes_have_equal_indexes() -> None:
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
     cut = Cut(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
+    # node n2 is from call 2 of the partition: a size, which is computed again and has no name
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
     assert name_table(cut, modules, origins) == {
         "encoder.0": {
             "n0": ["encoder.0.b", "aten.add"],
             "n1": ["encoder.0.a", "aten.mm"],
-        }  # n2 has no entry: call 2 of the partition is a size, which is computed again
+        }
     }
     assert name_table(cut, modules, {}) == {"encoder.0": {}}

@@ -1,4 +1,4 @@
-"""Who may write the configuration file, which kinds of files are accepted, and the lines of its entries."""
+"""The permissions and the type of the configuration file, and the lines of its entries."""
 
 from __future__ import annotations
 

@@ -43,10 +43,7 @@ STATIC = tensor("float32", 1, 4, name="mask")
     ("inputs", "outs"),
     [
         ([tensor("float32", B, 4, name="x"), STATIC], None),  # an input without a batch
-        (
-            [tensor("float32", B, 4, name="x"), tensor("float32", 4, B, name="z")],
-            None,
-        ),  # an input with the batch at another axis
+        ([tensor("float32", B, 4, name="x"), tensor("float32", 4, B, name="z")], None),  # the batch at another axis
         (None, [tensor("float32", B, B, name="similarity")]),  # an output with the batch at two axes
         (None, [tensor("float32", B, 2, name="y"), tensor("float32", name="loss")]),  # a scalar output
         (None, [tensor("float32", B, name="row")]),  # an output whose dims would be empty

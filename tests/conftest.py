@@ -103,9 +103,11 @@ class CommandLine:
         self, *arguments: str, expect: int = 0, environment: Mapping[str, str] | None = None, timeout_s: float = 240
     ) -> Any:
         """Run with ``--json`` and return the document. The test fails if the exit code is not `expect`."""
-        done = self.run(*arguments, "--json", environment=environment, timeout_s=timeout_s)
-        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-        return json.loads(done.stdout) if done.stdout.strip() else None
+        process = self.run(*arguments, "--json", environment=environment, timeout_s=timeout_s)
+        assert process.returncode == expect, (
+            f"exit {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-6000:]}"
+        )
+        return json.loads(process.stdout) if process.stdout.strip() else None
 
     def run(
         self, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 240

@@ -113,11 +113,11 @@ def test_the_wheel_runs_in_a_clean_environment(built: Distributions, tmp_path: P
 
     def run(*command: str | Path, path: str = "") -> str:
         variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        done = subprocess.run(
+        process = subprocess.run(
             command, env={**variables, "PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
     program = "import trtbuild, trtbuild.core.planning.model_plan; print(trtbuild.__file__)"
     assert run(python, "-c", program).startswith(str(environment))  # without any other distribution

@@ -9,9 +9,9 @@ import pytest
 
 
 def run(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
 
 
 def test_importing_trtbuild_loads_no_other_module() -> None:

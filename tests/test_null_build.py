@@ -42,7 +42,7 @@ class Project:
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
         """Run a build. Return its standard output, and whether the null build wrote it."""
         variables = {**self.environment, **environment}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), "build", *arguments],
             cwd=self.root,
             env=variables,
@@ -51,14 +51,14 @@ class Project:
             timeout=240,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+        assert process.returncode == 0, process.stdout + process.stderr
+        imported = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines() if "|" in line}
         assert "trtbuild.null_build" in imported
         if "trtbuild.cli" in imported:
-            return done.stdout, False
+            return process.stdout, False
         heavy = [name for name in imported if name in HEAVY]
         assert not heavy
-        return done.stdout, True
+        return process.stdout, True
 
     def is_null(self, *arguments: str, **environment: str) -> bool:
         return self.build(*arguments, **environment)[1]
@@ -348,16 +348,16 @@ def test_a_closed_standard_output_is_an_error(project: Project) -> None:
     project.settle()
     assert project.is_null()
     command = ["sh", "-c", f'"{Path(sys.executable).parent}/trtbuild" build >&-']
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True, timeout=240, check=False
     )
-    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: standard output is closed")
+    assert (process.returncode, process.stderr.splitlines()[0]) == (2, "error: standard output is closed")
 
 
 def build_with_output(project: Project, output: int) -> tuple[int, str]:
     """Run a build with `output` as its standard output. Return the exit status and standard error."""
     script = Path(sys.executable).parent / "trtbuild"
-    done = subprocess.run(
+    process = subprocess.run(
         [script, "build"],
         cwd=project.root,
         env=project.environment,
@@ -367,7 +367,7 @@ def build_with_output(project: Project, output: int) -> tuple[int, str]:
         timeout=240,
         check=False,
     )
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
 def test_each_encoding_has_a_separate_snapshot(project: Project) -> None:

@@ -67,9 +67,9 @@ def replace_by_pipe(path: Path) -> None:
 def test_a_pipe_in_place_of_a_packages_index_is_an_error(copy: CommandLine, command: str) -> None:
     replace_by_pipe(copy.project / "dist/ranker/index.json")
     more = ["dist/ranker"] if command == "diff" else []
-    done = copy.run(command, "dist/ranker", *more, timeout_s=HUNG_S)
-    assert done.returncode == 2
-    assert "its index.json is not a regular file" in done.stderr
+    process = copy.run(command, "dist/ranker", *more, timeout_s=HUNG_S)
+    assert process.returncode == 2
+    assert "its index.json is not a regular file" in process.stderr
 
 
 @pytest.mark.parametrize("name", ["names.json", "provenance.json", "layers"])
@@ -84,33 +84,35 @@ def test_pipes_in_place_of_optional_files_of_a_package_are_ignored(copy: Command
 def test_a_pipe_in_place_of_a_program_of_a_package_is_an_error(copy: CommandLine) -> None:
     program = next((copy.project / "dist/ranker/torch").iterdir())
     replace_by_pipe(program)
-    done = copy.run("run", "dist/ranker", "--device", "cpu", timeout_s=HUNG_S)
-    assert done.returncode == 1
-    assert f"{program.name} cannot be read: {PIPE}" in done.stderr
+    process = copy.run("run", "dist/ranker", "--device", "cpu", timeout_s=HUNG_S)
+    assert process.returncode == 1
+    assert f"{program.name} cannot be read: {PIPE}" in process.stderr
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.safetensors"])
 def test_a_pipe_as_an_input_is_an_error(copy: CommandLine, name: str) -> None:
     replace_by_pipe(copy.project / name)
-    done = copy.run("run", "dist/ranker", "--device", "cpu", "--input", f"x={name}", timeout_s=HUNG_S)
-    assert (done.returncode, done.stderr) == (2, f"error: {name} cannot be read: {PIPE}\n")
+    process = copy.run("run", "dist/ranker", "--device", "cpu", "--input", f"x={name}", timeout_s=HUNG_S)
+    assert (process.returncode, process.stderr) == (2, f"error: {name} cannot be read: {PIPE}\n")
 
 
 def test_a_pipe_as_inputs_to_replay_is_an_error(copy: CommandLine) -> None:
     replace_by_pipe(copy.project / "worst.safetensors")
-    done = copy.run("verify", "ranker", "--replay", "worst.safetensors", timeout_s=HUNG_S)
-    assert PIPE in done.stderr + done.stdout
+    process = copy.run("verify", "ranker", "--replay", "worst.safetensors", timeout_s=HUNG_S)
+    assert PIPE in process.stderr + process.stdout
 
 
 def test_pipes_in_place_of_files_that_a_plan_reads(copy: CommandLine) -> None:
     replace_by_pipe(copy.project / "trtbuild.lock")
-    done = copy.run("plan", timeout_s=HUNG_S)
-    assert (done.returncode, done.stderr) == (2, f"error: trtbuild.lock: it cannot be read: {PIPE}\n")
+    process = copy.run("plan", timeout_s=HUNG_S)
+    assert (process.returncode, process.stderr) == (2, f"error: trtbuild.lock: it cannot be read: {PIPE}\n")
     (copy.project / "trtbuild.lock").unlink()
     for name in (".trtbuild/history.json", "trtbuild.yaml"):
         replace_by_pipe(copy.project / name)
-        done = copy.run("plan", timeout_s=HUNG_S)
-        assert (done.returncode, "not a regular file" in done.stderr) == ((2, True) if "yaml" in name else (0, False))
+        process = copy.run("plan", timeout_s=HUNG_S)
+        assert (process.returncode, "not a regular file" in process.stderr) == (
+            (2, True) if "yaml" in name else (0, False)
+        )
         (copy.project / name).unlink()
 
 
@@ -118,16 +120,16 @@ def test_a_pipe_in_place_of_weights_is_an_error(copy: CommandLine) -> None:
     manifest = copy.project / "trtbuild.yaml"
     manifest.write_text(manifest.read_text().replace("    inputs:", "    weights: w.safetensors\n    inputs:"))
     replace_by_pipe(copy.project / "w.safetensors")
-    done = copy.run("plan", timeout_s=HUNG_S)
-    assert done.returncode == 2
-    assert "not a regular file" in done.stderr
+    process = copy.run("plan", timeout_s=HUNG_S)
+    assert process.returncode == 2
+    assert "not a regular file" in process.stderr
 
 
 def test_a_pipe_in_place_of_the_caches_format_is_an_error(copy: CommandLine) -> None:
     replace_by_pipe(copy.cache / "format")
-    done = copy.run("plan", timeout_s=HUNG_S)
-    assert done.returncode == 1
-    assert PIPE in done.stderr
+    process = copy.run("plan", timeout_s=HUNG_S)
+    assert process.returncode == 1
+    assert PIPE in process.stderr
 
 
 def test_a_pipe_in_place_of_a_snapshot_is_ignored(copy: CommandLine) -> None:
@@ -136,5 +138,5 @@ def test_a_pipe_in_place_of_a_snapshot_is_ignored(copy: CommandLine) -> None:
     assert snapshots
     for path in snapshots:
         replace_by_pipe(path)
-    done = copy.run("build", timeout_s=HUNG_S)
-    assert done.returncode == 0
+    process = copy.run("build", timeout_s=HUNG_S)
+    assert process.returncode == 0

@@ -31,7 +31,7 @@ HEAVY = [
 
 
 def test_imports_follow_the_layers() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -42,12 +42,12 @@ def test_imports_follow_the_layers() -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 broken" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "0 broken" in process.stdout
 
 
 def test_core_imports_with_nothing_installed_but_python() -> None:
-    modules = [found.name for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")]
+    modules = [module.name for module in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")]
     assert "trtbuild.core.planning.model_plan" in modules
     program = f"""
 import sys
@@ -56,8 +56,8 @@ for name in {HEAVY!r}:
 for name in {modules!r}:
     __import__(name)
 """
-    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_core_touches_no_disk_clock_environment_or_network_when_it_is_imported() -> None:
@@ -75,8 +75,8 @@ sys.addaudithook(hook)
 import trtbuild.core.planning.model_plan, trtbuild.core.recipes.chain, trtbuild.core.model.shapes
 assert not seen, seen
 """
-    done = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_imports_have_no_cycles() -> None:

@@ -52,14 +52,14 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert text.count(END) == 1
     field = textwrap.indent(field_of_the_recipe().rstrip(), "    ")
     table.write_text(text.replace(END, f"\n{field}{END}"), "utf-8")
-    done = run_setting_facts(project, copy)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    process = run_setting_facts(project, copy)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)  # type: ignore[no-any-return]
 
 
 def test_without_the_field_the_setting_does_not_exist(tmp_path: Path) -> None:
-    done = run_setting_facts(tmp_path)
-    assert done.returncode != 0 and NAME in done.stderr
+    process = run_setting_facts(tmp_path)
+    assert process.returncode != 0 and NAME in process.stderr
 
 
 def test_the_manifest_accepts_the_setting_and_rejects_wrong_values_with_their_line(facts: dict[str, Any]) -> None:

@@ -117,16 +117,16 @@ class Job:
     home: Path
     commands: list[tuple[str, subprocess.CompletedProcess[str]]] = field(default_factory=list)
 
-    def add(self, command: str, done: subprocess.CompletedProcess[str]) -> None:
-        self.commands.append((command, done))
+    def add(self, command: str, process: subprocess.CompletedProcess[str]) -> None:
+        self.commands.append((command, process))
 
     @property
     def failed(self) -> bool:
-        return any(done.returncode for _, done in self.commands)
+        return any(process.returncode for _, process in self.commands)
 
     @property
     def output(self) -> str:
-        return "".join(f"$ {command}\n{done.stdout}{done.stderr}" for command, done in self.commands)
+        return "".join(f"$ {command}\n{process.stdout}{process.stderr}" for command, process in self.commands)
 
     @property
     def summary(self) -> str:
@@ -223,8 +223,8 @@ def test_a_pull_request_from_a_fork_has_no_secrets_and_builds(github: Runner, ng
 def test_the_python_path_hides_torch(tmp_path: Path) -> None:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
     for path, has in ((path_without_torch(tmp_path), 0), ("", 1)):
-        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
-        assert done.returncode == has
+        process = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
+        assert process.returncode == has
 
 
 def test_the_workflow_names_existing_secrets_and_extras() -> None:

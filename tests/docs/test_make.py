@@ -72,7 +72,7 @@ class Project:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
         environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *arguments],
             cwd=self.folder,
             env=environment,
@@ -82,8 +82,8 @@ class Project:
             timeout=300,
             check=False,
         )
-        assert done.returncode == expect, done.stdout
-        return done.stdout
+        assert process.returncode == expect, process.stdout
+        return process.stdout
 
     def runs(self, *arguments: str, expect: int = 0) -> tuple[list[str], list[str]]:
         """Run make. Return the models for which it calls trtbuild, and the archives that it makes."""

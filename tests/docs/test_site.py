@@ -27,14 +27,14 @@ needs_mkdocs = pytest.mark.skipif(
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site like `make site`."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=240,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 

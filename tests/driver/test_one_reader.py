@@ -117,9 +117,9 @@ def test_every_command_rejects_a_package_that_load_rejects(
 def test_diff_of_a_damaged_package_is_an_error_not_a_difference(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "p")
     (tmp_path / "p" / "index.json").write_text("{}")
-    done = CommandLine(tmp_path, tmp_path / "cache").run("diff", "p", "p")
-    assert done.returncode == 2
-    assert "is not the index of a package" in done.stderr
+    process = CommandLine(tmp_path, tmp_path / "cache").run("diff", "p", "p")
+    assert process.returncode == 2
+    assert "is not the index of a package" in process.stderr
 
 
 def test_names_with_a_wrong_digest_are_not_shown(small: Small, tmp_path: Path) -> None:

@@ -243,8 +243,8 @@ def test_the_error_without_a_manifest_shows_an_example(files: Files) -> None:
 
 def test_importing_the_package_imports_neither_pydantic_nor_yaml() -> None:
     code = "import sys, trtbuild.manifest; print([m for m in ('pydantic', 'yaml', 'torch') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_loading_does_not_import_torch_or_tensorrt(files: Files) -> None:
@@ -253,8 +253,8 @@ def test_loading_does_not_import_torch_or_tensorrt(files: Files) -> None:
         "import sys, pathlib, trtbuild.manifest as m; m.load(pathlib.Path(sys.argv[1]));"
         "print([n for n in ('torch', 'tensorrt_rtx', 'tensorrt', 'numpy', 'click', 'rich') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(files.root)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code, str(files.root)], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_the_directory_of_the_project_does_not_matter(tmp_path: Path) -> None:

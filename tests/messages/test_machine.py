@@ -39,7 +39,7 @@ def without(tmp_path: Path, *distributions: str) -> dict[str, str]:
 
 def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
     """Like `failed`, for a build in another process with these environment variables."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
         cwd=project,
         env={**os.environ, **environment},
@@ -47,8 +47,8 @@ def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
         text=True,
         timeout=120,
     )
-    (error,) = json.loads(done.stdout)["errors"]
-    return done.returncode, done.stderr, error["type"]
+    (error,) = json.loads(process.stdout)["errors"]
+    return process.returncode, process.stderr, error["type"]
 
 
 def failed(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -115,10 +115,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not result_file.exists():
             write_project(project)
-            done: subprocess.CompletedProcess[str] = CommandLine(project, base / "bad-models-cache").run(
+            process: subprocess.CompletedProcess[str] = CommandLine(project, base / "bad-models-cache").run(
                 "build", "--keep-going", "--json", "-j", "2", timeout_s=1500
             )
-            result_file.write_text(json.dumps([done.returncode, json.loads(done.stdout), done.stderr]))
+            result_file.write_text(json.dumps([process.returncode, json.loads(process.stdout), process.stderr]))
     return Built(project, *json.loads(result_file.read_text()))
 
 

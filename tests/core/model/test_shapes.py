@@ -117,7 +117,7 @@ def test_two_static_places_of_a_dim_must_be_equal_too() -> None:
     assert plan([profile("a", q=[2], k=[2])], [both]).symbols == ()
 
 
-def test_places_that_do_not_exist_or_are_taken_are_refused() -> None:
+def test_places_that_do_not_exist_or_belong_to_another_dim_are_refused() -> None:
     shapes = [profile("a", x=[(1, 2, 4), 3])]
     (problem,) = problems_of(shapes, [NamedDim("n", (("y", 0),))])
     assert (problem.path, problem.place) == ("dims.n", "y.0")

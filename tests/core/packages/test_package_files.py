@@ -15,8 +15,8 @@ def test_an_index_is_read_as_files_and_targets() -> None:
     data = json.dumps(
         {"files": {"names.json": {"sha256": A, "size": 3}}, "targets": {"ada": {}, "hopper": {}}}
     ).encode()
-    found = read_files(data)
-    assert (found.files, found.targets, found.data) == ({"names.json": A}, ("ada", "hopper"), data)
+    result = read_files(data)
+    assert (result.files, result.targets, result.data) == ({"names.json": A}, ("ada", "hopper"), data)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_inputs_have_the_names_of_the_manifest() -> None:
     profiles = tuple(
         replace(profile, shapes=(("picture", profile.shapes[0][1]), *profile.shapes[1:])) for profile in MODEL.profiles
     )
-    found = index_of(model=replace(MODEL, inputs=inputs, profiles=profiles))["inputs"]
-    assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in found] == [
+    inputs_of_index = index_of(model=replace(MODEL, inputs=inputs, profiles=profiles))["inputs"]
+    assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in inputs_of_index] == [
         ("picture", False, "float32"),
         ("mask", True, "bool"),
     ]
@@ -140,11 +140,11 @@ def test_a_written_index_is_read_back(reference: bool) -> None:
     cuts = {name: Cut(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
     index = contents(model=replace(MODEL, reference=reference), cuts=cuts).index(NAMES)
     data = index_to_bytes(index)
-    found = read_index(data)
-    assert index_to_bytes(found) == data
-    assert (found.inputs, found.outputs, found.dims) == (index.inputs, index.outputs, index.dims)
-    assert (found.profiles, found.weights, found.files) == (index.profiles, index.weights, index.files)
-    assert found.targets.keys() == index.targets.keys()
+    read = read_index(data)
+    assert index_to_bytes(read) == data
+    assert (read.inputs, read.outputs, read.dims) == (index.inputs, index.outputs, index.dims)
+    assert (read.profiles, read.weights, read.files) == (index.profiles, index.weights, index.files)
+    assert read.targets.keys() == index.targets.keys()
 
 
 def test_blobs_are_all_programs_and_weights() -> None:

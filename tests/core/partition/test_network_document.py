@@ -11,9 +11,9 @@ def test_a_written_document_is_read_back() -> None:
     calls = [{"on": None, "call": "add_x"}]
     data = network_document.to_bytes([["FLOAT", [1, "d0"]]], [["float32", 4]], calls, [{"input": 0}])
     assert network_document.is_document(data)
-    found = network_document.parse(data)
-    assert found["calls"] == calls
-    assert found["schema"] == network_document.SCHEMA
+    document = network_document.parse(data)
+    assert document["calls"] == calls
+    assert document["schema"] == network_document.SCHEMA
 
 
 def test_an_onnx_model_is_not_a_network_document() -> None:

@@ -73,8 +73,8 @@ def test_differences_are_listed_causes_first() -> None:
     del steps["net/engine/layers.1@ada"]
     after = replace(after, platform="linux-aarch64", step_versions={"engine": 2}, manifests={})
     after = replace(after, models={"net": replace(after.models["net"], steps=steps)})
-    found = list(differences(before, after))
-    assert [(entry.area, entry.name, entry.change) for entry in found] == [
+    entries = list(differences(before, after))
+    assert [(entry.area, entry.name, entry.change) for entry in entries] == [
         ("platform", "platform", "changed"),
         ("step version", "engine", "changed"),
         ("manifest", "trtbuild.yaml", "removed"),
@@ -83,5 +83,5 @@ def test_differences_are_listed_causes_first() -> None:
         ("step", "net/engine/layers.0@ada", "changed"),
         ("step", "net/engine/layers.1@ada", "removed"),
     ]
-    assert [entry.name for entry in found if entry.is_informational] == ["trtbuild.yaml"]
-    assert (found[4].was, found[4].now) == ("tensorrt-rtx 1.7.1", "tensorrt-rtx 1.8.0")
+    assert [entry.name for entry in entries if entry.is_informational] == ["trtbuild.yaml"]
+    assert (entries[4].was, entries[4].now) == ("tensorrt-rtx 1.7.1", "tensorrt-rtx 1.8.0")

@@ -235,7 +235,7 @@ def test_pinning_the_installed_version_runs_nothing(world: FakeWorld) -> None:
     assert world.build(a_model(targets=(replace(ADA, version=world.rtx.version),))) == []
 
 
-def test_programs_of_the_second_toolchain_are_demanded_from_its_own_partition_step(world: FakeWorld) -> None:
+def test_programs_of_the_second_toolchain_come_from_its_partition_step(world: FakeWorld) -> None:
     model = a_model(targets=(ADA, HOPPER))
     world.build(model)
     second = world.plan(model).steps["net/partition@tensorrt-11.0.0"]

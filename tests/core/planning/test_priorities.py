@@ -70,6 +70,6 @@ def test_the_rank_of_a_conversion_counts_its_engines_only() -> None:
     assert rank_of["m/convert/a"] - rank_of["m/convert/b"] == TYPICAL_S["engine"]
 
 
-def test_hits_have_no_rank_and_count_for_nothing() -> None:
+def test_hits_have_no_rank_and_add_nothing_to_ranks() -> None:
     plan = a_plan(a_step("trace", "", verdict="hit"), a_step("lower", ""), a_step("engine", "a", verdict="hit"))
     assert ranks(plan, no_duration) == {"m/lower/": TYPICAL_S["lower"]}

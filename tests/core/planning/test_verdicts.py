@@ -42,8 +42,8 @@ def test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss(world: Fak
     assert step.key is not None and step.record is not None and step.recipe is not None
     forged = replace(step.recipe, parts=(*step.recipe.parts[1:], step.recipe.parts[0]))
     world.records[step.key] = Record(forged, step.record.outputs)
-    found = world.plan(a_model()).steps[ENGINES[0]]
-    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    step_after = world.plan(a_model()).steps[ENGINES[0]]
+    assert (step_after.verdict, step_after.reason.code) == ("run", "corrupt")
     assert world.build(a_model()) == [ENGINES[0]]
 
 
@@ -53,8 +53,8 @@ def test_a_record_without_an_output_of_its_stage_is_a_miss(world: FakeWorld, ste
     record = world.plan(a_model()).steps[step].record
     assert record is not None
     world.keep(record.recipe, dict(list(record.outputs.items())[1:]))
-    found = world.plan(a_model()).steps[step]
-    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    step_after = world.plan(a_model()).steps[step]
+    assert (step_after.verdict, step_after.reason.code) == ("run", "corrupt")
     assert step in world.build(a_model())
 
 

@@ -40,25 +40,25 @@ class FakeTraces:
 
     def run_user_code(self) -> tuple[list[Observation], str]:
         """Return the observations of user code, in order, and its result, which depends on the observations only."""
-        waiting, seen, result = ["main"], {}, []
+        waiting, observations, result = ["main"], {}, []
         while waiting:
             name = waiting.pop(self.order.randrange(len(waiting)) if self.order else 0)
-            if name not in seen:
-                seen[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
-                result.append(f"{name}={seen[name].seen}")
-                waiting += seen[name].seen.split() if seen[name].seen != ABSENT else []
-        return list(seen.values()), "; ".join(sorted(result))
+            if name not in observations:
+                observations[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
+                result.append(f"{name}={observations[name].seen}")
+                waiting += observations[name].seen.split() if observations[name].seen != ABSENT else []
+        return list(observations.values()), "; ".join(sorted(result))
 
     def hit(self) -> str | None:
         return self.traces.get(keys.trace(DECLARED, follow(DECLARED, self.read_link, self.observe)).key)
 
     def trace(self) -> str:
         observations, result = self.run_user_code()
-        seen = extend(DECLARED, observations, self.read_link, self.write_link, self.observe)
+        chain_observations = extend(DECLARED, observations, self.read_link, self.write_link, self.observe)
         assert {observation.dependency for observation in observations} <= {
-            observation.dependency for observation in seen
+            observation.dependency for observation in chain_observations
         }
-        self.traces[keys.trace(DECLARED, seen).key] = result
+        self.traces[keys.trace(DECLARED, chain_observations).key] = result
         return result
 
     def build(self) -> bool:
@@ -152,14 +152,14 @@ def test_the_first_links_name_one_file_each() -> None:
     world = FakeTraces({"main": "a x", "a": "b", "b": "c", "c": "d", "d": ""})
     world.build()
     world.files["main"] = "other"
-    seen: list[Dependency] = []
+    observed: list[Dependency] = []
 
     def observe(dependency: Dependency) -> str:
-        seen.append(dependency)
+        observed.append(dependency)
         return world.observe(dependency)
 
     follow(DECLARED, world.read_link, observe)
-    assert [dependency.name for dependency in seen] == ["main"]
+    assert [dependency.name for dependency in observed] == ["main"]
 
 
 def observations_of(*names: str) -> list[Observation]:
@@ -177,9 +177,9 @@ def test_another_order_follows_the_existing_links_and_extends_the_chain() -> Non
 
 def test_a_dependency_that_was_observed_twice_counts_once() -> None:
     world = FakeTraces({"a": "content of a", "b": "content of b"})
-    seen = extend(DECLARED, observations_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
-    assert seen == tuple(observations_of("a", "b"))
-    assert len(keys.trace(DECLARED, seen).key) == 64
+    observations = extend(DECLARED, observations_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
+    assert observations == tuple(observations_of("a", "b"))
+    assert len(keys.trace(DECLARED, observations).key) == 64
 
 
 def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:
@@ -197,9 +197,9 @@ def test_the_loser_of_a_race_continues_from_the_winners_link() -> None:
             world.write_link(recipe, [Dependency("file", "z")])  # another build was faster
         world.links.setdefault(recipe.key, tuple(named))
 
-    seen = extend(DECLARED, observations_of("a", "b"), world.read_link, write_second, world.observe)
-    assert [o.dependency.name for o in seen] == ["z", "a", "b"]
-    assert follow(DECLARED, world.read_link, world.observe) == seen
+    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, write_second, world.observe)
+    assert [o.dependency.name for o in observations] == ["z", "a", "b"]
+    assert follow(DECLARED, world.read_link, world.observe) == observations
 
 
 def test_a_link_that_names_nothing_new_ends_the_chain_and_is_replaced() -> None:
@@ -212,8 +212,8 @@ def test_a_link_that_names_nothing_new_ends_the_chain_and_is_replaced() -> None:
     def replacing(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         world.links[recipe.key] = tuple(named)
 
-    seen = extend(DECLARED, observations_of("a", "b"), world.read_link, replacing, world.observe)
-    assert seen == tuple(observations_of("a", "b")) == follow(DECLARED, world.read_link, world.observe)
+    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, replacing, world.observe)
+    assert observations == tuple(observations_of("a", "b")) == follow(DECLARED, world.read_link, world.observe)
 
 
 def test_a_link_that_names_one_dependency_twice_is_followed_once() -> None:
@@ -258,11 +258,11 @@ def test_the_first_new_link_lists_the_later_dependencies_so_that_they_are_reques
     extend(DECLARED, observations_of(*names), read, write, lambda dependency: "new")
     assert [len(hint) for hint in hints.values() if hint] == [len(names) - 1]
     requested.clear()
-    seen = {observation.dependency: observation.seen for observation in observations_of(*names)}
+    state_of = {observation.dependency: observation.seen for observation in observations_of(*names)}
     follow(
         DECLARED,
         read,
-        seen.__getitem__,
+        state_of.__getitem__,
         lambda link: hints[link.key],
         lambda likely: expected.extend(recipe.key for recipe in likely()),
     )

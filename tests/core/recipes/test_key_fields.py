@@ -241,7 +241,8 @@ def test_rule_4_2_every_excluded_field_exists_and_has_a_reason() -> None:
 def test_rule_4_2_every_excluded_type_has_a_unique_name() -> None:
     """`EXCLUDED` contains names of types. Two types of core with the same name would share their exclusions."""
     modules = [
-        importlib.import_module(found.name) for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
+        importlib.import_module(module.name)
+        for module in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
     ]
     names = Counter(
         value.__name__
@@ -265,9 +266,9 @@ def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> Non
     assert key_fields.fields_of(BuilderSettings()).keys() == IN_EVERY_KEY
     for name in SETTINGS:
         value = other_value(name)
-        found = key_fields.fields_of(replace(BuilderSettings(), **{name: value}))
-        assert found.keys() == {*IN_EVERY_KEY, name}
-        assert found[name] == (list(value) if isinstance(value, tuple) else value)
+        fields = key_fields.fields_of(replace(BuilderSettings(), **{name: value}))
+        assert fields.keys() == {*IN_EVERY_KEY, name}
+        assert fields[name] == (list(value) if isinstance(value, tuple) else value)
 
 
 def test_a_later_field_of_another_type_is_none_by_default() -> None:

@@ -313,7 +313,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def _keys_in(cwd: Path, **environment: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(_ROOT / "tests" / "core" / "recipe_values.py")],
         cwd=cwd,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), **environment},
@@ -321,7 +321,7 @@ def _keys_in(cwd: Path, **environment: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout
+    return process.stdout
 
 
 def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user(tmp_path: Path) -> None:

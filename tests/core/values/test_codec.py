@@ -19,14 +19,14 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Own:
+class Custom:
     text: str
 
     def to_json(self) -> str:
         return self.text
 
     @classmethod
-    def from_json(cls, data: str) -> Own:
+    def from_json(cls, data: str) -> Custom:
         return cls(data)
 
 
@@ -37,13 +37,13 @@ class Outer:
     pairs: tuple[tuple[str, float], ...] = ()
     table: Mapping[str, Inner] = field(default_factory=dict)
     maybe: Inner | None = None
-    own: Own | None = None
+    own: Custom | None = None
     anything: Any = None
     ends: tuple[int, int] | tuple[float, float] | None = None
 
 
 ALL_FIELDS = Outer(
-    Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Own("text"), [1, {"a": None}], (0, 0.5)
+    Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Custom("text"), [1, {"a": None}], (0, 0.5)
 )
 
 

@@ -33,9 +33,9 @@ def test_init_and_build_make_an_engine(command_line: CommandLine) -> None:
 
 
 def test_the_manifest_has_comments_and_the_output_names_the_next_command(command_line: CommandLine) -> None:
-    done = command_line.run("init")
-    assert done.returncode == 0
-    assert "trtbuild build" in done.stdout
+    process = command_line.run("init")
+    assert process.returncode == 0
+    assert "trtbuild build" in process.stdout
     text = (command_line.project / "trtbuild.yaml").read_text()
     assert text.count("#") > 10
     assert "turing: {sm: 75}" in text
@@ -69,10 +69,10 @@ def test_nothing_is_overwritten(command_line: CommandLine, existing: str) -> Non
     path = command_line.project / existing
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
-    done = command_line.run("init")
-    assert done.returncode == 2
-    assert existing in done.stderr
-    assert "nothing was written" in done.stderr
+    process = command_line.run("init")
+    assert process.returncode == 2
+    assert existing in process.stderr
+    assert "nothing was written" in process.stderr
     assert path.read_text() == "mine"
     assert [entry for entry in command_line.project.rglob("*") if entry.is_file()] == [path]
 

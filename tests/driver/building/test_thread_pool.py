@@ -11,12 +11,12 @@ from trtbuild.driver.building.thread_pool import Done, ThreadPool
 
 
 def test_an_idle_thread_takes_the_next_task() -> None:
-    done: SimpleQueue[Done[int, str]] = SimpleQueue()
-    pool: ThreadPool[int, str] = ThreadPool(4, done)
+    results: SimpleQueue[Done[int, str]] = SimpleQueue()
+    pool: ThreadPool[int, str] = ThreadPool(4, results)
     names = set()
     for number in range(3):
         pool.submit(number, lambda: threading.current_thread().name)
-        task, name = done.get(timeout=30)
+        task, name = results.get(timeout=30)
         pool.busy -= 1
         assert task == number
         names.add(name)
@@ -25,17 +25,17 @@ def test_an_idle_thread_takes_the_next_task() -> None:
 
 
 def test_an_exception_is_returned_as_the_result() -> None:
-    done: SimpleQueue[Done[int, str]] = SimpleQueue()
-    pool: ThreadPool[int, str] = ThreadPool(1, done)
+    results: SimpleQueue[Done[int, str]] = SimpleQueue()
+    pool: ThreadPool[int, str] = ThreadPool(1, results)
 
     def work() -> str:
         raise SystemExit(3)
 
     pool.submit(7, work)
-    task, error = done.get(timeout=30)
+    task, error = results.get(timeout=30)
     assert task == 7 and isinstance(error, SystemExit)
     pool.submit(8, lambda: "it still works")
-    assert done.get(timeout=30) == (8, "it still works")
+    assert results.get(timeout=30) == (8, "it still works")
     assert pool.shut_down(30)
 
 

@@ -27,7 +27,7 @@ def a_step(name: str, stage: Stage = "engine") -> Step:
     return Step(f"m/{stage}/{name}", "m", stage, "run", reason, "ada", Recipe(stage, 1, (("name", name),)))
 
 
-def done(step: Step) -> Ran:
+def result_of(step: Step) -> Ran:
     assert step.recipe is not None
     return Ran(Record(step.recipe, {}, {"statistics": {"layers": 3}}), 0.1, peak_rss_bytes=2**20)
 
@@ -64,10 +64,10 @@ def test_steps_that_run_together_have_separate_lanes_and_lanes_are_reused(tmp_pa
             pass
         timeline.started(first)
         timeline.started(second)
-        timeline.finished(first, done(first))
+        timeline.finished(first, result_of(first))
         timeline.started(third)
         timeline.failed(second, ToolchainError("refused"))
-        timeline.finished(third, done(third))
+        timeline.finished(third, result_of(third))
     events = checked_events(json.loads((tmp_path / "t.json").read_text()))
     assert [events[step.id]["tid"] for step in (first, second, third)] == [0, 1, 0]
     assert events["plan"]["pid"] == BUILD

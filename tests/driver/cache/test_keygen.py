@@ -22,14 +22,14 @@ KEY, DOCUMENT = "ab" * 32, Output("ef" * 32, 1234)
 
 def test_a_key_is_created_and_its_public_half_is_printed(command_line: CommandLine, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": "", "TRTBUILD_CONFIG": str(tmp_path / "other.toml")}
-    done = command_line.run("cache", "keygen", "--name", "me", environment=home)
-    assert done.returncode == 0, done.stderr
+    process = command_line.run("cache", "keygen", "--name", "me", environment=home)
+    assert process.returncode == 0, process.stderr
     file = tmp_path / "home" / ".config" / "trtbuild" / "me.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     signer = Signer.load(file)
-    assert parse_trusted(done.stdout.splitlines()[0]) == signer.trusted
-    assert str(file) in done.stdout
-    assert signer.text().rpartition(":")[2] not in done.stdout + done.stderr
+    assert parse_trusted(process.stdout.splitlines()[0]) == signer.trusted
+    assert str(file) in process.stdout
+    assert signer.text().rpartition(":")[2] not in process.stdout + process.stderr
 
     second = command_line.run("cache", "keygen", "--name", "me", environment=home)
     assert second.returncode == 2

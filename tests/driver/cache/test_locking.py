@@ -345,8 +345,8 @@ def fresh_checkout(trtbuild: CommandLine) -> None:
 def test_locked_results_are_kept_and_stay_hits(aged: CommandLine) -> None:
     pinned = pinned_keys(aged.project, store=LocalStore(aged.cache))
     assert set(lock_of(aged).by_key) < pinned  # the links of the trace are pinned, too
-    kept = kept_because(aged, pinned)
-    assert kept["pinned"] > 6
+    reasons = kept_because(aged, pinned)
+    assert reasons["pinned"] > 6
     fresh_checkout(aged)
     assert ran(aged("build", "--frozen")) == {}
 

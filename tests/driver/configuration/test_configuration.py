@@ -128,8 +128,8 @@ def test_without_configuration_no_module_is_imported(home: Home) -> None:
         f"found = configuration.load({{'HOME': {str(home.root)!r}}}, pathlib.Path('.'));"
         "assert found.remotes == () and found.sha256 is None; print(*(set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == []
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.split() == []
 
 
 @pytest.mark.parametrize("name", configuration.VARIABLES)

@@ -83,14 +83,16 @@ def test_rejects_a_file_that_other_users_may_write(path: Path, mode: int) -> Non
     assert caught.value.hint == f'chmod go-w "{path}"'
 
 
-def test_a_group_may_write_it_only_if_the_user_is_alone_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_may_write_the_file_only_if_the_user_is_its_only_member(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.chmod(0o660)
     user = pwd.getpwuid(os.geteuid()).pw_name
     gid = path.stat().st_gid
-    for name, members, alone in [(user, [], True), (user, [user], True), (user, ["eve"], False), ("team", [], False)]:
+    for name, members, allowed in [(user, [], True), (user, [user], True), (user, ["eve"], False), ("team", [], False)]:
         group = grp.struct_group((name, "x", gid, members))
         monkeypatch.setattr(grp, "getgrgid", lambda _, group=group: group)
-        if alone:
+        if allowed:
             assert config_file.read(str(path), must_exist=True) is not None
         else:
             with pytest.raises(ConfigurationError, match="other users can write it"):

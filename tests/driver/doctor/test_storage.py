@@ -56,6 +56,6 @@ def test_a_damaged_index_is_ok_because_it_is_replaced(tmp_path: Path) -> None:
 
 def test_an_index_that_cannot_be_replaced_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / ".trtbuild" / "index" / "cache.db").mkdir(parents=True)
-    found = [finding for finding in storage.state(tmp_path) if finding.name == "index"]
-    assert [finding.status for finding in found] == ["warning"]
-    assert "rm -r" in (found[0].fix or "")
+    findings = [finding for finding in storage.state(tmp_path) if finding.name == "index"]
+    assert [finding.status for finding in findings] == ["warning"]
+    assert "rm -r" in (findings[0].fix or "")

@@ -122,8 +122,8 @@ def test_importing_trtbuild_does_not_import_heavy_modules() -> None:
         "heavy = {'torch', 'tensorrt', 'tensorrt_rtx', 'numpy', 'pydantic', 'yaml', 'click', 'onnx'};"
         "print(sorted(heavy & before), sorted(heavy & set(sys.modules)), hasattr(trtbuild, 'nothing'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] [] False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[] [] False"
 
 
 def test_the_default_gpu_is_the_current_device_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,14 +64,16 @@ class World:
     def trace(self) -> None:
         look = self.look()
         observations = [Observation(file, self.contents[file]) for file in FILES]
-        seen = chain.extend(DECLARED, observations, look.read_link, look.write_link, look.observe)
-        self.store.put_record(Record(keys.trace(DECLARED, seen), {"graph": self.store.put_bytes(b"graph")}))
+        chain_observations = chain.extend(DECLARED, observations, look.read_link, look.write_link, look.observe)
+        self.store.put_record(
+            Record(keys.trace(DECLARED, chain_observations), {"graph": self.store.put_bytes(b"graph")})
+        )
 
     def follow(self, *, trail: bool = True, trust: str = "") -> tuple[Observation, ...]:
         look = self.look(trail=trail, trust=trust)
-        seen = chain.follow(DECLARED, look.read_link, look.observe)
+        observations = chain.follow(DECLARED, look.read_link, look.observe)
         look.save_trail()
-        return seen
+        return observations
 
 
 @pytest.fixture

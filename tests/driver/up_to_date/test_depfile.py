@@ -61,8 +61,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     (project / "target.txt").write_text("?")
     (project / "link.txt").symlink_to("target.txt")
     save_file({"0.weight": torch.zeros(8, 8), "0.bias": torch.zeros(8)}, project / "net.safetensors")
-    done = trtbuild.run("build", "--depfile", "build/net.d")
-    assert done.returncode == 0, done.stderr
+    process = trtbuild.run("build", "--depfile", "build/net.d")
+    assert process.returncode == 0, process.stderr
     return trtbuild
 
 
@@ -167,6 +167,6 @@ def test_a_failed_build_does_not_change_the_depfile(built: CommandLine) -> None:
 def test_a_depfile_that_cannot_be_written_is_a_usage_error_before_any_work(
     built: CommandLine, arguments: list[str], message: str
 ) -> None:
-    done = built.run("build", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
+    process = built.run("build", *arguments)
+    assert process.returncode == 2
+    assert message in process.stderr

@@ -30,9 +30,11 @@ class Make:
 
     def runs(self) -> int:
         """Run make once more. Return how often the recipe has run since the beginning."""
-        done = subprocess.run(["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{(self.folder / 'out.d').read_text()}\n{done.stderr}"
-        assert not done.stderr
+        process = subprocess.run(
+            ["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert process.returncode == 0, f"{(self.folder / 'out.d').read_text()}\n{process.stderr}"
+        assert not process.stderr
         log = self.folder / "log"
         return len(log.read_text().splitlines()) if log.exists() else 0
 

@@ -102,7 +102,7 @@ class FakeOpenEngines:
     """Fake engines of a package on a GPU: the reference program computes, and `spoil` changes its results."""
 
     spoil = staticmethod(lambda value: value)
-    seen: ClassVar[list[Any]] = []
+    inputs_seen: ClassVar[list[Any]] = []
 
     def __init__(self, package: Package, fit: Fit) -> None:
         self.memory = FakeMemory()
@@ -118,7 +118,7 @@ class FakeOpenEngines:
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
         def run(values: Any, call: Any) -> list[Any]:
-            self.seen.extend(values)
+            self.inputs_seen.extend(values)
             return [self.spoil(value) for value in self._run(partition, values)]
 
         return run
@@ -133,7 +133,7 @@ class FakeOpenEngines:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     """Let trtbuild find a GPU for every target, and open fake engines on it."""
     monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
-    monkeypatch.setattr(FakeOpenEngines, "seen", [])
+    monkeypatch.setattr(FakeOpenEngines, "inputs_seen", [])
     monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
     monkeypatch.setattr(engines_here, "why_not_with_torch", lambda: None)
     monkeypatch.setattr(

@@ -226,8 +226,8 @@ def test_replay_accepts_inputs_that_fit_a_profile(trtbuild: CommandLine, tmp_pat
     inputs.write(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
     inputs.write(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
     for name, message in (("nine", "no profile"), ("odd", "does not accept"), ("y", "has no input 'x'")):
-        done = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
-        assert done.returncode == 2 and message in done.stderr, done.stderr
+        process = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
+        assert process.returncode == 2 and message in process.stderr, process.stderr
 
 
 def test_the_error_about_a_missing_onnxruntime_says_what_to_install(trtbuild: CommandLine, tmp_path: Path) -> None:
@@ -241,9 +241,11 @@ def test_the_error_about_a_missing_onnxruntime_says_what_to_install(trtbuild: Co
         "    return real(name)\n"
         "m.version = version\n"
     )
-    done = trtbuild.run("verify", "net", environment={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 2
-    assert "onnxruntime, which is not installed" in done.stderr and "pip install 'trtbuild[verify]'" in done.stderr
+    process = trtbuild.run("verify", "net", environment={"PYTHONPATH": str(tmp_path)})
+    assert process.returncode == 2
+    assert (
+        "onnxruntime, which is not installed" in process.stderr and "pip install 'trtbuild[verify]'" in process.stderr
+    )
 
 
 def test_engines_are_compared_if_a_gpu_fits(

@@ -108,7 +108,7 @@ def test_engines_of_an_onnx_model_are_compared_with_onnxruntime(
         (cut,) = document.models[0].cuts
         assert (cut.by, cut.against, cut.status) == ("engine", "onnxruntime", "right")
         assert max(part.points for part in cut.partitions) == 5
-    assert max(int(ids.max()) for ids in gpu.seen) > 10  # the ids reach into the second half of the table
+    assert max(int(ids.max()) for ids in gpu.inputs_seen) > 10  # the ids reach into the second half of the table
     assert verify_here(trtbuild, monkeypatch, "words").models[0].cuts[0].verdict == "hit"
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     wrong = verify_folders(folder)

@@ -140,8 +140,8 @@ def test_no_engine_is_built_with_a_library_of_another_version(
     installation: Installation, project: CommandLine, until: str
 ) -> None:
     if until == "engine":  # the earlier steps run with the right library
-        done = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
-        assert done.returncode == 0, done.stderr
+        first = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
+        assert first.returncode == 0, first.stderr
     before = _entries(project.cache)
     built = installation.build(project, LD_LIBRARY_PATH=f"{installation.other}:{installation.own}")
     assert built.returncode != 0

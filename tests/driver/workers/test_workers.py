@@ -64,9 +64,9 @@ def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) 
     os.write(writing, b'{"kind": "engine"}\n')
     os.close(writing)  # the kernel does this if the parent is killed
     command = [sys.executable, "-m", "trtbuild.driver.workers.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
-    done = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
     os.close(reading)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (process.returncode, process.stdout) == (1, "")
 
 
 def test_garbage_collection_is_enabled_even_if_preloading_fails() -> None:
@@ -74,8 +74,8 @@ def test_garbage_collection_is_enabled_even_if_preloading_fails() -> None:
         "import gc, pathlib; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
         "print(worker._preloaded_handler('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["None", "True", "True"]
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout.split() == ["None", "True", "True"]
 
 
 _SERVER = """
@@ -109,8 +109,10 @@ for what in sys.argv[1:]:
 def _run_jobs(tmp_path: Path, *jobs: str) -> tuple[int, list[dict[str, object]]]:
     script = tmp_path / "server.py"
     script.write_text(_SERVER)
-    done = subprocess.run([sys.executable, str(script), *jobs], capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+    process = subprocess.run(
+        [sys.executable, str(script), *jobs], capture_output=True, text=True, timeout=60, check=False
+    )
+    return process.returncode, [json.loads(line) for line in process.stdout.splitlines()]
 
 
 needs_fork = pytest.mark.skipif(not FORKS, reason="jobs are done in copies where a process can be copied")

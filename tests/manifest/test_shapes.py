@@ -80,7 +80,11 @@ def test_accepts_a_scalar_input(files: Files) -> None:
             "    profiles: [p]\n    dims: {n: {at: [query.0, «key.2]}}",
             "dim 'n' is at key.2, but 'key' has 2 axes\n  → axes are 0 to 1",
         ),
-        (PROFILE, "    profiles: [p]\n    dims: {n: [query.0, «kye.0]}", "no input 'kye' for dim 'n'\n  → did you mean 'key'?"),
+        (
+            PROFILE,
+            "    profiles: [p]\n    dims: {n: [query.0, «kye.0]}",
+            "no input 'kye' for dim 'n'\n  → did you mean 'key'?",
+        ),
         (PROFILE, "    profiles: [p]\n    dims: {n: «kye.0}", "there is no input 'kye'"),
         (PROFILE, "    profiles: [p]\n    dims: {n: [query.0, «query.0]}", "query.0 is already in dim 'n'"),
         (

@@ -241,8 +241,7 @@ def test_rule_4_2_every_excluded_field_exists_and_has_a_reason() -> None:
 def test_rule_4_2_every_excluded_type_has_a_unique_name() -> None:
     """`EXCLUDED` contains names of types. Two types of core with the same name would share their exclusions."""
     modules = [
-        importlib.import_module(module.name)
-        for module in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
+        importlib.import_module(info.name) for info in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
     ]
     names = Counter(
         value.__name__

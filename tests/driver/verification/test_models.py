@@ -95,7 +95,7 @@ def test_provenance_is_valid_for_its_package_only(trtbuild: CommandLine) -> None
     assert trtbuild("inspect", "net")["provenance"] == {"verified": [entry], "void": None}
     index = json.loads((path.parent / "index.json").read_bytes())
     plans = {part["partition"]: part["plans"]["ada"] for part in entry["partitions"]}
-    assert plans == {name: index["files"][path]["sha256"] for name, path in index["targets"]["ada"]["engines"].items()}
+    assert plans == {name: index["files"][plan]["sha256"] for name, plan in index["targets"]["ada"]["engines"].items()}
     trtbuild("verify", "net")
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (written, mtime_ns)
     edit(trtbuild.project / "trtbuild.yaml", "max: [8, 16]", "max: [9, 16]")

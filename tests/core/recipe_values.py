@@ -174,11 +174,11 @@ class Build:
         }
 
 
-def one_of_each() -> dict[str, Recipe]:
-    """Stage → a recipe."""
+def recipe_of_each_stage() -> dict[str, Recipe]:
+    """Return a recipe for each stage, by the name of the stage."""
     return Build().recipes()
 
 
 if __name__ == "__main__":
-    for stage, recipe in one_of_each().items():
+    for stage, recipe in recipe_of_each_stage().items():
         print(stage, recipe.key)

@@ -32,6 +32,6 @@ def test_the_page_lists_the_parts_of_each_recipe() -> None:
     from tests.core import recipe_values  # one recipe of each stage, made by the real functions
 
     listed = {row[0]: re.findall(r"`([^`]+)`", row[2]) for row in table("parts")}
-    for stage, recipe in recipe_values.one_of_each().items():
+    for stage, recipe in recipe_values.recipe_of_each_stage().items():
         names = [name for name, _ in recipe.parts if ":" not in name]
         assert listed[stage] == names, stage

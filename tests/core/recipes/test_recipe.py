@@ -36,11 +36,11 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rule_4_13_golden_keys(name: str) -> None:
-    assert recipe_values.one_of_each()[name].key == GOLDEN[name]
+    assert recipe_values.recipe_of_each_stage()[name].key == GOLDEN[name]
 
 
 def test_every_stage_has_a_golden_key() -> None:
-    assert set(GOLDEN) == set(recipe_values.one_of_each()) == set(keys.STEP_VERSIONS)
+    assert set(GOLDEN) == set(recipe_values.recipe_of_each_stage()) == set(keys.STEP_VERSIONS)
 
 
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:

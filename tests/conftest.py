@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The slowest files, the slowest first. If two processes begin with them, both end at about the same time.
+#: The slowest files, in descending order. If two processes begin with them, both end at about the same time.
 SLOWEST = (
     "driver/verification/test_models.py",
     "driver/in_program/test_compiling.py",
@@ -69,17 +69,17 @@ SLOWEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files of `SLOWEST` first. The tests of a file keep their order."""
-    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    positions = {Path(__file__).parent / name: position for position, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: positions.get(item.path, len(positions)))
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the modules of all tests: each trace collects garbage, and would examine these two million objects."""
+    """Freeze the modules of all tests. Otherwise each trace, which collects garbage, examines two million objects."""
     gc.freeze()
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Freeze what a file of tests has imported and cached."""
+    """Freeze the objects that a file of tests has imported and cached."""
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
@@ -89,9 +89,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 class CommandLine:
     """`trtbuild` in a project, in another process, as a user runs it.
 
-    It is forked from a process that has loaded its modules, and its workers from a process that has loaded torch
-    (`tests.warm`). All are new processes if `cold` is True, or if the environment has variables that only a new process
-    reads.
+    The command is forked from a process that has loaded its modules, and its workers are forked from a process that has
+    loaded torch (`tests.warm`). All are new processes if `cold` is True, or if the environment has variables that only a
+    new process reads.
     """
 
     project: Path
@@ -102,10 +102,12 @@ class CommandLine:
     def __call__(
         self, *arguments: str, expect: int = 0, environment: Mapping[str, str] | None = None, timeout_s: float = 240
     ) -> Any:
-        """Run with ``--json`` and return the document; fail the test when the exit code is not `expect`."""
-        done = self.run(*arguments, "--json", environment=environment, timeout_s=timeout_s)
-        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-        return json.loads(done.stdout) if done.stdout.strip() else None
+        """Run with ``--json`` and return the document. The test fails if the exit code is not `expect`."""
+        process = self.run(*arguments, "--json", environment=environment, timeout_s=timeout_s)
+        assert process.returncode == expect, (
+            f"exit {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-6000:]}"
+        )
+        return json.loads(process.stdout) if process.stdout.strip() else None
 
     def run(
         self, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 240
@@ -131,7 +133,7 @@ def _workers_of_this_process() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Start new workers, as for users, in tests with the mark `cold_workers` and in the fixtures that they create."""
+    """Start new workers, like for users, in tests with the mark `cold_workers` and in the fixtures that they create."""
     off = servers.off
     servers.off = off or item.get_closest_marker("cold_workers") is not None
     try:
@@ -146,9 +148,9 @@ def ran(document: Any) -> dict[str, int]:
 
 
 def step(document: Any, identifier: str) -> Any:
-    """One step of a document."""
-    (found,) = [entry for entry in document["steps"] if entry["id"] == identifier]
-    return found
+    """Return the step `identifier` of a document."""
+    (match,) = [entry for entry in document["steps"] if entry["id"] == identifier]
+    return match
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ class BuiltExamples:
 
 @pytest.fixture(scope="session")
 def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
-    """A copy of manifests/, built once per test run, also if the run has several processes.
+    """Build a copy of manifests/, once in a test run of any number of processes.
 
     If ``$TRTBUILD_TEST_CACHE`` names a directory, it is the cache, and it is kept for later runs.
     """

@@ -1,4 +1,4 @@
-"""Programs that some tests run besides Python. CI has them all; elsewhere such a test is skipped where one is missing."""
+"""Programs other than Python that tests run. CI has all of them. Elsewhere a test is skipped if its program is missing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shutil
 
 import pytest
 
-#: Set by .ci/run: nothing may be missing there.
+#: The variable that .ci/run sets, because no program may be missing in CI.
 ALL = "REQUIRE_TEST_PROGRAMS"
 
 
 def program(name: str) -> str:
-    """The path of a program, ``nginx`` or ``strace``. Skips the test, or fails it in CI, where it is not installed."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
-    if found is None:
-        said = f"{name} is not installed: apt-get install {name}"
-        pytest.fail(said) if os.environ.get(ALL) else pytest.skip(said)
-    return found
+    """Return the path of a program, such as ``nginx``. If it is missing, skip the test, or fail it in CI."""
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if path is None:
+        message = f"{name} is not installed: apt-get install {name}"
+        pytest.fail(message) if os.environ.get(ALL) else pytest.skip(message)
+    return path

@@ -1,4 +1,4 @@
-"""A file is replaced as a whole: by a child that is killed, on a full disk, by two writers at once."""
+"""A file is replaced as a whole, even if the writer is killed, the disk is full, or two processes write at once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "files" / "file"
 
 
-def child(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+def start_python(code: str, *arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE)
 
 
-def test_the_new_bytes_replace_the_old_ones_and_nothing_else_is_left(path: Path) -> None:
+def test_the_new_bytes_replace_the_old_bytes_and_no_other_file_remains(path: Path) -> None:
     replace_file(path, NEW)
     assert path.read_bytes() == NEW
     replace_file(str(path), memoryview(b""), durable=True)
@@ -38,7 +38,7 @@ def test_the_new_bytes_replace_the_old_ones_and_nothing_else_is_left(path: Path)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o666, 0o640), (0o600, 0o600)])
-def test_the_mode_is_less_the_umask(path: Path, mode: int, expected: int) -> None:
+def test_the_umask_reduces_the_mode(path: Path, mode: int, expected: int) -> None:
     before = os.umask(0o027)
     try:
         replace_file(path, NEW, mode=mode)
@@ -70,7 +70,7 @@ def test_an_error_in_the_block_leaves_the_old_file(path: Path) -> None:
 
 
 def test_a_kill_in_the_middle_leaves_the_old_file(path: Path) -> None:
-    killed = child(
+    killed = start_python(
         "import os, signal, sys\n"
         "from trtbuild.atomic import replacing\n"
         "with replacing(sys.argv[1]) as descriptor:\n"
@@ -80,13 +80,13 @@ def test_a_kill_in_the_middle_leaves_the_old_file(path: Path) -> None:
     )
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    (left,) = path.parent.glob(".file.*.tmp")
-    assert left.read_bytes() == b"half", "it was killed between the first write and the rename"
+    (temporary,) = path.parent.glob(".file.*.tmp")
+    assert temporary.read_bytes() == b"half", "the process was killed between the first write and the rename"
     assert path.read_bytes() == OLD
 
 
-def test_a_disk_that_is_full_leaves_the_old_file(path: Path) -> None:
-    full = child(  # a limit on the size of files stops a write in its middle, as a full disk does
+def test_a_full_disk_leaves_the_old_file(path: Path) -> None:
+    full = start_python(  # a limit on the size of files stops a write in its middle, like a full disk
         "import resource, sys\n"
         "from trtbuild.atomic import replace_file\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
@@ -101,7 +101,7 @@ def test_a_disk_that_is_full_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_of_two_writers_at_once_one_wins_with_all_its_bytes(path: Path) -> None:
+def test_after_two_writers_at_once_the_file_has_all_bytes_of_one_writer(path: Path) -> None:
     code = (
         "import os, sys\n"
         "from trtbuild.atomic import replace_file\n"
@@ -109,9 +109,9 @@ def test_of_two_writers_at_once_one_wins_with_all_its_bytes(path: Path) -> None:
         "    replace_file(sys.argv[1], sys.argv[2].encode() * 50_000)\n"
     )
     stop = path.with_name("stop")
-    writers = [child(code, path, letter, stop) for letter in "ab"]
+    writers = [start_python(code, path, letter, stop) for letter in "ab"]
     seen: list[bytes] = [OLD]
-    while len(seen) < 100 or len(set(seen)) < 3:  # both of them write while it is read
+    while len(seen) < 100 or len(set(seen)) < 3:  # until both have written while the test reads
         seen.append(path.read_bytes())
     stop.touch()
     for writer in writers:
@@ -121,12 +121,12 @@ def test_of_two_writers_at_once_one_wins_with_all_its_bytes(path: Path) -> None:
     assert sorted(path.parent.iterdir()) == [path, stop]
 
 
-def _replace_durably(place: Path) -> None:
-    replace_file(place / "file", NEW, durable=True)
+def _replace_durably(folder: Path) -> None:
+    replace_file(folder / "file", NEW, durable=True)
 
 
-def _replace(place: Path) -> None:
-    replace_file(place / "file", NEW)
+def _replace(folder: Path) -> None:
+    replace_file(folder / "file", NEW)
 
 
 def test_a_durable_file_is_synced_before_its_rename_and_its_folder_after(path: Path) -> None:
@@ -135,16 +135,16 @@ def test_a_durable_file_is_synced_before_its_rename_and_its_folder_after(path: P
     assert "fsync" not in [call.name for call in traced(_replace, path.parent).calls]
 
 
-def test_a_file_that_cannot_be_synced_leaves_the_old_one(path: Path) -> None:
+def test_a_file_that_cannot_be_synced_leaves_the_old_file(path: Path) -> None:
     outcome = traced(_replace_durably, path.parent, "fsync:error=EIO:when=1")
     assert outcome.tampered and outcome.report["error"] == "OSError"
     assert path.read_bytes() == OLD
     assert list(path.parent.iterdir()) == [path]
 
 
-#: Files that rename by themselves, and why `atomic` is not right there.
+#: Files that rename without `trtbuild.atomic`, and the reason why.
 OWN_RENAMES = {
-    "atomic.py": "the one writer",
+    "atomic.py": "defines the writer for all other files",
     "store/collection/condemned.py": "hides entries of a shared directory, and puts them back",
     "store/transports/shared_folder.py": "relative to descriptors, so that no link is followed, with the root's mode",
     "store/local/entries.py": "moves entries into quarantine",
@@ -153,7 +153,7 @@ OWN_RENAMES = {
 }
 
 
-def test_no_other_file_renames_or_makes_temporary_files_to_rename() -> None:
+def test_no_other_file_renames_files() -> None:
     found = set()
     for module in (ROOT / "trtbuild").rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: what is in them, and that the wheel runs where nothing else of the project is."""
+"""The contents of the wheel and of the source distribution. The wheel runs in an environment without the checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-#: Names that no file of a distribution has anywhere in its path: caches, outputs, state of tools.
+#: Names that no path in a distribution may contain: caches, outputs, state of tools.
 LEFTOVERS = re.compile(
     r"(^|/)(__pycache__|\.venv|\.git|\.trtbuild|dist|\.work|\.\w+_cache|\.hypothesis|site)(/|$)|\.pyc$"
 )
@@ -26,23 +26,23 @@ LEFTOVERS = re.compile(
 
 @dataclass(frozen=True)
 class Distributions:
-    """The two files that a release consists of."""
+    """The two files of a release."""
 
     wheel: Path
     sdist: Path
 
     def in_wheel(self) -> set[str]:
-        """Paths in the wheel."""
+        """Return the paths in the wheel."""
         with zipfile.ZipFile(self.wheel) as archive:
             return set(archive.namelist())
 
     def in_sdist(self) -> set[str]:
-        """Paths in the source distribution, below its one folder."""
+        """Return the paths in the source distribution, relative to its only folder."""
         with tarfile.open(self.sdist) as archive:
             return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
 
     def metadata(self) -> Message:
-        """The wheel's METADATA."""
+        """Return the METADATA of the wheel."""
         (name,) = [name for name in self.in_wheel() if name.endswith(".dist-info/METADATA")]
         with zipfile.ZipFile(self.wheel) as archive:
             return Parser().parsestr(archive.read(name).decode())
@@ -50,7 +50,7 @@ class Distributions:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """`python -m build` without its option for a wheel: the wheel is made from the unpacked source distribution."""
+    """Run `python -m build` without `--wheel`, so that it builds the wheel from the source distribution."""
     folder = tmp_path_factory.mktemp("distributions")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
@@ -63,15 +63,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 def modules() -> set[str]:
-    """The files of the package in this checkout."""
+    """Return the files of the package in this checkout."""
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / "trtbuild").rglob("*.py")}
 
 
 def test_the_wheel_has_the_package_and_nothing_else(built: Distributions) -> None:
-    inside = built.in_wheel()
-    beside = {name for name in inside if not name.startswith("trtbuild/")}
-    assert inside - beside == modules() | {"trtbuild/py.typed"}
-    assert {re.sub(r"^trtbuild-[^/]+\.dist-info/", "", name) for name in beside} == {
+    paths = built.in_wheel()
+    metadata = {name for name in paths if not name.startswith("trtbuild/")}
+    assert paths - metadata == modules() | {"trtbuild/py.typed"}
+    assert {re.sub(r"^trtbuild-[^/]+\.dist-info/", "", name) for name in metadata} == {
         "METADATA",
         "RECORD",
         "WHEEL",
@@ -81,14 +81,14 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Distributions) -> Non
 
 
 def test_the_source_distribution_has_sources_tests_and_documents_and_no_leftovers(built: Distributions) -> None:
-    inside = built.in_sdist()
-    assert modules() <= inside
-    wanted = ["pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "mkdocs.yml"]
-    wanted += ["constraints.txt", "cache/README.md", "docs/manifest.md", "docs/screens/first-build.svg", ".ci/run"]
-    wanted += ["tests/conftest.py", "benchmarks/__main__.py", "manifests/vision.yaml", "trtbuild/py.typed"]
-    assert [name for name in wanted if name not in inside] == []
-    assert sorted(name for name in inside if LEFTOVERS.search(name)) == []
-    assert [name for name in inside if name.startswith("cache/")] == ["cache/README.md"]
+    paths = built.in_sdist()
+    assert modules() <= paths
+    required = ["pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "mkdocs.yml"]
+    required += ["constraints.txt", "cache/README.md", "docs/manifest.md", "docs/screens/first-build.svg", ".ci/run"]
+    required += ["tests/conftest.py", "benchmarks/__main__.py", "manifests/vision.yaml", "trtbuild/py.typed"]
+    assert [name for name in required if name not in paths] == []
+    assert sorted(name for name in paths if LEFTOVERS.search(name)) == []
+    assert [name for name in paths if name.startswith("cache/")] == ["cache/README.md"]
 
 
 def test_the_metadata_is_complete(built: Distributions) -> None:
@@ -113,16 +113,16 @@ def test_the_wheel_runs_in_a_clean_environment(built: Distributions, tmp_path: P
 
     def run(*command: str | Path, path: str = "") -> str:
         variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        done = subprocess.run(
+        process = subprocess.run(
             command, env={**variables, "PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
-    where = "import trtbuild, trtbuild.core.planning.model_plan; print(trtbuild.__file__)"
-    assert run(python, "-c", where).startswith(str(environment))  # needs no other distribution
-    installed = sysconfig.get_path("purelib")  # of this environment, for the distributions that the wheel asks for
-    assert run(python, "-c", where, path=installed).startswith(str(environment))
-    said = f"trtbuild, version {built.metadata()['Version']}"
-    assert run(python, "-m", "trtbuild", "--version", path=installed) == said
-    assert run(environment / "bin" / "trtbuild", "--version", path=installed) == said
+    program = "import trtbuild, trtbuild.core.planning.model_plan; print(trtbuild.__file__)"
+    assert run(python, "-c", program).startswith(str(environment))  # without any other distribution
+    installed = sysconfig.get_path("purelib")  # the distributions that the wheel requires are in this environment
+    assert run(python, "-c", program, path=installed).startswith(str(environment))
+    version = f"trtbuild, version {built.metadata()['Version']}"
+    assert run(python, "-m", "trtbuild", "--version", path=installed) == version
+    assert run(environment / "bin" / "trtbuild", "--version", path=installed) == version

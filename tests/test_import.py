@@ -1,4 +1,4 @@
-"""Importing trtbuild: it loads nothing, and torch knows the operator whichever of the two comes first."""
+"""Importing trtbuild loads no other module. torch has the operator in any order of the imports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 
 def run(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
 
 
-def test_it_loads_nothing_that_costs() -> None:
+def test_importing_trtbuild_loads_no_other_module() -> None:
     loaded = run("import sys; before = set(sys.modules); import trtbuild; print(*sorted(set(sys.modules) - before))")
     assert {name for name in loaded.split() if not name.startswith(("__editable__", "_editable"))} <= {
         "__future__",
@@ -31,14 +31,14 @@ def test_it_loads_nothing_that_costs() -> None:
         "import trtbuild, transformers, torch",
     ],
 )
-def test_torch_knows_the_operator_whichever_comes_first(order: str) -> None:
-    said = run(
+def test_torch_has_the_operator_in_any_order_of_imports(order: str) -> None:
+    output = run(
         f"{order}; import sys; print(torch.ops.trtbuild.engine.default); print(trtbuild._AfterTorch in sys.meta_path)"
     )
-    assert said.split() == ["trtbuild.engine.default", "False"]
+    assert output.split() == ["trtbuild.engine.default", "False"]
 
 
-def test_public_names_are_there_and_others_are_not() -> None:
+def test_only_public_names_exist() -> None:
     import trtbuild
 
     for name in ("Input", "compile", "load", "save"):

@@ -34,15 +34,15 @@ HEAVY = ("click", "torch", "tensorrt_rtx", "pydantic", "yaml", "rich", "diskcach
 
 @dataclass
 class Project:
-    """A built project, and the console script."""
+    """A built project, in which `build` runs the console script."""
 
     root: Path
     environment: dict[str, str]
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
-        """The standard output of the script, and whether the null build wrote it."""
+        """Run a build. Return its standard output, and whether the null build wrote it."""
         variables = {**self.environment, **environment}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), "build", *arguments],
             cwd=self.root,
             env=variables,
@@ -51,14 +51,14 @@ class Project:
             timeout=240,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+        assert process.returncode == 0, process.stdout + process.stderr
+        imported = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines() if "|" in line}
         assert "trtbuild.null_build" in imported
         if "trtbuild.cli" in imported:
-            return done.stdout, False
+            return process.stdout, False
         heavy = [name for name in imported if name in HEAVY]
         assert not heavy
-        return done.stdout, True
+        return process.stdout, True
 
     def is_null(self, *arguments: str, **environment: str) -> bool:
         return self.build(*arguments, **environment)[1]
@@ -85,32 +85,32 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "TRTBUILD_CACHE_DIR": str(root.parent / "store"),
         "XDG_CONFIG_HOME": str(root.parent / "configuration"),
     }
-    made = Project(root, environment)
-    made.settle()
-    return made
+    built = Project(root, environment)
+    built.settle()
+    return built
 
 
-def test_it_prints_what_the_whole_program_would_print(project: Project) -> None:
+def test_the_null_build_prints_the_answer_of_the_whole_program(project: Project) -> None:
     project.build("--json")
     shutil.rmtree(project.root / null_build.FOLDER)
-    whole, null = project.build("--json")
+    of_program, null = project.build("--json")
     assert not null
-    again, null = project.build("--json")
+    of_null_build, null = project.build("--json")
     assert null
-    documents = [json.loads(text) for text in (whole, again)]
+    documents = [json.loads(text) for text in (of_program, of_null_build)]
     durations = [document.pop("duration_s") for document in documents]
     assert documents[0] == documents[1]
     assert documents[0]["steps"]
     assert 0 < durations[1] < durations[0]
-    said, null = project.build()
+    output, null = project.build()
     if not null:
-        said, null = project.build()
+        output, null = project.build()
     assert null
-    assert said.splitlines()[-1].startswith("up to date: ")
+    assert output.splitlines()[-1].startswith("up to date: ")
     assert project.build("--quiet")[0] == ""
 
 
-def test_each_command_line_has_its_own(project: Project) -> None:
+def test_each_command_line_has_a_separate_snapshot(project: Project) -> None:
     assert not project.is_null("net")
     assert project.is_null("net")
     assert project.is_null()
@@ -172,10 +172,10 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_it_hands_over_after_a_change_of(project: Project, change: Callable[[Path], None]) -> None:
+def test_the_whole_program_runs_after_a_change_of(project: Project, change: Callable[[Path], None]) -> None:
     project.settle()
-    kept = project.root.parent / "kept"
-    shutil.copytree(project.root, kept, ignore=shutil.ignore_patterns("dist", ".trtbuild"))
+    copy = project.root.parent / "copy"
+    shutil.copytree(project.root, copy, ignore=shutil.ignore_patterns("dist", ".trtbuild"))
     try:
         change(project.root)
         assert not project.is_null()
@@ -183,15 +183,15 @@ def test_it_hands_over_after_a_change_of(project: Project, change: Callable[[Pat
         for path in project.root.iterdir():
             if path.name not in ("dist", ".trtbuild"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        shutil.copytree(kept, project.root, dirs_exist_ok=True)
-        shutil.rmtree(kept)
+        shutil.copytree(copy, project.root, dirs_exist_ok=True)
+        shutil.rmtree(copy)
 
 
 REMOTE = "[[remote]]\nname = 'team'\nurl = 'file:///nonexistent/cache'\n"
 
 
-def test_it_hands_over_after_a_change_of_the_configuration(project: Project) -> None:
-    """The configuration names the trusted keys: records of a stolen key must not stay up to date."""
+def test_the_whole_program_runs_after_a_change_of_the_configuration(project: Project) -> None:
+    """The configuration names the trusted keys. Results of a key that is no longer trusted must not stay up to date."""
     project.settle()
     path = project.root.parent / "configuration" / "trtbuild" / "config.toml"
     path.parent.mkdir(parents=True)
@@ -209,13 +209,13 @@ def test_it_hands_over_after_a_change_of_the_configuration(project: Project) -> 
     assert not project.is_null()
 
 
-def test_a_remote_that_is_down_is_not_used_and_not_reported_again(project: Project, tmp_path: Path) -> None:
+def test_a_null_build_neither_uses_nor_reports_a_remote_that_is_down(project: Project, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(REMOTE)
     path.chmod(0o600)
-    chosen = {"TRTBUILD_CONFIG": str(path)}
+    environment = {"TRTBUILD_CONFIG": str(path)}
     for _ in range(3):
-        text, null = project.build("--json", **chosen)
+        text, null = project.build("--json", **environment)
         if null:
             break
     assert null
@@ -223,7 +223,7 @@ def test_a_remote_that_is_down_is_not_used_and_not_reported_again(project: Proje
     assert json.loads(text)["warnings"] == []
 
 
-def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     snapshot = {
         "format": null_build.FORMAT,
@@ -234,14 +234,14 @@ def test_an_answer_ends_when_a_trusted_key_does(monkeypatch: pytest.MonkeyPatch)
         "looks": null_build.output_settings(),
         "variables": {},
     }
-    for until_s, stands in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):
+    for until_s, is_valid in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):
         monkeypatch.setattr(null_build.time, "time", lambda: 1000.0)
-        found = null_build._is_of_this_call({**snapshot, "until_s": until_s}, "/d", ["build"])
-        assert found is stands
+        result = null_build._is_of_this_call({**snapshot, "until_s": until_s}, "/d", ["build"])
+        assert result is is_valid
 
 
-def test_no_secret_is_left_in_the_project(project: Project) -> None:
-    """A snapshot compares variables. It holds digests of those that may be secret."""
+def test_no_secret_is_written_into_the_project(project: Project) -> None:
+    """A snapshot compares variables. It contains only digests of variables that may be secret."""
     secrets = {
         "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
         "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",
@@ -259,7 +259,7 @@ def test_no_secret_is_left_in_the_project(project: Project) -> None:
 @pytest.mark.parametrize(
     "variable", ["NET_FLAVOUR", "TRTBUILD_CACHE_DIR", "TRTBUILD_ANYTHING", "PYTHONPATH", "NO_COLOR"]
 )
-def test_it_hands_over_after_a_change_of_the_variable(project: Project, variable: str, tmp_path: Path) -> None:
+def test_the_whole_program_runs_after_a_change_of_the_variable(project: Project, variable: str, tmp_path: Path) -> None:
     project.settle()
     value = str(project.root.parent / "." / "store") if variable == "TRTBUILD_CACHE_DIR" else str(tmp_path)
     if variable == "TRTBUILD_CACHE_DIR":
@@ -268,23 +268,23 @@ def test_it_hands_over_after_a_change_of_the_variable(project: Project, variable
     assert not project.is_null(**{variable: value})
 
 
-def test_an_installation_is_seen(project: Project, tmp_path: Path) -> None:
-    here = str(tmp_path)
-    if not project.is_null(PYTHONPATH=here) and not project.is_null(PYTHONPATH=here):
-        assert project.is_null(PYTHONPATH=here)
+def test_the_whole_program_runs_after_an_installation(project: Project, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    if not project.is_null(PYTHONPATH=folder) and not project.is_null(PYTHONPATH=folder):
+        assert project.is_null(PYTHONPATH=folder)
     (tmp_path / "torch-0.0.1.dist-info").mkdir()
     (tmp_path / "torch-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n")
-    found = subprocess.run(
+    process = subprocess.run(
         [Path(sys.executable).parent / "trtbuild", "build", "--json"],
         cwd=project.root,
-        env={**project.environment, "PYTHONPATH": here},
+        env={**project.environment, "PYTHONPATH": folder},
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
-    document = json.loads(found.stdout)
-    assert document["totals"]["trace"]["hit"] == 0  # another torch: the whole program looked
+    document = json.loads(process.stdout)
+    assert document["totals"]["trace"]["hit"] == 0  # the whole program has found the other torch
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}\n", b"[]\n", b"\xff\xfe"])
@@ -303,13 +303,13 @@ def test_an_incomplete_answer_is_ignored(project: Project) -> None:
     assert not project.is_null()
 
 
-def test_a_build_that_is_forced_is_not_remembered(project: Project) -> None:
+def test_a_forced_build_has_no_snapshot(project: Project) -> None:
     assert not project.is_null("--force")
     assert not project.is_null("--force")
 
 
-def test_a_manifest_that_is_a_link_to_nothing_is_seen(project: Project, tmp_path: Path) -> None:
-    """The whole program reports an error, and does not look in ``manifests/``."""
+def test_the_whole_program_runs_after_the_manifest_becomes_a_dangling_link(project: Project, tmp_path: Path) -> None:
+    """The whole program reports an error. It does not read ``manifests/`` instead."""
     root = tmp_path / "moved"
     shutil.copytree(project.root, root, ignore=shutil.ignore_patterns(".trtbuild"))
     (root / "manifests").mkdir()
@@ -327,19 +327,19 @@ def test_a_manifest_that_is_a_link_to_nothing_is_seen(project: Project, tmp_path
 def test_an_answer_that_cannot_be_written_is_an_error_with_a_message(project: Project) -> None:
     project.settle()
     with open("/dev/full", "w") as full:
-        status, said = said_with(project, full.fileno())
+        status, error = build_with_output(project, full.fileno())
     assert status == 1
-    assert "standard output cannot be written" in said
-    assert "Traceback" not in said
+    assert "standard output cannot be written" in error
+    assert "Traceback" not in error
 
 
-def test_an_early_end_of_the_reader_does_not_matter(project: Project) -> None:
+def test_a_reader_that_stops_early_is_not_an_error(project: Project) -> None:
     project.settle()
     assert project.is_null()
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        assert said_with(project, writing) == (0, "")
+        assert build_with_output(project, writing) == (0, "")
     finally:
         os.close(writing)
 
@@ -348,16 +348,16 @@ def test_a_closed_standard_output_is_an_error(project: Project) -> None:
     project.settle()
     assert project.is_null()
     command = ["sh", "-c", f'"{Path(sys.executable).parent}/trtbuild" build >&-']
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=project.root, env=project.environment, stderr=subprocess.PIPE, text=True, timeout=240, check=False
     )
-    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: standard output is closed")
+    assert (process.returncode, process.stderr.splitlines()[0]) == (2, "error: standard output is closed")
 
 
-def said_with(project: Project, output: int) -> tuple[int, str]:
-    """Exit status and standard error of a build, with `output` as its standard output."""
+def build_with_output(project: Project, output: int) -> tuple[int, str]:
+    """Run a build with `output` as its standard output. Return the exit status and standard error."""
     script = Path(sys.executable).parent / "trtbuild"
-    done = subprocess.run(
+    process = subprocess.run(
         [script, "build"],
         cwd=project.root,
         env=project.environment,
@@ -367,10 +367,10 @@ def said_with(project: Project, output: int) -> tuple[int, str]:
         timeout=240,
         check=False,
     )
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
-def test_another_encoding_is_another_answer(project: Project) -> None:
+def test_each_encoding_has_a_separate_snapshot(project: Project) -> None:
     project.settle()
     assert not project.is_null(PYTHONIOENCODING="latin-1")
     assert project.is_null(PYTHONIOENCODING="latin-1")

@@ -1,4 +1,4 @@
-"""Only regular files are read: a pipe in their place is an error at once, without waiting for a writer."""
+"""Only regular files are read. A pipe in place of a file is an error at once, without waiting for a writer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.regular import open_regular, read_regular
 
 __all__ = ["small"]
 
-#: Seconds after which a command has hung.
+#: Seconds after which a command counts as hanging.
 HUNG_S = 60
 PIPE = "it is a named pipe, not a regular file"
 
@@ -32,7 +32,7 @@ def test_other_file_types_are_errors_that_name_the_type(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with socket.socket(socket.AF_UNIX) as unix:
         unix.bind(os.path.relpath(tmp_path / "socket"))
-        for path, said in (
+        for path, error in (
             (tmp_path / "pipe", PIPE),
             (tmp_path / "link", PIPE),
             (tmp_path / "socket", "it is a socket or a device, not a regular file"),
@@ -44,7 +44,7 @@ def test_other_file_types_are_errors_that_name_the_type(tmp_path: Path) -> None:
             before = len(list(Path("/proc/self/fd").iterdir()))
             with pytest.raises(OSError) as caught:
                 open_regular(path)
-            assert caught.value.strerror == said
+            assert caught.value.strerror == error
             assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -56,85 +56,87 @@ def copy(small: Small, tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path / "project", tmp_path / "cache")
 
 
-def pipe(place: Path) -> None:
-    """Put a named pipe there that has no writer."""
-    place.unlink(missing_ok=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(place)
+def replace_by_pipe(path: Path) -> None:
+    """Replace a file by a named pipe without a writer."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
 
 
 @pytest.mark.parametrize("command", ["inspect", "run", "bench", "verify", "diff"])
-def test_a_pipe_in_the_place_of_a_packages_index(copy: CommandLine, command: str) -> None:
-    pipe(copy.project / "dist/ranker/index.json")
+def test_a_pipe_in_place_of_a_packages_index_is_an_error(copy: CommandLine, command: str) -> None:
+    replace_by_pipe(copy.project / "dist/ranker/index.json")
     more = ["dist/ranker"] if command == "diff" else []
-    done = copy.run(command, "dist/ranker", *more, timeout_s=HUNG_S)
-    assert done.returncode == 2
-    assert "its index.json is not a regular file" in done.stderr
+    process = copy.run(command, "dist/ranker", *more, timeout_s=HUNG_S)
+    assert process.returncode == 2
+    assert "its index.json is not a regular file" in process.stderr
 
 
 @pytest.mark.parametrize("name", ["names.json", "provenance.json", "layers"])
-def test_a_pipe_in_the_place_of_what_a_package_has_besides(copy: CommandLine, name: str) -> None:
+def test_pipes_in_place_of_optional_files_of_a_package_are_ignored(copy: CommandLine, name: str) -> None:
     package = copy.project / "dist/ranker"
-    place = next(iter(package.glob("engines/*/*.layers.json")), None) if name == "layers" else package / name
-    assert place is not None
-    pipe(place)
+    path = next(iter(package.glob("engines/*/*.layers.json")), None) if name == "layers" else package / name
+    assert path is not None
+    replace_by_pipe(path)
     assert copy.run("inspect", "dist/ranker", "--layers", timeout_s=HUNG_S).returncode == 0
 
 
-def test_a_pipe_in_the_place_of_a_file_of_a_package(copy: CommandLine) -> None:
+def test_a_pipe_in_place_of_a_program_of_a_package_is_an_error(copy: CommandLine) -> None:
     program = next((copy.project / "dist/ranker/torch").iterdir())
-    pipe(program)
-    done = copy.run("run", "dist/ranker", "--device", "cpu", timeout_s=HUNG_S)
-    assert done.returncode == 1
-    assert f"{program.name} cannot be read: {PIPE}" in done.stderr
+    replace_by_pipe(program)
+    process = copy.run("run", "dist/ranker", "--device", "cpu", timeout_s=HUNG_S)
+    assert process.returncode == 1
+    assert f"{program.name} cannot be read: {PIPE}" in process.stderr
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.safetensors"])
-def test_a_pipe_for_an_input(copy: CommandLine, name: str) -> None:
-    pipe(copy.project / name)
-    done = copy.run("run", "dist/ranker", "--device", "cpu", "--input", f"x={name}", timeout_s=HUNG_S)
-    assert (done.returncode, done.stderr) == (2, f"error: {name} cannot be read: {PIPE}\n")
+def test_a_pipe_as_an_input_is_an_error(copy: CommandLine, name: str) -> None:
+    replace_by_pipe(copy.project / name)
+    process = copy.run("run", "dist/ranker", "--device", "cpu", "--input", f"x={name}", timeout_s=HUNG_S)
+    assert (process.returncode, process.stderr) == (2, f"error: {name} cannot be read: {PIPE}\n")
 
 
-def test_a_pipe_for_what_verify_replays(copy: CommandLine) -> None:
-    pipe(copy.project / "worst.safetensors")
-    done = copy.run("verify", "ranker", "--replay", "worst.safetensors", timeout_s=HUNG_S)
-    assert PIPE in done.stderr + done.stdout
+def test_a_pipe_as_inputs_to_replay_is_an_error(copy: CommandLine) -> None:
+    replace_by_pipe(copy.project / "worst.safetensors")
+    process = copy.run("verify", "ranker", "--replay", "worst.safetensors", timeout_s=HUNG_S)
+    assert PIPE in process.stderr + process.stdout
 
 
-def test_pipes_among_what_a_plan_reads(copy: CommandLine) -> None:
-    pipe(copy.project / "trtbuild.lock")
-    done = copy.run("plan", timeout_s=HUNG_S)
-    assert (done.returncode, done.stderr) == (2, f"error: trtbuild.lock: it cannot be read: {PIPE}\n")
+def test_pipes_in_place_of_files_that_a_plan_reads(copy: CommandLine) -> None:
+    replace_by_pipe(copy.project / "trtbuild.lock")
+    process = copy.run("plan", timeout_s=HUNG_S)
+    assert (process.returncode, process.stderr) == (2, f"error: trtbuild.lock: it cannot be read: {PIPE}\n")
     (copy.project / "trtbuild.lock").unlink()
     for name in (".trtbuild/history.json", "trtbuild.yaml"):
-        pipe(copy.project / name)
-        done = copy.run("plan", timeout_s=HUNG_S)
-        assert (done.returncode, "not a regular file" in done.stderr) == ((2, True) if "yaml" in name else (0, False))
+        replace_by_pipe(copy.project / name)
+        process = copy.run("plan", timeout_s=HUNG_S)
+        assert (process.returncode, "not a regular file" in process.stderr) == (
+            (2, True) if "yaml" in name else (0, False)
+        )
         (copy.project / name).unlink()
 
 
-def test_a_pipe_in_the_place_of_weights(copy: CommandLine) -> None:
+def test_a_pipe_in_place_of_weights_is_an_error(copy: CommandLine) -> None:
     manifest = copy.project / "trtbuild.yaml"
     manifest.write_text(manifest.read_text().replace("    inputs:", "    weights: w.safetensors\n    inputs:"))
-    pipe(copy.project / "w.safetensors")
-    done = copy.run("plan", timeout_s=HUNG_S)
-    assert done.returncode == 2
-    assert "not a regular file" in done.stderr
+    replace_by_pipe(copy.project / "w.safetensors")
+    process = copy.run("plan", timeout_s=HUNG_S)
+    assert process.returncode == 2
+    assert "not a regular file" in process.stderr
 
 
-def test_a_pipe_in_the_place_of_the_caches_format(copy: CommandLine) -> None:
-    pipe(copy.cache / "format")
-    done = copy.run("plan", timeout_s=HUNG_S)
-    assert done.returncode == 1
-    assert PIPE in done.stderr
+def test_a_pipe_in_place_of_the_caches_format_is_an_error(copy: CommandLine) -> None:
+    replace_by_pipe(copy.cache / "format")
+    process = copy.run("plan", timeout_s=HUNG_S)
+    assert process.returncode == 1
+    assert PIPE in process.stderr
 
 
-def test_a_pipe_in_the_place_of_the_last_builds_answer(copy: CommandLine) -> None:
+def test_a_pipe_in_place_of_a_snapshot_is_ignored(copy: CommandLine) -> None:
     assert copy.run("build", timeout_s=240).returncode == 0
     snapshots = list((copy.project / ".trtbuild/null").iterdir())
     assert snapshots
-    for place in snapshots:
-        pipe(place)
-    done = copy.run("build", timeout_s=HUNG_S)
-    assert done.returncode == 0
+    for path in snapshots:
+        replace_by_pipe(path)
+    process = copy.run("build", timeout_s=HUNG_S)
+    assert process.returncode == 0

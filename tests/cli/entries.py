@@ -1,4 +1,4 @@
-"""Documents for screens: real ones, in which a test names what it looks at and the rest is nothing."""
+"""Documents for screens. A test passes the fields that matter to it; the other fields have empty values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDED = Reason("recorded", "nothing that it depends on has changed")
 
 
 def changed(*parts: str) -> Reason:
-    """A reason: these parts, which are digests, have changed."""
+    """Return the reason that these parts, which are digests, have changed."""
     changes = tuple(Change(part, "0" * 64, "f" * 64) for part in parts)
     return Reason("changed", f"changed: {', '.join(parts)}", changes)
 
@@ -24,7 +24,7 @@ def changed(*parts: str) -> Reason:
 def a_step(
     model: str, name: str, verdict: Any, reason: Reason = NEW, target: str | None = None, **more: Any
 ) -> StepEntry:
-    """The step ``model/name@target``."""
+    """Return the entry of the step ``model/name@target``."""
     entry = {
         "id": f"{model}/{name}" + (f"@{target}" if target else ""),
         "model": model,
@@ -60,14 +60,14 @@ def a_build(*steps: StepEntry, **more: Any) -> Build:
 
 
 def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verification:
-    """The verification of one model, which `more` is about."""
+    """Return the verification of one model. `more` are fields of the model's entry."""
     model = a_model(*cuts, **more)
     ok = model.ok and not errors
     return Verification(ok=ok, duration_s=1.0, seed=3, random_points=2, models=[model], errors=errors, warnings=[])
 
 
 def an_account(name: str, **more: Any) -> Account:
-    """The account of a remote that was not used."""
+    """Return the account of a remote. Without `more`, the remote was not used."""
     counts = ("hits", "misses", "blobs_gone", "lost_races", "untrusted", "records_sent", "records_not_sent")
     numbers = ("requests", "bytes_down", "bytes_up", "retries", "failures", "skipped")
     rest = {"place": f"https://{name}.example", "given_up": None, "troubles": (), "warnings": ()}

@@ -1,4 +1,4 @@
-"""Plans, steps and runs that say what a watcher looks at, and no more."""
+"""Plans, steps and results with only the fields that watchers read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def a_step(model: str, stage: Stage, verdict: Verdict = "run", reason: Reason = 
 
 
 def a_plan(name: str, **verdicts: Verdict) -> ModelPlan:
-    """A plan with these stages' verdicts."""
+    """Return a plan with a step for each stage in `verdicts`."""
     model = Model(name, Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
     plan = ModelPlan(model, ShapePlan((), ()))
     for stage, verdict in verdicts.items():

@@ -1,5 +1,7 @@
-"""A terminal for tests and for the documentation: commands run under a pseudo-terminal, and their output is read
-from an emulated screen (pyte)."""
+"""A terminal for tests and for the documentation.
+
+Commands run under a pseudo-terminal. Their output is read from an emulated screen (pyte).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ import pyte
 
 @dataclass
 class Screen:
-    """One terminal. `run` may be called several times; all output goes to the same screen."""
+    """A terminal. `run` may be called several times: all commands write to the same screen."""
 
     columns: int = 80
     rows: int = 24
-    #: Everything that was written, with its control sequences.
+    #: All bytes that were written, with control sequences.
     written: bytes = b""
     status: int = 0
     _screen: pyte.HistoryScreen = field(init=False)
@@ -44,7 +46,7 @@ class Screen:
         watch: Callable[[Screen, subprocess.Popen[bytes]], None] | None = None,
         timeout_s: float = 240,
     ) -> int:
-        """Run to the end; `watch` is called whenever something was written. Returns the exit code."""
+        """Run a command to its end, and return the exit code. `watch` is called after each output."""
         parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", self.rows, self.columns, 0, 0))
         process = subprocess.Popen(
@@ -66,7 +68,7 @@ class Screen:
                     continue
                 try:
                     data = os.read(parent, 65536)
-                except OSError:  # how Linux says that the other end is closed
+                except OSError:  # Linux reports a closed terminal in this way
                     data = b""
                 if not data:
                     break
@@ -82,20 +84,20 @@ class Screen:
         return self.status
 
     def feed(self, data: bytes) -> None:
-        """Write to the screen."""
+        """Write `data` to the screen."""
         self.written += data
         self._stream.feed(data)
 
     def lines(self) -> list[str]:
-        """All lines that were ever there and still are, also those that have scrolled out of sight."""
+        """Return all lines, including the lines that have scrolled out of sight."""
         return [_text(row, self.columns) for row in self.cells()]
 
     def text(self) -> str:
-        """`lines`, without empty ones at the end."""
+        """Return `lines` as text, without empty lines at the end."""
         return "\n".join(self.lines()).rstrip()
 
     def cells(self) -> list[Mapping[int, pyte.screens.Char]]:
-        """Rows of cells: history, then what is in sight."""
+        """Return rows of cells: first the rows that have scrolled out of sight, then the visible rows."""
         return [*self._screen.history.top, *(self._screen.buffer[row] for row in range(self.rows))]
 
     @property

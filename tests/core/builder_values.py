@@ -1,4 +1,4 @@
-"""A value of every builder setting that is not its default, from the setting's type."""
+"""Values of builder settings that differ from the defaults, chosen by the type of the setting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
 
 
 def other_value(name: str) -> Any:
-    """A value of the setting `name` that a manifest may have, and that is not the default."""
+    """Return a value that a manifest accepts for the setting `name`, and that is not its default."""
     default, annotation = getattr(BuilderSettings(), name), get_type_hints(BuilderSettings)[name]
     (kind, *_) = [kind for kind in (get_args(annotation) or (annotation,)) if kind is not type(None)]
     if get_origin(annotation) is Literal:

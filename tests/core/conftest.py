@@ -26,7 +26,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: Machines that run several builds at once are slow now and then; that is not a failure.
+#: Without a deadline: a test that is slow because the machine is busy must not fail.
 settings.register_profile("trtbuild", deadline=None)
 settings.load_profile("trtbuild")
 
@@ -39,7 +39,7 @@ VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript":
 RTX = ToolchainFacts("1.4.0.76", 22)
 TRT = ToolchainFacts("11.0.0", 23, workspace=1 << 30)
 
-#: Three equal layers, one of another kind that only Torch can do, and one more.
+#: A source that reads helper.py and has three equal layers. Before the last is an operator that only PyTorch can run.
 NET = "read helper.py\nlayer layers.0 linear\nlayer layers.1 linear\ntorch nms nms\nlayer layers.2 linear\n"
 
 
@@ -48,7 +48,7 @@ def sha(data: bytes | str) -> str:
 
 
 def value_bytes(value: str) -> bytes:
-    """The 16 bytes of the weight that is called `value` in tests: float32, four elements."""
+    """Return the 16 bytes of the weight that tests call `value`: four float32 elements."""
     return hashlib.sha256(value.encode()).digest()[:16]
 
 
@@ -81,11 +81,11 @@ def with_opt(model: Model, opt: int) -> Model:
 
 
 class FakeWorld:
-    """`core.planning.lookups.Lookups` in dictionaries, and a builder that runs steps on them.
+    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by running simulated steps.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
-    Each layer has one weight. Every blob that a step reads comes from `blobs`, so a plan that did not see to it that
-    the blob is there fails the test.
+    Each layer has one weight. Steps read their blobs from `blobs`. So a test fails if a plan runs a step
+    whose input blob does not exist.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class FakeWorld:
         self.ran, self.ran_keys = [], set()
         plan = self.plan(model)
         while waiting := [step for step in plan.steps.values() if step.verdict != "hit"]:
-            ready = (s for s in waiting if s.verdict == "run" and self._inputs_there(plan, s))
+            ready = (s for s in waiting if s.verdict == "run" and self._has_inputs(plan, s))
             step = next(ready, None)
             assert step is not None, [(s.id, s.verdict, s.reason.text) for s in waiting]
             assert step.id not in self.ran, f"{step.id} runs twice"
@@ -225,7 +225,7 @@ class FakeWorld:
         for value in values.values():
             self.put(value_bytes(value))
 
-    def _inputs_there(self, plan: ModelPlan, step: Step) -> bool:
+    def _has_inputs(self, plan: ModelPlan, step: Step) -> bool:
         return all(plan.steps[name].verdict == "hit" for name in step.after if name in plan.steps)
 
     def _place(self, plan: ModelPlan) -> None:
@@ -236,17 +236,22 @@ class FakeWorld:
                 assert entry["size"] == len(self.blob(entry["sha256"]))
             self.placed.add(index.sha256)
 
-    # -- what the stages do
+    # -- the stages
 
     def _trace(self, plan: ModelPlan) -> Record:
         model, declared = plan.model, plan.declared
         table = self.weights_table(model)
         source = self.files[model.source.target]
         lines = [line.split() for line in source.splitlines() if not line.startswith("#")]
-        found = [Dependency("file", model.source.target), *(Dependency("file", w[1]) for w in lines if w[0] == "read")]
-        found.append(Dependency("distribution", "timm"))
-        seen = [Observation(dependency, self.observe(dependency)) for dependency in found]
-        recipe = keys.trace(declared, chain.extend(declared, seen, self.read_link, self.write_link, self.observe))
+        dependencies = [
+            Dependency("file", model.source.target),
+            *(Dependency("file", w[1]) for w in lines if w[0] == "read"),
+        ]
+        dependencies.append(Dependency("distribution", "timm"))
+        observations = [Observation(dependency, self.observe(dependency)) for dependency in dependencies]
+        recipe = keys.trace(
+            declared, chain.extend(declared, observations, self.read_link, self.write_link, self.observe)
+        )
         layers = [(words[1], words[2], words[0]) for words in lines if words[0] in ("layer", "torch")]
         values = {str(k): weight(f"initial {k}") for k in range(len(layers)) if table is None}
         for k in values:
@@ -271,9 +276,11 @@ class FakeWorld:
                 "weights": self.put(weights_to_json(values)),
             },
         )
-        anyone = keys.trace_declared(model, plan.shapes, names_of(table), "linux-x86_64", None)
-        files = [o for o in seen if o.dependency.kind != "distribution"]
-        pointer = keys.trace(anyone, chain.extend(anyone, files, self.read_link, self.write_link, self.observe))
+        unversioned = keys.trace_declared(model, plan.shapes, names_of(table), "linux-x86_64", None)
+        files = [o for o in observations if o.dependency.kind != "distribution"]
+        pointer = keys.trace(
+            unversioned, chain.extend(unversioned, files, self.read_link, self.write_link, self.observe)
+        )
         self.keep(keys.trace_with_any_versions(pointer), {"record": self.put(record.to_bytes())})
         return record
 

@@ -1,4 +1,4 @@
-"""One recipe of each stage, made by the real functions from fixed values. Run as a script it prints their keys."""
+"""One recipe of each stage, made by the real functions from fixed values. Run as a script, it prints their keys."""
 
 from __future__ import annotations
 
@@ -98,32 +98,32 @@ def shapes_of(model: Model) -> ShapePlan:
     return shapes
 
 
-#: Where a verification looks. (Which points these are is decided in core.verification.)
+#: Fixed points of a verification. In a build, `core.model.verification.points` chooses them.
 POINTS = (Point(0, "min", (1,), 7), Point(0, "random 2", (3,), 8, zeros=True))
 
 
 @dataclass(frozen=True)
 class Build:
-    """All that keys are made of, but the digests of what steps leave, which are fixed."""
+    """The inputs from which keys are computed. The digests of step results are constants."""
 
     model: Model = MODEL
     weights: tuple[Weight, ...] = WEIGHTS
-    #: None: those that follow from the model.
+    #: None: the shapes that follow from the model.
     shapes: ShapePlan | None = None
-    #: None: the one that follows from the model.
+    #: None: the job that follows from the model.
     job: EngineJob | None = None
 
     def plan(self) -> ShapePlan:
         return self.shapes if self.shapes is not None else shapes_of(self.model)
 
     def trace(self, versions: Mapping[str, str] | None = VERSIONS) -> Recipe:
-        heads = [("w", "float32", (2, 3))] if self.model.weights else None
-        seen = [
+        weights = [("w", "float32", (2, 3))] if self.model.weights else None
+        observations = [
             Observation(Dependency("file", "models/vit.py"), A),
             Observation(Dependency("file", "models/old.py"), "absent"),
             Observation(Dependency("distribution", "timm"), "1.0.20"),
         ]
-        return keys.trace(keys.trace_declared(self.model, self.plan(), heads, PLATFORM, versions), seen)
+        return keys.trace(keys.trace_declared(self.model, self.plan(), weights, PLATFORM, versions), observations)
 
     def engine_job(self) -> EngineJob:
         model, target = self.model, self.model.targets[0]
@@ -174,11 +174,11 @@ class Build:
         }
 
 
-def one_of_each() -> dict[str, Recipe]:
-    """Stage → a recipe."""
+def recipe_of_each_stage() -> dict[str, Recipe]:
+    """Return a recipe for each stage, by the name of the stage."""
     return Build().recipes()
 
 
 if __name__ == "__main__":
-    for stage, recipe in one_of_each().items():
+    for stage, recipe in recipe_of_each_stage().items():
         print(stage, recipe.key)

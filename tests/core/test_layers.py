@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md hold, and core needs nothing that is heavy."""
+"""The code has the layers of docs/architecture.md, and core imports without any installed package."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ HEAVY = [
 ]
 
 
-def test_the_layers_hold() -> None:
-    done = subprocess.run(
+def test_imports_follow_the_layers() -> None:
+    process = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -42,22 +42,22 @@ def test_the_layers_hold() -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 broken" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "0 broken" in process.stdout
 
 
 def test_core_imports_with_nothing_installed_but_python() -> None:
-    modules = [found.name for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")]
+    modules = [module.name for module in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")]
     assert "trtbuild.core.planning.model_plan" in modules
     program = f"""
 import sys
 for name in {HEAVY!r}:
-    sys.modules[name] = None  # importing it is an ImportError
+    sys.modules[name] = None  # importing it raises ImportError
 for name in {modules!r}:
     __import__(name)
 """
-    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_core_touches_no_disk_clock_environment_or_network_when_it_is_imported() -> None:
@@ -75,26 +75,26 @@ sys.addaudithook(hook)
 import trtbuild.core.planning.model_plan, trtbuild.core.recipes.chain, trtbuild.core.model.shapes
 assert not seen, seen
 """
-    done = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
-def test_no_file_needs_itself() -> None:
-    """No cycles of imports between files: those inside functions and those for types alone count as well."""
+def test_imports_have_no_cycles() -> None:
+    """Imports inside functions and imports for type annotations count, too."""
     graph = grimp.build_graph("trtbuild", include_external_packages=False)
-    left = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
-    while leaves := [module for module, needed in left.items() if not needed & left.keys()]:
+    remaining = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    while leaves := [module for module, needed in remaining.items() if not needed & remaining.keys()]:
         for module in leaves:
-            del left[module]
-    assert sorted(left) == []
+            del remaining[module]
+    assert sorted(remaining) == []
 
 
-def test_rooms_are_small() -> None:
-    """A folder has at most 20 files, and an `__init__` that says in at most ten lines what it is for."""
+def test_folders_are_small_and_have_a_docstring() -> None:
+    """A folder has at most 20 files, and the docstring of its `__init__` has at most ten lines."""
     for folder in [path.parent for path in (ROOT / "trtbuild").rglob("__init__.py")]:
         assert len(list(folder.glob("*.py"))) <= 20, folder
-        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-        assert 1 <= len(said.splitlines()) <= 10, folder
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        assert 1 <= len(docstring.splitlines()) <= 10, folder
 
 
 def test_folders_of_tests_are_small() -> None:

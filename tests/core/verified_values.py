@@ -1,4 +1,4 @@
-"""Entries of verifications: real ones, in which a test names what it looks at and the rest is as of a right one."""
+"""Entries of verifications. A test passes the fields that matter to it; the other fields are those of a right result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_cut(**more: Any) -> CutEntry:
 
 
 def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:
-    """The model of these cuts; without any, one whose verification failed."""
+    """Return the entry of a model with these cuts. Without cuts, its verification failed."""
     wrong = any(cut.status == "wrong" for cut in cuts)
     status = "wrong" if wrong else "right" if cuts else "failed"
     return ModelEntry(**{"model": "net", "ok": not wrong, "status": status, "cuts": cuts, **more})

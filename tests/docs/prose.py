@@ -1,7 +1,8 @@
-"""The English that this project writes: a table of wordings to avoid, and a reader that finds the sentences of a file.
+"""The English of this project: a table of wordings to avoid, and functions that find the sentences of a file.
 
-The reader of code, messages and documents is an engineer whose first language is another. Each rule has the reason and
-two examples: `avoid` breaks the rule, `write` says the same and breaks none. `tests/docs/test_prose.py` applies the table.
+The people who read code, messages and documents are engineers, often with another first language. Each rule has a reason
+and two examples: `avoid` breaks the rule, and `write` is a sentence with the same meaning that breaks no rule.
+`tests/docs/test_prose.py` applies the table.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: A sentence of more words than this is two sentences.
+#: A sentence with more words should be two sentences.
 MOST_WORDS = 35
-
 
 #: A string with one of these words is a message, not data.
 _ENGLISH = re.compile(r"\b(the|a|an|is|are|of|not)\b")
@@ -125,17 +125,17 @@ class Sentence:
 
 
 def faults(sentence: str) -> list[str]:
-    """The reasons why a sentence should be written in another way; empty for a plain sentence."""
-    found = [f"{rule.reason} (for example: {rule.write})" for rule in RULES if re.search(rule.pattern, sentence)]
+    """Return the reasons why a sentence should be written in another way. A plain sentence has no reason."""
+    reasons = [f"{rule.reason} (for example: {rule.write})" for rule in RULES if re.search(rule.pattern, sentence)]
     if len(sentence.split()) > MOST_WORDS:
-        found.append(f"{len(sentence.split())} words: write two sentences, of at most {MOST_WORDS} words each")
-    return found
+        reasons.append(f"{len(sentence.split())} words: write two sentences, of at most {MOST_WORDS} words each")
+    return reasons
 
 
 def sentences(path: Path) -> Iterator[Sentence]:
-    """The sentences of a Markdown document, or the docstrings, comments and messages of a Python file.
+    """Yield the sentences of a Markdown document, or of the docstrings, comments and messages of a Python file.
 
-    Messages are strings of four words and more. A string that is a Python program is read like a Python file.
+    Messages are strings of at least four words. A string that is a Python program is read like a Python file.
     """
     text = path.read_text(encoding="utf-8")
     paragraphs = _python(text) if path.suffix == ".py" else _markdown(text)
@@ -145,7 +145,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def _split(paragraph: str) -> Iterator[str]:
-    """The sentences of a paragraph. Code counts as one word; a semicolon ends a sentence, too."""
+    """Yield the sentences of a paragraph. Code counts as one word. A semicolon ends a sentence, too."""
     plain = re.sub(r"``.+?``|`[^`]*`", "`code`", paragraph, flags=re.DOTALL)
     plain = re.sub(r"\]\([^)]*\)|[\[\]*]", " ", plain)
     for part in re.split(r"(?<=[.!?;])\)?\s+|\s—\s|(?<=:)\s+", plain):
@@ -171,14 +171,14 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _message(node: Any) -> str:
-    """The text of a string literal, with a number for each inserted value; empty for any other node."""
+    """Return the text of a string literal, with a number for each inserted value. For other nodes, return ""."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _is_program(message: str) -> bool:
-    """Whether a string of several lines is Python, as a test runs it in another process."""
+    """Return whether a string is a Python program of several lines, which a test runs in another process."""
     if "\n" not in message:
         return False
     try:
@@ -189,7 +189,7 @@ def _is_program(message: str) -> bool:
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:
-    """Each comment; comments on consecutive lines are one paragraph."""
+    """Yield each comment. Comments on consecutive lines are one paragraph."""
     start, last, words = 0, 0, ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT:
@@ -217,7 +217,7 @@ def _markdown(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _blocks(text: str, first_line: int) -> Iterator[tuple[int, str]]:
-    """(line, text) of the paragraphs, list items, table rows and headings of a text."""
+    """Yield (line, text) of the paragraphs, list items, table rows and headings of a text."""
     start, block = first_line, ""
     for number, line in enumerate(text.splitlines(), first_line):
         begins = re.match(r"\s*(\d+\.|[*+-]|\||#+)\s*", line)

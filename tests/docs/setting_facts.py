@@ -1,7 +1,7 @@
-"""Prints everything about one builder setting that follows from its field, as JSON.
+"""Prints the facts that follow from the field of one builder setting, as JSON.
 
-Run with a setting's name, in an empty directory. `tests.docs.test_adding_a_builder_setting` runs it with a changed copy of
-trtbuild.
+The argument is the name of a setting, and the working directory must be empty.
+`tests.docs.test_adding_a_builder_setting` runs this program with a changed copy of trtbuild.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorrt_rtx
 
 from tests.core import recipe_values
 from tests.core.builder_values import other_value
-from tests.driver.inspection.test_trtexec import of
+from tests.driver.inspection.test_trtexec import command_of
 from tests.manifest.conftest import BASE
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.builder_settings import BuilderSettings
@@ -29,7 +29,7 @@ BAD = "surely not"
 
 
 def manifest(name: str, value: Any) -> Any:
-    """The setting of a manifest that has `value`, or its errors."""
+    """Return the setting of a manifest in which its value is `value`, or the errors of this manifest."""
     Path("trtbuild.yaml").write_text(f"{BASE}    builder: {{{name}: {json.dumps(value)}}}\n")
     try:
         (model,) = load(Path()).models
@@ -39,7 +39,7 @@ def manifest(name: str, value: Any) -> Any:
 
 
 def flags(settings: BuilderSettings) -> int:
-    """The flags of a real builder configuration with these settings."""
+    """Return the flags of a real builder configuration with these settings."""
     builder = tensorrt_rtx.Builder(tensorrt_rtx.Logger(tensorrt_rtx.Logger.ERROR))
     job = EngineJob("onnx", (), (), settings, Target("ada", 89), tensorrt_rtx.__version__)
     return int(configure(tensorrt_rtx, builder, builder.create_network(0), job).flags)
@@ -56,7 +56,7 @@ def facts(name: str) -> dict[str, Any]:
         "other keys": {stage: recipe.key for stage, recipe in other.recipes().items()},
         "flags": [flags(BuilderSettings()), flags(changed)],
         "reference": [line for line in reference().splitlines() if f"`{name}`" in line],
-        "trtexec": [of().arguments, of(changed).arguments],
+        "trtexec": [command_of().arguments, command_of(changed).arguments],
     }
 
 

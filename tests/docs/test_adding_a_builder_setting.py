@@ -1,4 +1,4 @@
-"""The recipe "Adding a builder setting" of docs/architecture.md. A copy of trtbuild gets its field, and nothing else."""
+"""The recipe "Adding a builder setting" of docs/architecture.md: a copy of trtbuild gets only the field."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def field_of_the_recipe() -> str:
     return str(code)
 
 
-def facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+def run_setting_facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
     """Run `tests.docs.setting_facts` with the packages of `path` before all others."""
     return subprocess.run(
         [sys.executable, "-m", "tests.docs.setting_facts", NAME],
@@ -43,7 +43,7 @@ def facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The facts about the new setting, from a copy of trtbuild to which the recipe was applied."""
     copy, project = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "trtbuild", copy / "trtbuild", ignore=shutil.ignore_patterns("__pycache__"))
@@ -52,37 +52,37 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert text.count(END) == 1
     field = textwrap.indent(field_of_the_recipe().rstrip(), "    ")
     table.write_text(text.replace(END, f"\n{field}{END}"), "utf-8")
-    done = facts(project, copy)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    process = run_setting_facts(project, copy)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)  # type: ignore[no-any-return]
 
 
 def test_without_the_field_the_setting_does_not_exist(tmp_path: Path) -> None:
-    done = facts(tmp_path)
-    assert done.returncode != 0 and NAME in done.stderr
+    process = run_setting_facts(tmp_path)
+    assert process.returncode != 0 and NAME in process.stderr
 
 
-def test_the_manifest_takes_the_setting_and_rejects_other_values_with_their_place(found: dict[str, Any]) -> None:
-    accepted, errors = found["manifest"]
+def test_the_manifest_accepts_the_setting_and_rejects_wrong_values_with_their_line(facts: dict[str, Any]) -> None:
+    accepted, errors = facts["manifest"]
     assert accepted is True
     assert "trtbuild.yaml:13:" in errors
     assert f"`{NAME}` must be true or false, not the text 'surely not'" in errors
 
 
-def test_the_default_changes_no_key_and_another_value_changes_the_key_of_engines(found: dict[str, Any]) -> None:
-    assert found["keys"] == GOLDEN
-    assert {stage for stage, key in found["other keys"].items() if key != GOLDEN[stage]} == {"engine"}
+def test_the_default_changes_no_key_and_another_value_changes_the_key_of_engines(facts: dict[str, Any]) -> None:
+    assert facts["keys"] == GOLDEN
+    assert {stage for stage, key in facts["other keys"].items() if key != GOLDEN[stage]} == {"engine"}
 
 
-def test_the_builder_configuration_gets_it(found: dict[str, Any]) -> None:
-    default, changed = found["flags"]
+def test_the_builder_configuration_has_the_flag(facts: dict[str, Any]) -> None:
+    default, changed = facts["flags"]
     assert default ^ changed == 1 << int(tensorrt_rtx.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
 
 
-def test_the_manifests_page_has_it(found: dict[str, Any]) -> None:
-    assert found["reference"] == [f"| `{NAME}` | true or false | `false` | Whether a missing timing is an error. |"]
+def test_the_manifests_page_has_the_setting(facts: dict[str, Any]) -> None:
+    assert facts["reference"] == [f"| `{NAME}` | true or false | `false` | Whether a missing timing is an error. |"]
 
 
-def test_trtexec_gets_it_only_if_it_is_not_at_its_default(found: dict[str, Any]) -> None:
-    default, changed = found["trtexec"]
+def test_trtexec_has_the_argument_if_the_value_is_not_the_default(facts: dict[str, Any]) -> None:
+    default, changed = facts["trtexec"]
     assert set(changed) - set(default) == {"--errorOnTimingCacheMiss"} and set(default) <= set(changed)

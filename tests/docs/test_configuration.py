@@ -1,4 +1,4 @@
-"""docs/configuration.md: it names every entry there is, and what it shows is read."""
+"""docs/configuration.md names every entry and every variable, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def test_the_table_has_every_entry_and_every_variable() -> None:
     assert {entry for entry, *_ in ROWS if entry} == {
         f"{table}.{key}" for table, keys in FIELDS.items() for key in keys
     }
-    ones_own = {"TRTBUILD_REMOTE_<NAME>_PATIENCE_S", "TRTBUILD_REMOTE_<NAME>_CONNECTIONS"}
-    assert {variable for _, variable, *_ in ROWS} == set(configuration.VARIABLES) | ones_own
-    assert all(f"`TRTBUILD_REMOTE_<NAME>_{what}`" in PAGE for what in ("TOKEN", "USER", "PASSWORD"))
+    of_one_remote = {"TRTBUILD_REMOTE_<NAME>_PATIENCE_S", "TRTBUILD_REMOTE_<NAME>_CONNECTIONS"}
+    assert {variable for _, variable, *_ in ROWS} == set(configuration.VARIABLES) | of_one_remote
+    assert all(f"`TRTBUILD_REMOTE_<NAME>_{suffix}`" in PAGE for suffix in ("TOKEN", "USER", "PASSWORD"))
 
 
 def test_the_example_has_every_entry_and_is_read(tmp_path: Path) -> None:
     values = ConfigFile("docs", TOML.encode()).values
     assert set(values) == set(FIELDS)
     for table, keys in FIELDS.items():
-        said = values[table] if isinstance(values[table], list) else [values[table]]
-        assert set().union(*said) == set(keys)
+        tables = values[table] if isinstance(values[table], list) else [values[table]]
+        assert set().union(*tables) == set(keys)
     path = tmp_path / "config.toml"
     path.write_text(TOML)
     path.chmod(0o600)
-    found = configuration.load({"TRTBUILD_CONFIG": str(path), "HOME": "/home/me"}, tmp_path)
-    assert found.cache_max_size == 50 << 30
-    assert [remote.name for remote in found.remotes] == ["team", "archive"]
-    assert [key.name for key in found.trust.keys] == ["release", "ci"]
-    assert len(found.trust.revoked) == 1
+    loaded = configuration.load({"TRTBUILD_CONFIG": str(path), "HOME": "/home/me"}, tmp_path)
+    assert loaded.cache_max_size == 50 << 30
+    assert [remote.name for remote in loaded.remotes] == ["team", "archive"]
+    assert [key.name for key in loaded.trust.keys] == ["release", "ci"]
+    assert len(loaded.trust.revoked) == 1
 
 
-def test_the_variables_say_what_the_file_says(tmp_path: Path) -> None:
+def test_the_example_variables_have_the_values_of_the_example_file(tmp_path: Path) -> None:
     environ = dict(re.findall(r'export ([A-Z_]+)="?(.*?)"?$', SHELL, re.MULTILINE))
     assert len(environ) == SHELL.count("export")
     path = tmp_path / "config.toml"
@@ -61,7 +61,7 @@ def test_the_variables_say_what_the_file_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["patience_s", "connections"])
-def test_the_defaults_are_those_of_the_code(name: str) -> None:
-    (default,) = [found.default for found in fields(RemoteSettings) if found.name == name]
-    (told,) = [default for entry, _, default, _ in ROWS if entry == f"remote.{name}"]
-    assert float(told) == default
+def test_the_page_has_the_defaults_of_the_code(name: str) -> None:
+    (default,) = [setting.default for setting in fields(RemoteSettings) if setting.name == name]
+    (on_page,) = [default for entry, _, default, _ in ROWS if entry == f"remote.{name}"]
+    assert float(on_page) == default

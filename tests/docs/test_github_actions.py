@@ -1,4 +1,4 @@
-"""The recipe for GitHub Actions: its jobs run here, command by command, with the logins of the nginx of docs/team-cache."""
+"""The recipe for GitHub Actions: the test runs its jobs command by command, with the nginx of docs/team-cache.md."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_te
 TORCH_SIDE = ("torch", "onnx", "nvidia", "triton")
 
 
-def bare(folder: Path) -> str:
-    """A ``PYTHONPATH`` that hides torch and its dependencies from this interpreter."""
+def path_without_torch(folder: Path) -> str:
+    """Return a ``PYTHONPATH`` that hides torch and its dependencies from this interpreter."""
     (installed,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages, start = folder / "packages", folder / "start"
     packages.mkdir()
@@ -49,7 +49,7 @@ def bare(folder: Path) -> str:
 
 @dataclass
 class Runner:
-    """GitHub, as far as the recipe needs it: a fresh checkout for each job, and its commands in order."""
+    """The parts of GitHub that the recipe needs: it runs the commands of each job in a new checkout."""
 
     root: Path
     sources: Path
@@ -64,10 +64,10 @@ class Runner:
         home.mkdir()
         checkout = home / "work"
         shutil.copytree(self.sources, checkout)
-        known = {f"secrets.{name}": value if secrets else "" for name, value in self.secrets.items()}
-        known["github.event.number"] = str(number)
-        stated = {**RECIPE["env"], **RECIPE["jobs"][job].get("env", {})}
-        environment = {name: self._evaluated(str(value), known) for name, value in stated.items()}
+        expressions = {f"secrets.{name}": value if secrets else "" for name, value in self.secrets.items()}
+        expressions["github.event.number"] = str(number)
+        variables = {**RECIPE["env"], **RECIPE["jobs"][job].get("env", {})}
+        environment = {name: self._evaluated(str(value), expressions) for name, value in variables.items()}
         result = Job(checkout, home)
         for step in RECIPE["jobs"][job]["steps"]:
             assert "env" not in step
@@ -78,11 +78,11 @@ class Runner:
     def _folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.root))
 
-    def _evaluated(self, text: str, known: Mapping[str, str]) -> str:
+    def _evaluated(self, text: str, expressions: Mapping[str, str]) -> str:
         text = text.replace("ci:PUBLIC-KEY", str(self.keys["ci"].trusted))
-        return re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], text)
+        return re.sub(r"\$\{\{ (\S+) \}\}", lambda match: expressions[match[1]], text)
 
-    def _shell(self, command: str, home: Path, stated: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def _shell(self, command: str, home: Path, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         shims = home / "shims"
         if not shims.exists():
             shims.mkdir()
@@ -90,7 +90,7 @@ class Runner:
             pip.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$HOME/pip"\n')
             pip.chmod(0o755)
         installed = (home / "pip").read_text() if (home / "pip").exists() else ""
-        path = "" if not installed or "torch" in installed else bare(self._folder())
+        path = "" if not installed or "torch" in installed else path_without_torch(self._folder())
         return subprocess.run(
             ["bash", "-e", "-c", command],
             cwd=home / "work",
@@ -100,7 +100,7 @@ class Runner:
                 "CI": "true",
                 "GITHUB_STEP_SUMMARY": str(home / "summary.md"),
                 "PYTHONPATH": path + (f":{os.environ['PYTHONPATH']}" if "PYTHONPATH" in os.environ else ""),
-                **stated,
+                **variables,
             },
             capture_output=True,
             text=True,
@@ -117,16 +117,16 @@ class Job:
     home: Path
     commands: list[tuple[str, subprocess.CompletedProcess[str]]] = field(default_factory=list)
 
-    def add(self, command: str, done: subprocess.CompletedProcess[str]) -> None:
-        self.commands.append((command, done))
+    def add(self, command: str, process: subprocess.CompletedProcess[str]) -> None:
+        self.commands.append((command, process))
 
     @property
     def failed(self) -> bool:
-        return any(done.returncode for _, done in self.commands)
+        return any(process.returncode for _, process in self.commands)
 
     @property
-    def said(self) -> str:
-        return "".join(f"$ {command}\n{done.stdout}{done.stderr}" for command, done in self.commands)
+    def output(self) -> str:
+        return "".join(f"$ {command}\n{process.stdout}{process.stderr}" for command, process in self.commands)
 
     @property
     def summary(self) -> str:
@@ -134,10 +134,10 @@ class Job:
         return path.read_text() if path.exists() else ""
 
     def counts(self) -> tuple[int, int]:
-        """(hits, runs) of the build, by the job summary."""
-        told = re.search(r"### trtbuild build done: ([^\n]*) in ", self.summary)
-        assert told is not None, self.said
-        words = dict(reversed(part.split()) for part in told[1].split(", "))
+        """Return (hits, runs) of the build, from the job summary."""
+        match = re.search(r"### trtbuild build done: ([^\n]*) in ", self.summary)
+        assert match is not None, self.output
+        words = dict(reversed(part.split()) for part in match[1].split(", "))
         return int(words.get("hit", 0)), int(words.get("run", 0))
 
 
@@ -161,74 +161,75 @@ def github(tmp_path_factory: pytest.TempPathFactory, nginx_server: Nginx) -> Ite
 
 
 def entries(folder: Path) -> set[str]:
-    """Names of the entries of a cache."""
+    """Return the names of the entries of a cache."""
     return {path.name for kind in ("ac", "cas") for path in (folder / kind).rglob("*") if path.is_file()}
 
 
 def test_the_jobs_of_the_recipe_share_results_as_documented(github: Runner, nginx_server: Nginx) -> None:
     pull_requests = github.root / "pr-cache"
     built = github.run("main")
-    assert not built.failed, built.said
+    assert not built.failed, built.output
     assert built.counts()[1] > 0
     on_main = entries(nginx_server.root)
     assert on_main
 
-    again = github.run("main")  # a fresh runner: all of it comes from the team's cache
-    assert not again.failed, again.said
-    assert again.counts() == (sum(built.counts()), 0)
-    assert "team" in again.summary
+    second = github.run("main")  # a new runner: all results come from the team's cache
+    assert not second.failed, second.output
+    assert second.counts() == (sum(built.counts()), 0)
+    assert "team" in second.summary
     assert entries(nginx_server.root) == on_main
 
-    deployed = github.run("deploy")  # where there is no torch
-    assert not deployed.failed, deployed.said
+    deployed = github.run("deploy")  # a machine without torch
+    assert not deployed.failed, deployed.output
     assert deployed.counts() == (sum(built.counts()), 0)
     assert (deployed.checkout / "dist/net/index.json").read_bytes() == (
         built.checkout / "dist/net/index.json"
     ).read_bytes()
 
     edit(github.sources / "net.py", "ReLU", "Tanh")
-    asked = github.run("pull-request")
-    assert not asked.failed, asked.said
-    assert asked.counts()[1] > 0
+    pull_request = github.run("pull-request")
+    assert not pull_request.failed, pull_request.output
+    assert pull_request.counts()[1] > 0
     assert entries(nginx_server.root) == on_main
     of_pull_requests = entries(pull_requests)
     assert of_pull_requests
 
-    same = github.run("pull-request")
-    assert same.counts() == (sum(asked.counts()), 0), same.said
+    repeated = github.run("pull-request")
+    assert repeated.counts() == (sum(pull_request.counts()), 0), repeated.output
 
-    refused = github.run("deploy")  # what only a pull request has built is not there for a release
-    assert refused.commands[-1][1].returncode == 3, refused.said
-    assert "net/" in refused.summary or "net" in refused.said
+    refused = github.run("deploy")  # a release does not use the results of a pull request
+    assert refused.commands[-1][1].returncode == 3, refused.output
+    assert "net/" in refused.summary or "net" in refused.output
     assert not (refused.checkout / "dist").exists()
 
-    shutil.copytree(pull_requests / "ac", nginx_server.root / "ac", dirs_exist_ok=True)  # even if its records got there
+    # the same with the results of the pull request in the team's cache
+    shutil.copytree(pull_requests / "ac", nginx_server.root / "ac", dirs_exist_ok=True)
     shutil.copytree(pull_requests / "cas", nginx_server.root / "cas", dirs_exist_ok=True)
     assert github.run("deploy").commands[-1][1].returncode == 3
 
-    for job in (built, again, deployed, asked, same, refused):
-        assert all(secret not in job.said + job.summary for secret in github.secrets.values())
-        assert all(password not in job.said + job.summary for password in nginx_server.passwords.values())
+    for job in (built, second, deployed, pull_request, repeated, refused):
+        assert all(secret not in job.output + job.summary for secret in github.secrets.values())
+        assert all(password not in job.output + job.summary for password in nginx_server.passwords.values())
 
 
 def test_a_pull_request_from_a_fork_has_no_secrets_and_builds(github: Runner, nginx_server: Nginx) -> None:
     before = entries(nginx_server.root), entries(github.root / "pr-cache")
     job = github.run("pull-request", secrets=False)
-    assert not job.failed, job.said
+    assert not job.failed, job.output
     assert job.counts()[0] == 0
     assert (entries(nginx_server.root), entries(github.root / "pr-cache")) == before
 
 
-def test_the_bare_interpreter_cannot_import_torch(tmp_path: Path) -> None:
+def test_the_python_path_hides_torch(tmp_path: Path) -> None:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
-    for path, has in ((bare(tmp_path), 0), ("", 1)):
-        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
-        assert done.returncode == has
+    for path, has in ((path_without_torch(tmp_path), 0), ("", 1)):
+        process = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
+        assert process.returncode == has
 
 
 def test_the_workflow_names_existing_secrets_and_extras() -> None:
     text = (ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8")
-    assert set(RECIPE[True]) == {"push", "pull_request"}  # `on` is a boolean in the YAML that PyYAML reads
+    assert set(RECIPE[True]) == {"push", "pull_request"}  # PyYAML reads the key `on` as a boolean
     used = set(re.findall(r"secrets\.([A-Z_]+)", text))
     explained = set(re.findall(r"^#  .* (TRTBUILD_[A-Z_]+) ", text, re.MULTILINE))
     assert used == explained
@@ -242,7 +243,7 @@ def test_the_workflow_names_existing_secrets_and_extras() -> None:
     assert all("environment" not in RECIPE["jobs"][name] for name in ("pull-request", "deploy"))
 
 
-def stated(job: Any) -> dict[str, str]:
+def variables(job: Any) -> dict[str, str]:
     return {**RECIPE["env"], **job.get("env", {})}
 
 
@@ -251,4 +252,4 @@ def test_only_the_main_job_has_the_credentials_for_writing() -> None:
         text = json.dumps(job)
         assert ("secrets.TRTBUILD_SIGNING_KEY" in text) == (name == "main")
         assert ("secrets.TRTBUILD_REMOTES" in text) == (name == "main")
-        assert stated(job)["TRTBUILD_READ_DOMAINS"] == "ci"
+        assert variables(job)["TRTBUILD_READ_DOMAINS"] == "ci"

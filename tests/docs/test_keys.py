@@ -1,4 +1,4 @@
-"""docs/keys.md says what the code does."""
+"""The tables of docs/keys.md match the code."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def table(name: str) -> list[list[str]]:
     return rows[2:]
 
 
-def test_the_excluded_fields_are_those_of_the_code() -> None:
+def test_the_page_lists_the_excluded_fields_of_the_code() -> None:
     listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("excluded")}
     assert listed == dict(key_fields.EXCLUDED)
     listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("omitted if none")}
     assert listed == dict(key_fields.OMITTED_IF_NONE)
 
 
-def test_the_steps_and_their_versions_are_those_of_the_code() -> None:
+def test_the_page_lists_the_steps_and_versions_of_the_code() -> None:
     listed = {row[0]: int(row[1]) for row in table("parts")}
     assert listed == dict(keys.STEP_VERSIONS)
 
 
-def test_the_parts_are_those_of_the_code() -> None:
+def test_the_page_lists_the_parts_of_each_recipe() -> None:
     from tests.core import recipe_values  # one recipe of each stage, made by the real functions
 
     listed = {row[0]: re.findall(r"`([^`]+)`", row[2]) for row in table("parts")}
-    for stage, recipe in recipe_values.one_of_each().items():
+    for stage, recipe in recipe_values.recipe_of_each_stage().items():
         names = [name for name, _ in recipe.parts if ":" not in name]
         assert listed[stage] == names, stage

@@ -1,4 +1,4 @@
-"""docs/lock.md names every field of the file and of the document, and its commands are ones."""
+"""docs/lock.md names every field of the lock file, and its commands and flags exist."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_every_field_of_the_file_is_documented() -> None:
     assert lockfile.SCHEMA in PAGE
 
 
-def test_every_flag_and_command_stands_there_and_is_one() -> None:
+def test_every_command_and_flag_of_the_page_exists() -> None:
     for command, flags in re.findall(r"trtbuild (\w+)((?: --?[\w-]+)*)", PAGE):
         assert command in cli.commands, command
-        known = {name for option in cli.commands[command].params for name in option.opts}
-        assert set(flags.split()) <= known, (command, flags)
-    own = [name for option in cli.commands["lock"].params for name in option.opts if name == "--check"]
-    assert own and "`trtbuild lock --check`" in PAGE and "--upgrade" in PAGE
+        flags_of_command = {name for option in cli.commands[command].params for name in option.opts}
+        assert set(flags.split()) <= flags_of_command, (command, flags)
+    check_flag = [name for option in cli.commands["lock"].params for name in option.opts if name == "--check"]
+    assert check_flag and "`trtbuild lock --check`" in PAGE and "--upgrade" in PAGE

@@ -1,4 +1,4 @@
-"""The makefile of docs/make.md, with real make: it rebuilds exactly what it must. So does the ninja file."""
+"""The makefile and the ninja file of docs/make.md, with real make and ninja: they rebuild only what is necessary."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs GNU 
 
 @dataclass
 class Project:
-    """Three models, the makefile of the page, and a `trtbuild` to be found on PATH."""
+    """A project with three models, the makefile of the page, and a `trtbuild` program in PATH."""
 
     folder: Path
 
@@ -72,7 +72,7 @@ class Project:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
         environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *arguments],
             cwd=self.folder,
             env=environment,
@@ -82,14 +82,14 @@ class Project:
             timeout=300,
             check=False,
         )
-        assert done.returncode == expect, done.stdout
-        return done.stdout
+        assert process.returncode == expect, process.stdout
+        return process.stdout
 
-    def does(self, *arguments: str, expect: int = 0) -> tuple[list[str], list[str]]:
-        """For which models trtbuild is called, and which archives are made."""
-        said = self.make(*arguments, expect=expect)
-        built = re.findall(r"^trtbuild build (\w+)", said, re.MULTILINE)
-        return sorted(built), sorted(re.findall(r"^tar .*build/(\w+)\.tar", said, re.MULTILINE))
+    def runs(self, *arguments: str, expect: int = 0) -> tuple[list[str], list[str]]:
+        """Run make. Return the models for which it calls trtbuild, and the archives that it makes."""
+        output = self.make(*arguments, expect=expect)
+        built = re.findall(r"^trtbuild build (\w+)", output, re.MULTILINE)
+        return sorted(built), sorted(re.findall(r"^tar .*build/(\w+)\.tar", output, re.MULTILINE))
 
     def edit(self, name: str, old: str, new: str) -> None:
         path = self.folder / name
@@ -109,8 +109,8 @@ class Project:
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
+    (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(code)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (project.folder / "models/embedder.py").write_text(SHARED.format(seed=3).replace("build()", "build(width)"))
     (project.folder / "models/shared.py").write_text(HEAD)
     project.weights(0)
-    built = project.does("-j2")  # three builds that share one cache and one state directory
+    built = project.runs("-j2")  # the three builds share one cache and one state directory
     assert built == (["classifier", "detector", "embedder"], ["classifier", "detector", "embedder"])
     return project
 
@@ -139,7 +139,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(built: Project) -> Iterator[Project]:
     """The project with nothing to do. Files that a test edits are restored after it."""
     before = _sources(built)
-    assert built.does() == ([], [])
+    assert built.runs() == ([], [])
     yield built
     after = _sources(built)
     for path, content in before.items():
@@ -149,83 +149,83 @@ def project(built: Project) -> Iterator[Project]:
 
 
 def _sources(project: Project) -> dict[Path, bytes]:
-    found = [*project.folder.glob("models/*.py"), *project.folder.glob("weights/*"), project.folder / "trtbuild.yaml"]
-    return {path: path.read_bytes() for path in found if path.is_file()}
+    paths = [*project.folder.glob("models/*.py"), *project.folder.glob("weights/*"), project.folder / "trtbuild.yaml"]
+    return {path: path.read_bytes() for path in paths if path.is_file()}
 
 
-def test_nothing_has_changed_and_make_runs_nothing(project: Project) -> None:
+def test_without_changes_make_runs_nothing(project: Project) -> None:
     assert project.make() == "make: Nothing to be done for 'all'.\n"
     assert project.make("-q") == ""
 
 
-def test_one_source_is_edited_and_its_model_is_built(project: Project) -> None:
+def test_editing_one_source_builds_its_model(project: Project) -> None:
     project.edit("models/detector.py", "Tanh", "GELU")
-    assert project.does() == (["detector"], ["detector"])
-    assert project.does() == ([], [])
+    assert project.runs() == (["detector"], ["detector"])
+    assert project.runs() == ([], [])
 
 
-def test_a_comment_calls_trtbuild_once_and_nothing_downstream(project: Project) -> None:
+def test_a_comment_calls_trtbuild_once_and_makes_no_archive(project: Project) -> None:
     index = project.folder / "dist/detector/index.json"
     before = index.stat().st_mtime_ns
     project.edit("models/detector.py", "import torch\n", "# which activation?\nimport torch\n")
-    assert project.does() == (["detector"], [])
+    assert project.runs() == (["detector"], [])
     assert index.stat().st_mtime_ns == before
     assert project.make() == "make: Nothing to be done for 'all'.\n"
 
 
-def test_a_shared_module_is_edited_and_its_users_are_built(project: Project) -> None:
+def test_editing_a_shared_module_builds_the_models_that_import_it(project: Project) -> None:
     project.edit("models/shared.py", "ReLU", "SiLU")
-    assert project.does("-j2") == (["classifier", "embedder"], ["classifier", "embedder"])
-    assert project.does() == ([], [])
+    assert project.runs("-j2") == (["classifier", "embedder"], ["classifier", "embedder"])
+    assert project.runs() == ([], [])
 
 
-def test_weights_are_replaced_and_the_model_that_takes_them_is_built(project: Project) -> None:
+def test_replacing_weights_builds_their_model(project: Project) -> None:
     project.weights(1)
-    assert project.does() == (["detector"], ["detector"])
-    assert project.does() == ([], [])
+    assert project.runs() == (["detector"], ["detector"])
+    assert project.runs() == ([], [])
 
 
-def test_the_manifest_is_edited_for_one_model_and_only_its_archive_is_made(project: Project) -> None:
+def test_editing_one_model_in_the_manifest_makes_only_its_archive(project: Project) -> None:
     project.edit("trtbuild.yaml", 'models.classifier:build"}', 'models.classifier:build"}\n    precision: float16')
-    assert project.does() == (["classifier", "detector", "embedder"], ["classifier"])
-    assert project.does() == ([], [])
+    assert project.runs() == (["classifier", "detector", "embedder"], ["classifier"])
+    assert project.runs() == ([], [])
 
 
-def test_a_source_is_deleted_and_trtbuild_says_what_is_wrong(project: Project) -> None:
+def test_a_deleted_source_is_an_error_of_trtbuild_not_of_make(project: Project) -> None:
     (project.folder / "models/shared.py").unlink()
-    said = project.make("-k", expect=2)
-    assert "No rule to make target" not in said
-    assert "No module named 'models.shared'" in said
-    assert "models/classifier.py:3" in said
-    assert project.does("-k", expect=2) == (["classifier", "embedder"], [])  # as long as it is wrong
+    output = project.make("-k", expect=2)
+    assert "No rule to make target" not in output
+    assert "No module named 'models.shared'" in output
+    assert "models/classifier.py:3" in output
+    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])  # until the source exists again
     (project.folder / "models/shared.py").write_text(HEAD)
-    assert project.does() == (["classifier", "embedder"], [])
+    assert project.runs() == (["classifier", "embedder"], [])
 
 
-def test_weights_and_manifest_are_deleted(project: Project) -> None:
+def test_deleted_weights_and_manifests_are_errors_of_trtbuild_not_of_make(project: Project) -> None:
     (project.folder / "weights/detector.safetensors").unlink()
-    said = project.make(expect=2)
-    assert "No rule to make target" not in said
-    assert "weights/detector.safetensors" in said
+    output = project.make(expect=2)
+    assert "No rule to make target" not in output
+    assert "weights/detector.safetensors" in output
     (project.folder / "trtbuild.yaml").unlink()
-    said = project.make(expect=2)
-    assert "No rule to make target" not in said
-    assert "no manifest" in said
+    output = project.make(expect=2)
+    assert "No rule to make target" not in output
+    assert "no manifest" in output
 
 
-def test_a_deleted_package_is_taken_from_the_cache(project: Project) -> None:
+def test_a_deleted_package_is_written_from_the_cache(project: Project) -> None:
     shutil.rmtree(project.folder / "dist/embedder")
-    assert project.does()[0] == ["embedder"]
+    assert project.runs()[0] == ["embedder"]
     assert (project.folder / "dist/embedder/index.json").exists()
-    assert project.does() == ([], [])
+    assert project.runs() == ([], [])
 
 
-def test_a_failed_build_leaves_no_stamp_that_lies(project: Project) -> None:
+def test_a_failed_build_is_tried_again(project: Project) -> None:
     project.edit("models/detector.py", "torch.manual_seed", "raise ValueError('not today')\n    torch.manual_seed")
     for _ in range(2):
-        said = project.make(expect=2)
-        assert "models/detector.py:5" in said
-        assert "not today" in said
+        output = project.make(expect=2)
+        assert "models/detector.py:5" in output
+        assert "not today" in output
 
 
 def test_an_archive_has_the_package(project: Project) -> None:
@@ -234,19 +234,19 @@ def test_an_archive_has_the_package(project: Project) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja")
-def test_the_ninja_file(project: Project) -> None:
+def test_the_ninja_file_rebuilds_only_what_is_necessary(project: Project) -> None:
     rules = block("ninja")
     archive = "rule tar\n  command = tar -C dist -cf $out detector\nbuild n.tar: tar dist/detector/index.json\n"
     (project.folder / "build.ninja").write_text(f"{rules}\n{archive}")
     shutil.rmtree(project.folder / "dist/detector")
-    said = project.make("-v", program="ninja")
-    assert "trtbuild build detector" in said
-    assert "tar -C" in said
+    output = project.make("-v", program="ninja")
+    assert "trtbuild build detector" in output
+    assert "tar -C" in output
     assert "no work to do" in project.make(program="ninja")
     project.edit("models/detector.py", "import torch\n", "# a comment for ninja\nimport torch\n")
-    said = project.make("-v", program="ninja")
-    assert "trtbuild build detector" in said
-    assert "tar -C" not in said
+    output = project.make("-v", program="ninja")
+    assert "trtbuild build detector" in output
+    assert "tar -C" not in output
     assert "no work to do" in project.make(program="ninja")
     project.edit("models/detector.py", "Tanh", "Sigmoid")
     assert "tar -C" in project.make("-v", program="ninja")

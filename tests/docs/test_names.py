@@ -1,4 +1,4 @@
-"""Every file and every dotted name that a document names exists."""
+"""Every file and every dotted name in a document exists."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "trtbuild"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "cache" / "README.md"]
 
-#: Folders of the package, which documents name without the package's own name in front.
-ROOMS = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+#: Folders of the package. Documents name them without `trtbuild/` in front.
+FOLDERS = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
 TREES = ["trtbuild", "tests", "benchmarks", "docs", "manifests"]
 
 #: Files of a user's project in examples.
@@ -22,34 +22,34 @@ OF_USERS = {"model.py", "use.py"}
 
 
 def spans(page: Path) -> list[str]:
-    """The texts in backquotes, without blocks of code."""
+    """Return the texts in backquotes. Blocks of code are left out."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     return [span for spans in re.findall(r"(`+)([^`]+)\1", text) for span in spans[1:]]
 
 
 @cache
 def file_names() -> frozenset[str]:
-    """Names, without folders, of all Python files of the project."""
+    """Return the names, without folders, of all Python files of the project."""
     return frozenset(path.name for tree in TREES for path in (ROOT / tree).rglob("*.py"))
 
 
 def exists(path: str) -> bool:
-    """Whether `path` is one of the project, or of the package."""
+    """Return whether `path` exists in the project or in the package."""
     return any((base / path).exists() for base in (ROOT, PACKAGE))
 
 
 def resolves(dotted: str) -> bool:
-    """Whether a dotted name is a module, or something in one, at any depth."""
+    """Return whether a dotted name is a module, or an attribute in a module at any depth."""
     parts = dotted.split(".")
     for count in range(len(parts), 0, -1):
         try:
-            found = importlib.import_module(".".join(parts[:count]))
+            resolved = importlib.import_module(".".join(parts[:count]))
         except ModuleNotFoundError:
             continue
         for name in parts[count:]:
-            if not hasattr(found, name):
+            if not hasattr(resolved, name):
                 return False
-            found = getattr(found, name)
+            resolved = getattr(resolved, name)
         return True
     return False
 
@@ -58,12 +58,12 @@ def resolves(dotted: str) -> bool:
 def test_every_file_and_dotted_name_exists(page: Path) -> None:
     missing = []
     for span in spans(page):
-        rooted = re.fullmatch(rf"(?:{'|'.join([*ROOMS, *TREES])})/[\w/.-]*", span)
+        rooted = re.fullmatch(rf"(?:{'|'.join([*FOLDERS, *TREES])})/[\w/.-]*", span)
         if rooted and span not in OF_USERS and not exists(span):
             missing.append(span)
         if re.fullmatch(r"[\w/]+\.py", span) and "/" not in span and span not in OF_USERS | file_names():
             missing.append(span)
-        dotted = re.match(rf"(?:(trtbuild)|{'|'.join([*ROOMS, 'benchmarks', 'tests'])})(?:\.\w+)+", span)
+        dotted = re.match(rf"(?:(trtbuild)|{'|'.join([*FOLDERS, 'benchmarks', 'tests'])})(?:\.\w+)+", span)
         is_schema = dotted and re.match(r"/\d", span[dotted.end() :])
         if dotted and not is_schema and not re.search(r"\.(py|md|yaml|yml|lock|json|toml|bundle)\b", dotted[0]):
             name = dotted[0] if dotted[1] or dotted[0].startswith(("benchmarks", "tests")) else f"trtbuild.{dotted[0]}"
@@ -73,7 +73,7 @@ def test_every_file_and_dotted_name_exists(page: Path) -> None:
 
 
 def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
-    """In the table of the architecture, `a/b.py`, `c.py` are two files of one folder."""
+    """In the tables of the architecture page, `a/b.py`, `c.py` are two files of one folder."""
     wrong = []
     for row in re.findall(r"^\| .*$", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE):
         folders: list[Path] = []
@@ -86,8 +86,8 @@ def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
     assert wrong == []
 
 
-def test_the_walk_of_a_build_names_functions_and_counts_them() -> None:
-    """The list "From the command to the compiler" of the architecture: each item begins with a file and its function."""
+def test_the_list_of_functions_that_a_build_calls_is_right() -> None:
+    """Each item of the list "From the command to the compiler" begins with a file and a function."""
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     section = page.partition("## From the command to the compiler\n")[2].partition("\n## ")[0]
     steps = re.findall(r"^\d+\. `([\w/]+\.py)`: `([\w.]+)`", section, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_the_walk_of_a_build_names_functions_and_counts_them() -> None:
         assert resolves(f"trtbuild.{module}.{name}"), (path, name)
 
 
-def test_a_name_that_does_not_exist_is_found() -> None:
+def test_names_that_do_not_exist_are_recognized() -> None:
     assert not exists("driver/nothing.py")
     assert exists("driver/building/executor.py")
     assert not resolves("trtbuild.core.planning.nothing")

@@ -1,7 +1,7 @@
-"""Sentences are plain: the table of `tests/docs/prose.py`, applied to code and documents.
+"""The sentences of code and documents follow the rules in the table of `tests/docs/prose.py`.
 
-`prose_not_done.txt` lists the files that still have other sentences. Nothing may be added to it. With
-``TRTBUILD_WRITE_PROSE=1`` this test takes out the files that have become clean.
+`prose_not_done.txt` lists the files that still break rules. No file may be added to it. With ``TRTBUILD_WRITE_PROSE=1``
+this test removes the files that no longer break a rule.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FILES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cache/README.md")),
 ]
-#: The only faulty sentences that a file may have: the examples of the table itself.
+#: A file may contain only these faulty sentences: the examples of the table.
 EXAMPLES = {rule.avoid for rule in RULES}
 
 
-def found(path: Path) -> list[str]:
-    """The faults of a file, each with its place."""
+def faults_of_file(path: Path) -> list[str]:
+    """Return the faults of a file, each with its line."""
     name = path.relative_to(ROOT)
     return [
         f"{name}:{sentence.line}: {sentence.text!r}: {fault}"
@@ -42,14 +42,14 @@ def found(path: Path) -> list[str]:
     ]
 
 
-def test_every_sentence_is_plain_but_in_the_listed_files() -> None:
+def test_every_sentence_is_plain_except_in_the_listed_files() -> None:
     listed = set(NOT_DONE.read_text().splitlines())
-    by_file = {path.relative_to(ROOT).as_posix(): found(path) for path in FILES}
+    by_file = {path.relative_to(ROOT).as_posix(): faults_of_file(path) for path in FILES}
     if os.environ.get("TRTBUILD_WRITE_PROSE"):
-        listed &= {name for name, faults_ in by_file.items() if faults_}
+        listed &= {name for name, file_faults in by_file.items() if file_faults}
         NOT_DONE.write_text("".join(f"{name}\n" for name in sorted(listed)))
-    assert not [fault for name, faults_ in by_file.items() if name not in listed for fault in faults_]
-    assert not [name for name in sorted(listed) if not by_file.get(name)], "clean now, or gone: take it out of the list"
+    assert not [fault for name, file_faults in by_file.items() if name not in listed for fault in file_faults]
+    assert not [name for name in sorted(listed) if not by_file.get(name)], "no faults, or missing: remove it"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.avoid)

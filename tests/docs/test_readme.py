@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CommandLine
 
-pytestmark = pytest.mark.cold_workers  # what the README says is done as users do it
+pytestmark = pytest.mark.cold_workers  # commands run like those of users
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -28,7 +28,7 @@ def build() -> nn.Module:
 """
 
 
-def test_the_manifest_and_the_commands_of_the_readme(command_line: CommandLine) -> None:
+def test_the_manifest_and_the_commands_of_the_readme_work(command_line: CommandLine) -> None:
     (manifest,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     (session,) = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
     commands = [line[2:].partition("#")[0].split() for line in session.splitlines() if line.startswith("$ ")]
@@ -36,25 +36,25 @@ def test_the_manifest_and_the_commands_of_the_readme(command_line: CommandLine) 
     (command_line.project / "trtbuild.yaml").write_text(manifest)
     (command_line.project / "models").mkdir()
     (command_line.project / "models" / "classifier.py").write_text(CLASSIFIER)
-    (command_line.project.parent / "fresh").mkdir()
-    fresh = CommandLine(command_line.project.parent / "fresh", command_line.cache)
+    (command_line.project.parent / "empty").mkdir()
+    empty_project = CommandLine(command_line.project.parent / "empty", command_line.cache)
     outputs = []
     for command in commands:
         assert command[0] == "trtbuild"
-        done = (fresh if command[1] == "init" else command_line).run(*command[1:])
-        assert done.returncode == 0, done.stdout + done.stderr
-        outputs.append(done.stdout)
+        process = (empty_project if command[1] == "init" else command_line).run(*command[1:])
+        assert process.returncode == 0, process.stdout + process.stderr
+        outputs.append(process.stdout)
     assert "trtbuild.yaml" in outputs[0]
     assert "done: " in outputs[1]
     assert "up to date: " in outputs[2]
     (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], cwd=command_line.project, capture_output=True, text=True, timeout=240
     )
-    assert done.stdout == "torch.Size([5, 10])\n", done.stderr
+    assert process.stdout == "torch.Size([5, 10])\n", process.stderr
 
 
-def test_it_is_short_and_begins_with_what_it_is() -> None:
+def test_the_readme_is_short_and_begins_with_a_definition() -> None:
     assert README.count("\n") <= 130
     title, first, second = README.split("\n\n")[:3]
     assert title == "# trtbuild"

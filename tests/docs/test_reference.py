@@ -1,4 +1,4 @@
-"""The generated pages of the reference are what the code says."""
+"""The generated pages of the reference match the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_page_is_current(name: str) -> None:
     assert (reference.DOCS / name).read_text(encoding="utf-8") == reference.PAGES[name](), "run `make docs`"
 
 
-def test_every_command_and_flag_is_there() -> None:
+def test_every_command_and_flag_is_on_the_page() -> None:
     text = reference.command_line()
     inner = [f"cache {name}" for name in cli.commands["cache"].commands]  # type: ignore[attr-defined]
     for name in (*cli.commands, *inner):
@@ -26,7 +26,7 @@ def test_every_command_and_flag_is_there() -> None:
                 assert option.opts[-1] in text, (command.name, option.opts)
 
 
-def test_every_public_name_and_error_is_there() -> None:
+def test_every_public_name_and_error_is_on_the_page() -> None:
     text = reference.python_api()
     for name in trtbuild._PUBLIC:
         assert f"## `trtbuild.{name}`\n" in text

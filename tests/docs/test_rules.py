@@ -1,4 +1,4 @@
-"""Every rule of the design has a test: this is the list, and the list is checked."""
+"""The tests of each rule of the design. A test checks that they exist."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-#: The rule → file: tests that fail when it is broken.
+#: Rule → file → the tests that fail if the code breaks the rule.
 RULES: dict[str, dict[str, list[str]]] = {
-    "3 trace: proves itself: the program equals eager at min and max of every profile": {
+    "3 trace: the program equals eager at min and max of every profile, which the trace checks": {
         "stages/trace/proof/test_proof.py": [
             "test_each_profile_is_proven_at_both_ends",
             "test_a_branch_on_batch_size_one_is_a_frozen_branch",
@@ -29,7 +29,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
         "stages/trace/discovery/test_isolation.py": ["test_a_stale_pyc_file_is_not_run"],
     },
-    "3 trace: if anything changed meanwhile, nothing is published": {
+    "3 trace: if a dependency changes during the trace, nothing is published": {
         "stages/trace/discovery/test_recording.py": ["test_a_file_that_changes_during_the_trace_is_an_error"],
         "stages/trace/discovery/test_isolation.py": [
             "test_a_file_that_another_process_changes_during_the_trace_stops_it"
@@ -54,8 +54,8 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "3 trace: the manifest is not a dependency; deps, env and cacheable are declared by hand": {
         "core/planning/test_planning.py": [
-            "test_cacheable_false_leaves_earlier_traces_unused",
-            "test_declared_deps_are_not_forgotten_by_an_earlier_trace",
+            "test_with_cacheable_false_earlier_traces_are_not_used",
+            "test_an_earlier_trace_without_the_declared_deps_is_not_used",
         ],
         "builds/test_incremental.py": ["test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine"],
     },
@@ -67,11 +67,11 @@ RULES: dict[str, dict[str, list[str]]] = {
         "stages/lower/test_functionalize.py": ["test_an_in_place_write_to_a_view_is_right"],
         "stages/lower/test_run.py": ["test_every_pass_has_a_name_of_its_own_and_a_reason"],
     },
-    "3 lower: precision is a graph transform, with rows that are masked entirely": {
+    "3 lower: precision is a graph transform, also for rows that are masked entirely": {
         "stages/lower/test_attention.py": ["test_rows_that_are_masked_entirely_are_what_eager_makes_of_them"],
         "stages/lower/half_precision/test_operators.py": ["test_sensitive_operators_stay_in_float32"],
     },
-    "3 partition: what TensorRT takes is asked by parsing; a refused piece is cut again": {
+    "3 partition: the parser decides which operators TensorRT supports; a refused piece is cut again": {
         "toolchain/compiling/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
         "stages/partition/test_run.py": [
             "test_a_refused_operator_is_cut_out",
@@ -94,20 +94,26 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
         "builds/test_incremental.py": ["test_the_first_build_runs_everything_and_equal_layers_convert_once"],
     },
-    "3 engine: knows no torch": {
+    "3 engine: does not import torch": {
         "toolchain/compiling/test_compiler.py": [
             "test_another_process_builds_the_same_bytes_and_needs_neither_torch_nor_onnx"
         ],
     },
-    "3 two phases: when the partition records are known, the whole plan is": {
+    "3 two phases: the plan is complete as soon as the partition records exist": {
         "core/planning/test_planning.py": ["test_after_each_stage_the_next_one_is_known"],
     },
     "4.1": {
-        "core/values/test_encoding.py": ["test_rule_4_1_types_differ", "test_rule_4_1_floats_enter_by_their_bits"],
+        "core/values/test_encoding.py": [
+            "test_rule_4_1_values_of_different_types_have_different_encodings",
+            "test_rule_4_1_floats_are_encoded_by_their_bits",
+        ],
         "core/recipes/test_recipe.py": ["test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding"],
     },
     "4.2": {
-        "core/recipes/test_key_fields.py": ["test_rule_4_2_in_by_default", "test_rule_4_2_every_field_is_accounted_for"]
+        "core/recipes/test_key_fields.py": [
+            "test_rule_4_2_every_field_is_in_a_key_or_excluded",
+            "test_rule_4_2_every_field_is_accounted_for",
+        ]
     },
     "4.3": {
         "stages/program/test_soundness.py": [
@@ -141,8 +147,8 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
         "toolchain/compiling/test_compiler.py": ["test_rejects_another_version_than_the_key_says"],
     },
-    "4.9": {"core/recipes/test_keys.py": ["test_rule_4_9_a_target_is_sm_and_policy_never_its_name"]},
-    "4.10": {"core/recipes/test_keys.py": ["test_rule_4_10_a_bumped_step_changes_its_own_key_alone"]},
+    "4.9": {"core/recipes/test_keys.py": ["test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not"]},
+    "4.10": {"core/recipes/test_keys.py": ["test_rule_4_10_a_new_step_version_changes_the_key_of_that_step_only"]},
     "4.11": {
         "core/planning/test_planning.py": [
             "test_rule_4_11_a_comment_runs_the_trace_and_nothing_after_it",
@@ -155,22 +161,22 @@ RULES: dict[str, dict[str, list[str]]] = {
         "core/recipes/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
         "core/recipes/test_key_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
     },
-    "5 null build: by stat alone, and anything in doubt falls through": {
+    "5 null build: it only calls stat, and in doubt the whole program runs": {
         "test_null_build.py": [
-            "test_it_prints_what_the_whole_program_would_print",
-            "test_it_hands_over_after_a_change_of",
-            "test_it_hands_over_after_a_change_of_the_variable",
-            "test_an_installation_is_seen",
+            "test_the_null_build_prints_the_answer_of_the_whole_program",
+            "test_the_whole_program_runs_after_a_change_of",
+            "test_the_whole_program_runs_after_a_change_of_the_variable",
+            "test_the_whole_program_runs_after_an_installation",
             "test_a_snapshot_that_cannot_be_read_is_ignored",
         ],
     },
-    "5 null build: what is edited within the clock's granularity is never trusted by its times": {
+    "5 null build: times do not count for a file that was edited within one tick of the clock": {
         "driver/up_to_date/test_snapshot.py": [
-            "test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell",
+            "test_a_new_file_is_checked_after_a_tick_of_the_clock",
             "test_a_change_time_is_settled_after_a_tick_of_its_clock",
         ],
     },
-    "6 store: killed at any moment it holds whole entries, and the next build is right": {
+    "6 store: after a kill at any moment its entries are complete, and the next build is right": {
         "faults/test_kills.py": [
             "test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right",
             "test_a_wrong_entry_and_a_half_output_would_be_noticed",
@@ -191,20 +197,20 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_an_adopted_array_is_kept_until_the_call_has_finished",
         ],
     },
-    "8 runtime: contexts are per thread, and concurrent calls safe": {
+    "8 runtime: each thread has its contexts, and concurrent calls are safe": {
         "runtime/engines/test_engines.py": [
             "test_threads_have_contexts_of_their_own_and_calls_are_safe",
             "test_contexts_go_only_after_their_work",
         ],
     },
-    "8 runtime: nothing is copied that need not be, and nothing allocated but outputs": {
+    "8 runtime: inputs are copied only if necessary, and only outputs are allocated": {
         "runtime/engines/test_runs.py": ["test_nothing_but_outputs_is_allocated_after_the_first_call"],
         "runtime/engines/test_engines.py": [
             "test_unaligned_or_non_contiguous_inputs_are_copied_and_kept",
         ],
         "runtime/memory/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],
     },
-    "8 runtime: TensorRT-RTX's kernels are kept for each GPU, and no start fails by them": {
+    "8 runtime: TensorRT-RTX's kernels are stored for each GPU, and a start never fails because of them": {
         "runtime/engines/test_runtime_cache.py": [
             "test_another_gpu_driver_or_library_has_another_file",
             "test_a_damaged_cache_is_not_used",

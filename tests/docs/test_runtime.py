@@ -1,4 +1,4 @@
-"""docs/runtime.md says what the code does."""
+"""The tables and lists of docs/runtime.md match the code."""
 
 from __future__ import annotations
 

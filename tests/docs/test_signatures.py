@@ -1,4 +1,4 @@
-"""docs/store-format.md is enough to write another implementation: here is one, of its section on signatures."""
+"""The section on signatures of docs/store-format.md is sufficient for another implementation, which this test is."""
 
 from __future__ import annotations
 
@@ -29,36 +29,38 @@ def frame(tag: str, value: str | bytes) -> bytes:
     return tag.encode() + count(len(data)) + data
 
 
-def test_a_record_is_verified_and_found_by_the_page_alone(tmp_path: Path) -> None:
-    stranger, ours = (Keyring(signer=Signer(name, name.encode() * 8), builder="me@host") for name in ("evil", "good"))
+def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Path) -> None:
+    untrusted, trusted = (
+        Keyring(signer=Signer(name, name.encode() * 8), builder="me@host") for name in ("evil", "good")
+    )
     recipe = Recipe("engine", 1, (("a", 1),))
-    for policy in (stranger, ours):
+    for policy in (untrusted, trusted):
         store = LocalStore(tmp_path, policy)
         store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"by": policy.own_domain}))
 
     key = recipe.key
-    aside = hashlib.sha256(
+    domain_key = hashlib.sha256(
         frame("S", "trtbuild.domain/1") + b"L" + count(2) + frame("S", "good") + frame("S", key)
     ).hexdigest()
-    for name, who in ((key, "evil"), (aside, "good")):
+    for name, signer in ((key, "evil"), (domain_key, "good")):
         entry = json.loads((tmp_path / "ac" / name[:2] / name).read_bytes())
         document = entry["outputFiles"][0]["digest"]
-        (said,) = json.loads(base64.b64decode(entry["stdoutRaw"]))
-        assert (said["signer"], said["domain"], said["builder"]) == (who, who, "me@host")
+        (signature,) = json.loads(base64.b64decode(entry["stdoutRaw"]))
+        assert (signature["signer"], signature["domain"], signature["builder"]) == (signer, signer, "me@host")
         items = [
             ("key", "S", key),
             ("document", "S", document["hash"]),
             ("size", "I", document["sizeBytes"]),
-            ("signer", "S", said["signer"]),
-            ("domain", "S", said["domain"]),
-            ("builder", "S", said["builder"]),
-            ("signed_at", "S", said["signedAt"]),
-            ("public_key", "B", base64.b64decode(said["publicKey"])),
+            ("signer", "S", signature["signer"]),
+            ("domain", "S", signature["domain"]),
+            ("builder", "S", signature["builder"]),
+            ("signed_at", "S", signature["signedAt"]),
+            ("public_key", "B", base64.b64decode(signature["publicKey"])),
         ]
         framed = sorted(frame("S", name) + frame(tag, value) for name, tag, value in items)
         signed = frame("S", "trtbuild.signature/1") + b"M" + count(len(framed)) + b"".join(framed)
-        public = Ed25519PublicKey.from_public_bytes(base64.b64decode(said["publicKey"]))
-        public.verify(base64.b64decode(said["signature"]), signed)  # raises if it does not fit
+        public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature["publicKey"]))
+        public.verify(base64.b64decode(signature["signature"]), signed)  # raises an exception if the signature is wrong
 
 
 def test_the_examples_of_the_page_are_right() -> None:

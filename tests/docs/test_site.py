@@ -1,4 +1,4 @@
-"""The documents as a site: it builds strictly, every link leads somewhere, and no page needs another host."""
+"""The documents as a site: it builds without warnings, every link has a target, and no page loads from another host."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ needs_mkdocs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages that `make site` builds."""
+    """Build the site like `make site`."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=240,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 
@@ -49,14 +49,14 @@ class Page(HTMLParser):
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        said = {name: value or "" for name, value in attrs}
-        self.names |= {said[name] for name in ("id", "name") if name in said}
-        if tag == "a" and "href" in said:
-            self.links.append(said["href"])
-        if tag in ("img", "script") and "src" in said:
-            self.loads.append(said["src"])
-        if tag == "link" and "stylesheet" in said.get("rel", ""):
-            self.loads.append(said["href"])
+        values = {name: value or "" for name, value in attrs}
+        self.names |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in ("img", "script") and "src" in values:
+            self.loads.append(values["src"])
+        if tag == "link" and "stylesheet" in values.get("rel", ""):
+            self.loads.append(values["href"])
 
 
 @needs_mkdocs
@@ -85,7 +85,7 @@ def test_a_page_loads_nothing_from_another_host(site: Path) -> None:
 
 
 @needs_mkdocs
-def test_the_site_has_documents_and_no_program(site: Path) -> None:
+def test_the_site_has_no_python_files(site: Path) -> None:
     assert [path.name for path in site.rglob("*.py")] == []
     assert (site / "screens" / "first-build.svg").exists()
     assert (site / "github-actions" / "build.yml").exists()
@@ -101,7 +101,7 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
 
 
 def heading_names(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and the site make them."""
+    """Return the anchors of a page's headings, like GitHub and the site create them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
@@ -112,14 +112,14 @@ def heading_names(page: Path) -> set[str]:
     [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), ROOT / "cache" / "README.md"],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         path, _, anchor = target.partition("#")
         if "://" in target:
             continue
         file = page.parent / path if path else page
         assert file.exists(), target
-        if page.parent == DOCS:  # the site has these files alone
+        if page.parent == DOCS:  # the site contains only the files of this folder
             assert file.resolve().is_relative_to(DOCS), target
         if anchor and file.suffix == ".md":
             assert anchor in heading_names(file), target

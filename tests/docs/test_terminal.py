@@ -1,4 +1,4 @@
-"""The screens of docs/terminal.md are there, as text and as pictures, and show what the page says that they show."""
+"""The screens of docs/terminal.md exist as text and as pictures, and contain the expected lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCREENS: dict[str, str] = dict(
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "expected"),
     [
         ("first-build-running", r"⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏"),
         ("first-build", r"^done: \d+ run"),
@@ -26,13 +26,13 @@ SCREENS: dict[str, str] = dict(
         ("failing-model", r"^  models/ranker\.py:11: "),
     ],
 )
-def test_a_screen_shows_what_it_is_there_for(name: str, shown: str) -> None:
+def test_a_screen_has_its_expected_line(name: str, expected: str) -> None:
     assert SCREENS[name].startswith("$ trtbuild ")
-    assert re.search(shown, SCREENS[name], re.MULTILINE)
+    assert re.search(expected, SCREENS[name], re.MULTILINE)
     picture = DOCS / "screens" / f"{name}.svg"
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     assert "http" not in picture.read_text().replace("http://www.w3.org/", "").replace("https://www.textualize.io", "")
 
 
-def test_no_picture_is_left_over() -> None:
+def test_every_picture_belongs_to_a_screen() -> None:
     assert {path.stem for path in (DOCS / "screens").iterdir()} == set(SCREENS)

@@ -1,4 +1,4 @@
-"""The tutorial from its first command to its last, as a reader types them into one shell, with what each of them prints."""
+"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ END = "end-of-command"
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """(language, title, text) of the blocks of code, in order."""
+    """Return (language, title, text) of the blocks of code, in order."""
     return re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 def steps(page: str) -> list[tuple[str, str, list[str]]]:
-    """("file", path, lines) and ("command", command, lines that it prints), in order. Blocks of `sh` only show."""
-    found: list[tuple[str, str, list[str]]] = []
+    """Return ("file", path, lines) and ("command", command, output lines), in order. Blocks of `sh` are not run."""
+    result: list[tuple[str, str, list[str]]] = []
     for language, title, text in blocks(page):
         if title:
-            found.append(("file", title, text.splitlines()))
+            result.append(("file", title, text.splitlines()))
         elif language == "console":
             for line in text.splitlines():
                 if line.startswith("$ "):
-                    found.append(("command", line[2:], []))
+                    result.append(("command", line[2:], []))
                 else:
-                    found[-1][2].append(line)
-    return found
+                    result[-1][2].append(line)
+    return result
 
 
-def alike(line: str) -> str:
-    """`line` without what differs from run to run: digests, numbers, versions and widths of columns."""
+def without_numbers(line: str) -> str:
+    """Return `line` without digests, numbers, versions and widths of columns, which differ between runs."""
     return " ".join(re.sub(r"\b[0-9a-f]{12}\b|\d+(\.\d+)*(e-\d+)?", "#", line).split())
 
 
-def test_every_command_of_the_tutorial(tmp_path: Path) -> None:
+def test_every_command_of_the_tutorial_prints_the_shown_lines(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -49,14 +49,14 @@ def test_every_command_of_the_tutorial(tmp_path: Path) -> None:
         ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
     )
     assert shell.stdin is not None and shell.stdout is not None
-    asked, place = 0, tmp_path
+    commands_run, directory = 0, tmp_path
     with shell:
-        for kind, what, lines in steps(PAGE):
+        for kind, content, lines in steps(PAGE):
             if kind == "file":
-                (place / what).write_text("\n".join(lines) + "\n")
+                (directory / content).write_text("\n".join(lines) + "\n")
                 continue
-            asked += 1
-            command = what.replace("/tmp/", f"{tmp_path}/")
+            commands_run += 1
+            command = content.replace("/tmp/", f"{tmp_path}/")
             shell.stdin.write(f"{command}\nstatus=$?; echo; echo {END} $status $PWD\n")
             shell.stdin.flush()
             printed = []
@@ -65,15 +65,18 @@ def test_every_command_of_the_tutorial(tmp_path: Path) -> None:
                     _, status, folder = line.split()
                     break
                 printed.append(line)
-            place = Path(folder)
-            assert status == "0", (what, printed)
-            seen = {alike(line) for line in printed}
-            assert [line for line in lines if alike(line) not in seen] == [], (what, "".join(printed))
+            directory = Path(folder)
+            assert status == "0", (content, printed)
+            printed_lines = {without_numbers(line) for line in printed}
+            assert [line for line in lines if without_numbers(line) not in printed_lines] == [], (
+                content,
+                "".join(printed),
+            )
         shell.stdin.close()
-    assert asked > 15
+    assert commands_run > 15
 
 
-def test_the_installation_names_extras_that_there_are() -> None:
+def test_the_extras_in_the_installation_exist() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
     (extras,) = re.findall(r"pip install '\.\[([\w,]+)\]'", PAGE)
     assert all(re.search(rf"^{name} = \[", project, re.MULTILINE) for name in extras.split(","))

@@ -1,4 +1,4 @@
-"""Runs every command once with ``--json`` on a small project, and keeps the output by a name."""
+"""Runs every command once with ``--json`` on a small project, and stores the outputs by name."""
 
 from __future__ import annotations
 
@@ -34,65 +34,69 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (project / name).write_text((project / name).read_text() + text)
     (base / "begun").mkdir()
     line = CommandLine(project, base / "cache")
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
 
-    def say(name: str, *arguments: str, expect: int = 0, environment: dict[str, str] | None = None) -> None:
-        done = line.run(*arguments, "--json", environment=environment)
-        assert done.returncode == expect, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        found[name] = done.stdout
+    def record(name: str, *arguments: str, expect: int = 0, environment: dict[str, str] | None = None) -> None:
+        process = line.run(*arguments, "--json", environment=environment)
+        assert process.returncode == expect, (
+            f"{arguments}: exit {process.returncode}\n{process.stdout}\n{process.stderr}"
+        )
+        outputs[name] = process.stdout
 
-    say("version", "--version")
-    say("init", "-C", str(base / "begun"), "init")
-    say("doctor", "doctor")
-    say("plan-of-a-new-project", "plan")
-    say("status-of-a-new-project", "status")
-    say("build", "build", "ranker", environment=remotes)
-    say("build-that-fails", "build", expect=1)
-    say("build-with-nothing-to-do", "build", "ranker")
-    say("build-with-an-unknown-model", "build", "rankr", expect=2)
-    say("build-frozen", "build", "broken", "--frozen", expect=3)
-    say("plan", "plan", "ranker", environment=remotes)
-    say("why", "why", "ranker")
-    say("graph", "graph", "ranker")
-    say("status", "status")
-    _packages(say, project)
-    _cache(say, base, remotes)
+    record("version", "--version")
+    record("init", "-C", str(base / "begun"), "init")
+    record("doctor", "doctor")
+    record("plan-of-a-new-project", "plan")
+    record("status-of-a-new-project", "status")
+    record("build", "build", "ranker", environment=remotes)
+    record("build-that-fails", "build", expect=1)
+    record("build-with-nothing-to-do", "build", "ranker")
+    record("build-with-an-unknown-model", "build", "rankr", expect=2)
+    record("build-frozen", "build", "broken", "--frozen", expect=3)
+    record("plan", "plan", "ranker", environment=remotes)
+    record("why", "why", "ranker")
+    record("graph", "graph", "ranker")
+    record("status", "status")
+    _packages(record, project)
+    _cache(record, base, remotes)
     _change(project)
-    say("why-after-a-change", "why", "ranker")
-    say("diff", "diff", "dist/ranker", "ranker", expect=1)
-    say("lock-out-of-date", "lock", "ranker", "--check", expect=1)
+    record("why-after-a-change", "why", "ranker")
+    record("diff", "diff", "dist/ranker", "ranker", expect=1)
+    record("lock-out-of-date", "lock", "ranker", "--check", expect=1)
     shutil.rmtree(base)
-    return found
+    return outputs
 
 
-def _packages(say: Callable[..., None], project: Path) -> None:
-    say("inspect", "inspect", "ranker")
-    say("inspect-with-memory", "inspect", "dist/ranker", "--memory", "--onnx", str(project / "onnx"))
-    say("run", "run", "ranker", "--device", "cpu", "--input", "x=random:2x8")
-    say("bench", "bench", "ranker", "--device", "cpu", "--duration", "0.01", "--warmup", "0", "--eager")
-    say("verify", "verify", "ranker", "--points", "1")
-    say("verify-of-verified", "verify", "ranker", "--points", "1")
-    say("verify-of-a-failure", "verify", "--points", "1", expect=1)
-    say("inspect-of-verified", "inspect", "ranker")
-    say("build-and-verify", "build", "ranker", "--verify")
-    say("diff-of-the-same", "diff", "dist/ranker", "ranker")
-    say("lock", "lock", "ranker")
-    say("lock-up-to-date", "lock", "ranker", "--check")
+def _packages(record: Callable[..., None], project: Path) -> None:
+    record("inspect", "inspect", "ranker")
+    record("inspect-with-memory", "inspect", "dist/ranker", "--memory", "--onnx", str(project / "onnx"))
+    record("run", "run", "ranker", "--device", "cpu", "--input", "x=random:2x8")
+    record("bench", "bench", "ranker", "--device", "cpu", "--duration", "0.01", "--warmup", "0", "--eager")
+    record("verify", "verify", "ranker", "--points", "1")
+    record("verify-of-verified", "verify", "ranker", "--points", "1")
+    record("verify-of-a-failure", "verify", "--points", "1", expect=1)
+    record("inspect-of-verified", "inspect", "ranker")
+    record("build-and-verify", "build", "ranker", "--verify")
+    record("diff-of-the-same", "diff", "dist/ranker", "ranker")
+    record("lock", "lock", "ranker")
+    record("lock-up-to-date", "lock", "ranker", "--check")
 
 
-def _cache(say: Callable[..., None], base: Path, remotes: dict[str, str]) -> None:
-    say("cache-stats", "cache", "stats")
-    say("cache-verify", "cache", "verify")
-    say("cache-verify-and-rebuild", "cache", "verify", "--rebuild", "100%")
-    say("cache-gc", "cache", "gc", "--dry-run")
-    say("cache-gc-of-a-directory", "cache", "gc", "--dir", str(base / "remote"))
-    say("cache-keygen", "cache", "keygen", "--out", str(base / "key"))
-    say("cache-push", "cache", "push", "ranker", environment=remotes)
-    say("cache-push-of-a-failure", "cache", "push", environment=remotes, expect=1)
-    say("cache-pull", "cache", "pull", "ranker", environment={**remotes, "TRTBUILD_CACHE_DIR": str(base / "another")})
-    say("cache-pull-of-a-failure", "cache", "pull", environment=remotes, expect=1)
-    say("cache-export", "cache", "export", str(base / "bundle"), "ranker")
-    say("cache-import", "cache", "import", str(base / "bundle"))
+def _cache(record: Callable[..., None], base: Path, remotes: dict[str, str]) -> None:
+    record("cache-stats", "cache", "stats")
+    record("cache-verify", "cache", "verify")
+    record("cache-verify-and-rebuild", "cache", "verify", "--rebuild", "100%")
+    record("cache-gc", "cache", "gc", "--dry-run")
+    record("cache-gc-of-a-directory", "cache", "gc", "--dir", str(base / "remote"))
+    record("cache-keygen", "cache", "keygen", "--out", str(base / "key"))
+    record("cache-push", "cache", "push", "ranker", environment=remotes)
+    record("cache-push-of-a-failure", "cache", "push", environment=remotes, expect=1)
+    record(
+        "cache-pull", "cache", "pull", "ranker", environment={**remotes, "TRTBUILD_CACHE_DIR": str(base / "another")}
+    )
+    record("cache-pull-of-a-failure", "cache", "pull", environment=remotes, expect=1)
+    record("cache-export", "cache", "export", str(base / "bundle"), "ranker")
+    record("cache-import", "cache", "import", str(base / "bundle"))
 
 
 def _change(project: Path) -> None:

@@ -1,7 +1,7 @@
-"""The documents that commands print with ``--json`` keep their form: every member, its type, and the order of members.
+"""The documents that commands print with ``--json`` keep their form: the fields, their types, and their order.
 
-The form of each is a file in `forms/`. With ``TRTBUILD_WRITE_DOCUMENTS=1`` it is written instead of compared: read the
-difference before you commit it, for other programs read these documents.
+Each document has a file with its form in `forms/`. With ``TRTBUILD_WRITE_DOCUMENTS=1`` the forms are written instead of
+compared. Read the difference before you commit it, because other programs read these documents.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import jsonschema
 from trtbuild.cli.commands import documents
 
 FORMS = Path(__file__).parent / "forms"
-WRITE = bool(os.environ.pop("TRTBUILD_WRITE_DOCUMENTS", None))  # the commands do not see it
+WRITE = bool(os.environ.pop("TRTBUILD_WRITE_DOCUMENTS", None))  # the commands must not read it
 
 
-def test_every_document_has_its_form(printed: dict[str, str]) -> None:
-    found = {f"{name}.json": json.dumps(form_of(json.loads(text)), indent=1) + "\n" for name, text in printed.items()}
+def test_every_document_has_its_recorded_form(printed: dict[str, str]) -> None:
+    forms = {f"{name}.json": json.dumps(form_of(json.loads(text)), indent=1) + "\n" for name, text in printed.items()}
     if WRITE:
         FORMS.mkdir(exist_ok=True)
-        for name, text in found.items():
+        for name, text in forms.items():
             (FORMS / name).write_text(text)
-    assert found == {path.name: path.read_text() for path in FORMS.iterdir()}
+    assert forms == {path.name: path.read_text() for path in FORMS.iterdir()}
 
 
-def test_every_document_meets_its_schema(printed: dict[str, str]) -> None:
-    """No member is missing, of another type, or not in the schema."""
+def test_every_document_matches_its_schema(printed: dict[str, str]) -> None:
+    """No field is missing, of another type, or not in the schema."""
     schema = closed(documents.schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     kinds = {kind.schema: kind.__name__ for kind in documents.DOCUMENTS if hasattr(kind, "schema")}
@@ -41,7 +41,7 @@ def test_every_document_meets_its_schema(printed: dict[str, str]) -> None:
 
 
 def closed(schema: Any) -> Any:
-    """The schema, without members that it does not name."""
+    """Return the schema with ``additionalProperties: false`` for every object."""
     if isinstance(schema, dict):
         parts = {name: closed(part) for name, part in schema.items()}
         return {**parts, "additionalProperties": False} if "required" in schema and "properties" in schema else parts
@@ -49,10 +49,12 @@ def closed(schema: Any) -> Any:
 
 
 def form_of(value: Any) -> Any:
-    """`value` with the names of types for its values. List entries of the same form appear once."""
+    """Return `value` with the names of types instead of values. List entries of the same form appear once."""
     if isinstance(value, dict):
         return {re.sub(r"[0-9a-f]{32,}", "DIGEST", name): form_of(part) for name, part in value.items()}
     if isinstance(value, list):
         forms = [form_of(part) for part in value]
-        return [form for place, form in enumerate(forms) if json.dumps(form) not in map(json.dumps, forms[:place])]
+        return [
+            form for position, form in enumerate(forms) if json.dumps(form) not in map(json.dumps, forms[:position])
+        ]
     return "null" if value is None else type(value).__name__

@@ -1,4 +1,4 @@
-"""A small project, built once, for tests of commands that inspect and run packages."""
+"""A small project that is built once, for tests of the commands that inspect and run packages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Small:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
-    """Built once per test run. Nothing may be changed in it."""
+    """Build the project, once in a test run. Tests must not change its files."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project, cache = base / "small", base / "small-cache"

@@ -36,7 +36,7 @@ def _plan_elsewhere(index: Any) -> None:
     index["targets"]["ada"]["engines"]["model"] = "../../etc/passwd"
 
 
-def _absolute(index: Any) -> None:
+def _absolute_path(index: Any) -> None:
     index["files"]["/etc/passwd"] = {"sha256": "0" * 64, "size": 1}
 
 
@@ -60,30 +60,30 @@ def _no_digest(index: Any) -> None:
     index["files"]["names.json"]["sha256"] = "../" * 20
 
 
-def _newer(index: Any) -> None:
+def _newer_schema(index: Any) -> None:
     index["schema"] = "trtbuild.package/2"
 
 
-def _foreign(index: Any) -> None:
+def _other_schema(index: Any) -> None:
     index["schema"] = "someone/1"
 
 
 EDITS: dict[Edit, type[PackageError]] = {
     _file_elsewhere: PackageDamaged,
     _plan_elsewhere: PackageDamaged,
-    _absolute: PackageDamaged,
+    _absolute_path: PackageDamaged,
     _negative_file: PackageDamaged,
     _negative_profile: PackageDamaged,
     _negative_dim: PackageDamaged,
     _no_files: PackageDamaged,
     _no_digest: PackageDamaged,
-    _newer: PackageTooNew,
-    _foreign: PackageDamaged,
+    _newer_schema: PackageTooNew,
+    _other_schema: PackageDamaged,
 }
 
 
-def refusals(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Every function and command that reads the package ``p`` of a project."""
+def commands(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the name and a call of every command that reads the package ``p`` of a project."""
     request = Request(project)
     yield "inspect", lambda: inspect(request, "p")
     yield "run", lambda: run(request, "p", device="cpu")
@@ -93,19 +93,19 @@ def refusals(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_what_load_refuses_every_command_refuses(
+def test_every_command_rejects_a_package_that_load_rejects(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
 ) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(small.package, tmp_path / "p")
     shutil.copytree(small.package, tmp_path / "whole")
-    place = tmp_path / "p" / "index.json"
-    index = json.loads(place.read_text())
+    path = tmp_path / "p" / "index.json"
+    index = json.loads(path.read_text())
     edit(index)
-    place.write_text(json.dumps(index))
+    path.write_text(json.dumps(index))
     with pytest.raises(EDITS[edit]) as caught:
         trtbuild.load(tmp_path / "p", device="cpu")
-    for command, call in refusals(tmp_path):
+    for command, call in commands(tmp_path):
         with pytest.raises(TrtbuildError) as refused:
             call()
         assert (refused.value.text, refused.value.hint) == (caught.value.text, caught.value.hint), command
@@ -114,15 +114,15 @@ def test_what_load_refuses_every_command_refuses(
     assert [error.text for error in verified.errors] == [caught.value.text]
 
 
-def test_diff_of_what_is_damaged_does_not_say_that_it_differs(small: Small, tmp_path: Path) -> None:
+def test_diff_of_a_damaged_package_is_an_error_not_a_difference(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "p")
     (tmp_path / "p" / "index.json").write_text("{}")
-    done = CommandLine(tmp_path, tmp_path / "cache").run("diff", "p", "p")
-    assert done.returncode == 2
-    assert "is not the index of a package" in done.stderr
+    process = CommandLine(tmp_path, tmp_path / "cache").run("diff", "p", "p")
+    assert process.returncode == 2
+    assert "is not the index of a package" in process.stderr
 
 
-def test_altered_names_are_not_shown(small: Small, tmp_path: Path) -> None:
+def test_names_with_a_wrong_digest_are_not_shown(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "p")
     names = tmp_path / "p" / "names.json"
     text = names.read_text()

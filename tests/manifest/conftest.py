@@ -1,4 +1,4 @@
-"""A project in a temporary directory, and manifests whose wrong places are marked."""
+"""A project in a temporary directory, and manifests in which the places of errors are marked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import Model, Project
 from trtbuild.errors import ManifestErrors, Problem
 from trtbuild.manifest import load
 
-#: Stands in a manifest's text right before a place that a problem must name; it is taken out before the file is written.
+#: Marks a place in a manifest's text that a problem must name. It is removed before the file is written.
 MARK = "«"
 
 #: The basis of most tests: one target, one profile, one model.
@@ -42,10 +42,10 @@ class Files:
         text = textwrap.dedent(text)
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        while (at := text.find(MARK)) >= 0:
-            text = text[:at] + text[at + 1 :]
-            before = text[:at]
-            self.marks.add((name, before.count("\n") + 1, at - before.rfind("\n")))
+        while (position := text.find(MARK)) >= 0:
+            text = text[:position] + text[position + 1 :]
+            before = text[:position]
+            self.marks.add((name, before.count("\n") + 1, position - before.rfind("\n")))
         path.write_text(text, encoding="utf-8")
         return self
 
@@ -56,31 +56,31 @@ class Files:
         return load(self.root, files or None)
 
     def model(self, text: str | None = None, name: str | None = None) -> Model:
-        """The (only, or named) model of a manifest."""
+        """Return the model `name` of a manifest, or its first model."""
         if text is not None:
             self.manifest(text)
         models = {model.name: model for model in self.load().models}
         return models[name] if name else next(iter(models.values()))
 
     def base_model(self, more: str = "") -> Model:
-        """The model of `BASE` with more fields (indented by dedent and then by four)."""
+        """Return the model of `BASE` with more fields. Their text is dedented, then indented by four."""
         return self.model(BASE + textwrap.indent(textwrap.dedent(more), "    "))
 
     def refused(self, text: str | None = None, *words: str) -> tuple[Problem, ...]:
-        """The problems; that they stand exactly at the marks, and that together they say all `words`."""
+        """Return the problems of a manifest. They must be exactly at the marks, and contain all `words`."""
         if text is not None:
             self.manifest(text)
         with pytest.raises(ManifestErrors) as caught:
             self.load()
         problems = caught.value.problems
         assert {(p.file, p.line, p.column) for p in problems} == self.marks, str(caught.value)
-        said = str(caught.value)
+        report = str(caught.value)
         for word in words:
-            assert word in said, said
+            assert word in report, report
         return problems
 
     def base_refused(self, more: str, *words: str) -> tuple[Problem, ...]:
-        """As `refused`, for `BASE` with more model fields."""
+        """Return the problems like `refused`, for `BASE` with more fields of its model."""
         return self.refused(BASE + textwrap.indent(textwrap.dedent(more), "    "), *words)
 
 

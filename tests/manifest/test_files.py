@@ -1,4 +1,4 @@
-"""Which files are read, what they include, and files that cannot be read."""
+"""The files that are read, the files that they include, and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import BASE, Files
 PROFILES, MODELS = BASE.partition("models:")[0], "models:" + BASE.partition("models:")[2]
 
 
-def other(name: str) -> str:
+def base_with_model(name: str) -> str:
     return BASE.replace("  net:", f"  {name}:")
 
 
@@ -24,7 +24,7 @@ def names(files: Files, *chosen: str) -> list[str]:
 
 
 def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
-    files.write("manifests/b.yaml", other("b")).write("manifests/a.yaml", other("a"))
+    files.write("manifests/b.yaml", base_with_model("b")).write("manifests/a.yaml", base_with_model("a"))
     files.write("manifests/.hidden.yaml", ":").write("manifests/notes.yml", ":").write("manifests/deep/c.yaml", ":")
     assert names(files) == ["a", "b"]
     files.manifest(BASE)
@@ -32,7 +32,7 @@ def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
 
 
 def test_files_are_named_relative_to_the_project_or_absolutely(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.manifest(":").write("x/b.yaml", other("b")).write("x/a.yaml", other("a"))
+    files.manifest(":").write("x/b.yaml", base_with_model("b")).write("x/a.yaml", base_with_model("a"))
     monkeypatch.chdir("/")
     assert names(files, "x/b.yaml", "./x/../x/a.yaml", "x/b.yaml") == ["b", "a"]
     project = files.load(str(files.root / "x" / "a.yaml"))
@@ -40,14 +40,14 @@ def test_files_are_named_relative_to_the_project_or_absolutely(files: Files, mon
     assert project.models[0].source.roots == ("x", ".")
 
 
-def test_a_manifest_outside_of_the_project(files: Files) -> None:
+def test_reads_a_manifest_outside_of_the_project(files: Files) -> None:
     files.write("out/a.yaml", BASE).write("in/x")
     project = load(files.root / "in", ["../out/a.yaml"])
     assert project.files == ("../out/a.yaml",)
     assert project.models[0].source.roots == ("../out",)
 
 
-def test_a_project_reached_through_a_link(files: Files, tmp_path: Path) -> None:
+def test_reads_a_project_through_a_link(files: Files, tmp_path: Path) -> None:
     files.write("real/m/a.yaml", BASE)
     (tmp_path / "link").symlink_to("real")
     for path in ("m/a.yaml", str(tmp_path / "link/m/a.yaml"), str(tmp_path / "real/m/a.yaml")):
@@ -68,7 +68,7 @@ def test_an_included_file_is_not_a_separate_manifest(files: Files) -> None:
     assert names(files, "manifests/b.yaml", "manifests/a.yaml") == ["net"]
 
 
-def test_an_included_file_need_not_say_its_version_but_a_manifest_must(files: Files) -> None:
+def test_rejects_a_manifest_without_a_version(files: Files) -> None:
     files.refused("«" + BASE.replace("version: 1\n", ""), "the field `version` is missing", "version: 1")
 
 
@@ -111,7 +111,7 @@ def test_rejects_includes_without_end(files: Files) -> None:
         files.load()
 
 
-def test_rejects_includes_that_are_missing_doubled_or_no_list(files: Files) -> None:
+def test_rejects_includes_that_are_missing_repeated_or_not_a_list(files: Files) -> None:
     files.write("shapes.yaml", PROFILES.replace("version: 1\n", ""))
     files.refused(
         "version: 1\ninclude: [«shape.yaml, shapes.yaml, «./shapes.yaml, «nowhere/a.yaml]\n" + MODELS,
@@ -147,7 +147,7 @@ def test_rejects_unreadable_files(files: Files) -> None:
 
 def test_rejects_a_file_without_permission(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.manifest(BASE).marks.add(("trtbuild.yaml", 1, 1))
-    # Tests may run as root, whom no mode keeps out.
+    # Tests may run as root, who may read a file of any mode.
     monkeypatch.setattr("trtbuild.manifest.paths.os.access", lambda path, mode: False)
     files.refused(None, "permission denied")
 
@@ -160,7 +160,7 @@ def test_rejects_a_named_file_that_is_missing(files: Files) -> None:
         files.load("trtbuild.yml")
 
 
-def test_rejects_a_directory_that_is_missing_and_paths_that_are_none(files: Files) -> None:
+def test_rejects_a_missing_directory_and_invalid_paths(files: Files) -> None:
     with pytest.raises(UsageError, match="no such directory"):
         load(files.root / "nowhere")
     for bad in ("", "a\0b"):
@@ -168,7 +168,7 @@ def test_rejects_a_directory_that_is_missing_and_paths_that_are_none(files: File
             files.load(bad)
 
 
-def test_a_wrongly_named_manifest_is_found(files: Files) -> None:
+def test_the_error_names_a_manifest_with_a_wrong_name(files: Files) -> None:
     files.write("trtbuild.yml", BASE)
     with pytest.raises(UsageError, match=r"-f trtbuild\.yml"):
         files.load()

@@ -1,4 +1,4 @@
-"""Every manifest is loaded or refused with a place; no other exception is ever raised."""
+"""Every manifest is loaded, or rejected with the place of the error. No other exception is raised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.manifest import load
 from .conftest import BASE
 from .test_project import LONG, SHORT
 
-#: Values and names that mean something somewhere, so that a wrong place is what is tried most.
+#: Values and names that are valid in some place, so that most mutations put them in a wrong place.
 WORDS = [
     None, True, False, 0, 1, -1, 3, 89, 8.9, 1.5, float("inf"), 2**40, "", "x", "x.0", "x.1", "query.2", "ada", "net:build",
     "1GiB", "float32", "batch", "model", "aten.mm", "..", ".", "/", "trtbuild.yaml", "a\0b", "a\\b", "yes", "é", [], {},
@@ -30,7 +30,7 @@ KEYS = ["version", "include", "defaults", "targets", "profiles", "models", "sour
         "shape", "min", "partition", "granularity", "outputs", "package", "weights", "[key]", "<<", "yes", ""]  # fmt: skip
 
 
-def attempt(content: bytes) -> None:
+def check_load(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "trtbuild.yaml").write_bytes(content)
         try:
@@ -52,7 +52,7 @@ def attempt(content: bytes) -> None:
 
 
 def mutated(document: Any, chance: random.Random) -> Any:
-    """A copy with a value or a key changed, taken away or added somewhere."""
+    """Return a copy in which a random value or key is changed, removed or added."""
     document = copy.deepcopy(document)
     node = document
     while True:
@@ -63,10 +63,10 @@ def mutated(document: Any, chance: random.Random) -> Any:
         if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.8:
             node = node[key]
             continue
-        how = chance.randrange(3)
-        if how == 0:
+        operation = chance.randrange(3)
+        if operation == 0:
             node[key] = copy.deepcopy(chance.choice(WORDS))
-        elif how == 1:
+        elif operation == 1:
             del node[key]
         elif isinstance(node, dict):
             node[chance.choice([*KEYS, *map(str, keys)])] = copy.deepcopy(chance.choice(WORDS))
@@ -78,17 +78,17 @@ def mutated(document: Any, chance: random.Random) -> Any:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([BASE, LONG, SHORT]), st.integers(1, 4))
-def test_mutated_manifests(seed: int, text: str, count: int) -> None:
+def test_mutated_manifests_are_loaded_or_rejected(seed: int, text: str, count: int) -> None:
     chance = random.Random(seed)
     document = yaml.safe_load(text)
     for _ in range(count):
         document = mutated(document, chance)
-    attempt(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode())
+    check_load(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode())
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([BASE, LONG, SHORT]), st.integers(1, 4))
-def test_mutated_text(seed: int, text: str, count: int) -> None:
+def test_mutated_text_is_loaded_or_rejected(seed: int, text: str, count: int) -> None:
     chance = random.Random(seed)
     for _ in range(count):
         start = chance.randrange(len(text) + 1)
@@ -118,13 +118,13 @@ def test_mutated_text(seed: int, text: str, count: int) -> None:
             ]
         )
         text = text[:start] + new + text[end:]
-    attempt(text.encode())
+    check_load(text.encode())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60) | st.binary(max_size=60))
-def test_any_text(content: str | bytes) -> None:
-    attempt(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+def test_any_text_is_loaded_or_rejected(content: str | bytes) -> None:
+    check_load(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
 
 
 JSON = st.recursive(
@@ -138,5 +138,5 @@ JSON = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=6))
-def test_any_mapping(document: dict[str, Any]) -> None:
-    attempt(yaml.safe_dump({"version": 1, **document}, sort_keys=False).encode())
+def test_any_mapping_is_loaded_or_rejected(document: dict[str, Any]) -> None:
+    check_load(yaml.safe_dump({"version": 1, **document}, sort_keys=False).encode())

@@ -1,4 +1,4 @@
-"""Names and defaults across the files of one manifest."""
+"""Names and defaults in the files that one manifest includes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_rejects_names_that_are_defined_twice_across_includes(files: Files) -> N
     )
 
 
-def test_a_default_holds_where_a_model_lacks_the_field(files: Files) -> None:
+def test_a_default_applies_if_a_model_lacks_the_field(files: Files) -> None:
     text = with_defaults(
         "{targets: [ada], profiles: [batch], precision: float16, toolchain: tensorrt, dims: {n: x.0}, outputs: {plans: p}}"
     )
@@ -33,7 +33,7 @@ def test_a_default_holds_where_a_model_lacks_the_field(files: Files) -> None:
     assert model.places["precision"].line == 7
 
 
-def test_groups_are_merged_field_by_field_and_other_fields_replaced_whole(files: Files) -> None:
+def test_groups_are_merged_field_by_field_and_other_fields_are_replaced(files: Files) -> None:
     text = with_defaults(
         "{targets: [ada], profiles: [batch], builder: {tf32: false, workspace: 1KiB, max_aux_streams: 2}, "
         "partition: {min_block_size: 9}, dims: {n: x.0, m: x.1}, weights: w.pt}",
@@ -46,7 +46,7 @@ def test_groups_are_merged_field_by_field_and_other_fields_replaced_whole(files:
     assert model.weights is None
 
 
-def test_a_targets_toolchain_wins_over_the_models_and_that_over_the_defaults(files: Files) -> None:
+def test_the_toolchain_of_a_target_overrides_the_models_which_overrides_the_default(files: Files) -> None:
     text = f"""\
 {HEAD.replace("  ada: {sm: 89}", "  ada: {sm: 89}" + chr(10) + "  old: {sm: 89, toolchain: tensorrt-rtx}")}
 defaults: {{toolchain: tensorrt, targets: [ada, old], profiles: [batch]}}
@@ -57,13 +57,13 @@ models:
     {MODEL}
     toolchain: tensorrt-rtx
 """
-    chosen = {
+    toolchains = {
         model.name: [target.toolchain for target in model.targets] for model in files.manifest(text).load().models
     }
-    assert chosen == {"plain": ["tensorrt", "tensorrt-rtx"], "own": ["tensorrt-rtx", "tensorrt-rtx"]}
+    assert toolchains == {"plain": ["tensorrt", "tensorrt-rtx"], "own": ["tensorrt-rtx", "tensorrt-rtx"]}
 
 
-def test_the_including_files_defaults_win(files: Files) -> None:
+def test_the_defaults_of_the_including_file_override_included_defaults(files: Files) -> None:
     files.write("team.yaml", "defaults: {precision: float16, targets: [ada], builder: {tf32: false, refit: true}}\n")
     text = with_defaults("{profiles: [batch], precision: bfloat16, builder: {refit: false}}", "team.yaml")
     model = files.model(text)
@@ -80,13 +80,13 @@ def test_rejects_two_included_defaults_of_one_field(files: Files) -> None:
     assert (model.precision, model.builder.tf32, model.builder.refit) == ("bfloat16", True, True)
 
 
-def test_a_default_that_comes_on_two_ways_is_one(files: Files) -> None:
+def test_a_default_of_a_file_that_is_included_twice_is_not_a_conflict(files: Files) -> None:
     files.write("base.yaml", "defaults: {precision: float16}\n")
     files.write("a.yaml", "include: [base.yaml]\n").write("b.yaml", "include: [base.yaml]\n")
     assert files.model(with_defaults("{targets: [ada], profiles: [batch]}", "a.yaml", "b.yaml")).precision == "float16"
 
 
-def test_many_includes_of_includes_stay_cheap(files: Files) -> None:
+def test_many_nested_includes_are_read_quickly(files: Files) -> None:
     for level in range(25):
         for side in "ab":
             files.write(f"{side}{level}.yaml", f"include: [a{level + 1}.yaml, b{level + 1}.yaml]\n")

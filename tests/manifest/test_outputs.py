@@ -1,4 +1,4 @@
-"""Outputs: inside the project, apart from each other and from what is read."""
+"""Outputs are inside the project, and do not overlap with each other or with input files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .conftest import BASE, Files
 MODEL = BASE.partition("  net:\n")[2]
 
 
-def two(one: str, other: str) -> str:
+def two_models(first: str, second: str) -> str:
     """Two models with these outputs."""
-    return f"{BASE}    {one}\n  second:\n{MODEL}    {other}\n"
+    return f"{BASE}    {first}\n  second:\n{MODEL}    {second}\n"
 
 
-def test_outputs_have_one_order_and_one_spelling(files: Files) -> None:
+def test_outputs_are_sorted_and_normalized(files: Files) -> None:
     model = files.base_model("outputs: {plans: ./b//c/, package: a/../d}")
     assert model.outputs == (("package", "d"), ("plans", "b/c"))
     for empty in ("outputs:", "outputs: {}", "outputs: {package: null}"):
@@ -46,43 +46,49 @@ def test_rejects_outputs(files: Files, outputs: str, words: str) -> None:
 
 
 def test_rejects_two_models_with_one_output(files: Files) -> None:
-    text = two("outputs: {package: dist/x}", "outputs: {«package: dist//x}")
+    text = two_models("outputs: {package: dist/x}", "outputs: {«package: dist//x}")
     words = "'dist/x' (package of model 'second') is also the package of model 'net' (trtbuild.yaml:13:15)"
     files.refused(text, words)
 
 
 def test_models_may_share_a_triton_repository(files: Files) -> None:
-    models = files.manifest(two("outputs: {triton: dist/r}", "outputs: {triton: ./dist//r}")).load().models
+    models = files.manifest(two_models("outputs: {triton: dist/r}", "outputs: {triton: ./dist//r}")).load().models
     assert [model.outputs for model in models] == [(("triton", "dist/r"),)] * 2
 
 
 def test_rejects_a_model_that_may_be_anothers_engine_in_a_shared_repository(files: Files) -> None:
-    text = two("outputs: {triton: dist/r}", "outputs: {«triton: dist/r}").replace("  second:", "  net.p0:")
+    text = two_models("outputs: {triton: dist/r}", "outputs: {«triton: dist/r}").replace("  second:", "  net.p0:")
     words = "'net.p0' may also be an engine of model 'net' (trtbuild.yaml:13:15)\n  → give one of them another name"
     files.refused(text, words)
-    apart = two("outputs: {triton: dist/r}", "outputs: {triton: dist/s}").replace("  second:", "  net.p0:")
-    assert len(files.manifest(apart).load().models) == 2
+    separate = two_models("outputs: {triton: dist/r}", "outputs: {triton: dist/s}").replace("  second:", "  net.p0:")
+    assert len(files.manifest(separate).load().models) == 2
 
 
 def test_rejects_a_triton_repository_inside_of_another(files: Files) -> None:
-    files.refused(two("outputs: {triton: dist/r}", "outputs: {«triton: dist/r/s}"), "lies in 'dist/r', the triton of")
+    files.refused(
+        two_models("outputs: {triton: dist/r}", "outputs: {«triton: dist/r/s}"), "lies in 'dist/r', the triton of"
+    )
 
 
-def test_rejects_an_output_inside_of_anothers(files: Files) -> None:
-    files.refused(two("outputs: {«package: dist/x/y/z}", "outputs: {plans: dist/x}"), "lies in 'dist/x', the plans of")
-    assert len(files.manifest(two("outputs: {package: dist/x}", "outputs: {package: dist/xy}")).load().models) == 2
+def test_rejects_an_output_inside_of_another_models_output(files: Files) -> None:
+    files.refused(
+        two_models("outputs: {«package: dist/x/y/z}", "outputs: {plans: dist/x}"), "lies in 'dist/x', the plans of"
+    )
+    assert (
+        len(files.manifest(two_models("outputs: {package: dist/x}", "outputs: {package: dist/xy}")).load().models) == 2
+    )
 
 
 def test_rejects_an_output_that_is_another_models_default(files: Files) -> None:
-    text = two("outputs: {plans: p}", "outputs: {«package: dist/third}") + f"  «third:\n{MODEL}"
+    text = two_models("outputs: {plans: p}", "outputs: {«package: dist/third}") + f"  «third:\n{MODEL}"
     files.marks.clear()
     text = text.replace("{«package", "{package").replace("  «third", "  «third")
     files.refused(text, "(package of model 'third') is also the package of model 'second'")
 
 
-def test_rejects_outputs_that_would_replace_what_is_read(files: Files) -> None:
+def test_rejects_outputs_that_would_replace_input_files(files: Files) -> None:
     files.write("data/w.pt").write("pt/net.pt2").write("lib/t.yaml")
-    text = two(
+    text = two_models(
         "weights: data/w.pt\n    outputs: {«package: data}",
         "outputs: {«package: pt/net.pt2, «plans: lib}",
     ).replace('second:\n    source: {python: "net:build"}', "second:\n    source: {exported_program: pt/net.pt2}")
@@ -100,4 +106,6 @@ def test_models_of_several_manifests_are_compared(files: Files) -> None:
 
 
 def test_wrong_models_are_compared_too(files: Files) -> None:
-    files.refused(two("outputs: {package: x}", "outputs: {«package: x}\n    precision: «half"), "is also the package")
+    files.refused(
+        two_models("outputs: {package: x}", "outputs: {«package: x}\n    precision: «half"), "is also the package"
+    )

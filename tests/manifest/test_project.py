@@ -1,4 +1,4 @@
-"""The manifest's contract, whole: an example project becomes the right values, and equal meanings equal ones."""
+"""Whole manifests: an example with most fields has the right values, and two ways to write a model have equal values."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def without_places(model: Model) -> dict[str, object]:
     return {name: value for name, value in vars(model).items() if name not in ("origin", "places")}
 
 
-def test_the_manifest_of_the_contract(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_manifest_has_the_right_values(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.manifest.resolve.this_platform", lambda: "linux-aarch64")
     project = contract(files).load()
     assert project.files == ("profiles.yaml", "trtbuild.yaml")
-    one = (1, 3, 224, 224)
+    single = (1, 3, 224, 224)
     assert project.models == (
         Model(
             name="vit",
             source=Source("python", "models.vit:build", {"depth": 12}, roots=(".",)),
             inputs=(Input("image", "float32"),),
             profiles=(
-                Profile("single", (("image", ShapeRange(one, one, one)),)),
-                Profile("photo", (("image", ShapeRange(one, (8, 3, 224, 224), (32, 3, 224, 224))),)),
+                Profile("single", (("image", ShapeRange(single, single, single)),)),
+                Profile("photo", (("image", ShapeRange(single, (8, 3, 224, 224), (32, 3, 224, 224))),)),
             ),
             targets=(Target("ada", 89, platform="linux-aarch64"), Target("blackwell", 120, platform="linux-aarch64")),
             origin=Origin("trtbuild.yaml", 12, 3),
@@ -180,12 +180,12 @@ models:
 """
 
 
-def test_equal_meaning_gives_equal_values(files: Files) -> None:
+def test_short_and_long_forms_have_equal_values(files: Files) -> None:
     long = files.model(LONG)
     assert without_places(files.model(SHORT)) == without_places(long)
 
 
-def test_the_order_of_keys_means_nothing_but_for_inputs(files: Files) -> None:
+def test_the_order_of_keys_matters_for_inputs_only(files: Files) -> None:
     expected = without_places(files.model(LONG))
     shuffler = random.Random(0)
 
@@ -202,7 +202,7 @@ def test_the_order_of_keys_means_nothing_but_for_inputs(files: Files) -> None:
         assert without_places(files.model(text)) == expected
 
 
-def test_all_problems_of_all_files_at_once(files: Files) -> None:
+def test_all_problems_of_all_files_are_reported_at_once(files: Files) -> None:
     files.write("manifests/b.yaml", BASE.replace("sm: 89", "sm: «88").replace("  net:", "  net2:"))
     files.write("manifests/a.yaml", BASE.replace("net:build", "net").replace('{python: "net"}', '{python: «"net"}'))
     files.write("manifests/c.yaml", "a: b: c\n")
@@ -211,7 +211,7 @@ def test_all_problems_of_all_files_at_once(files: Files) -> None:
     assert [problem.file for problem in problems] == ["manifests/a.yaml", "manifests/b.yaml", "manifests/c.yaml"]
 
 
-def test_model_names_are_unique_in_the_project_but_targets_and_profiles_are_each_manifests_own(files: Files) -> None:
+def test_model_names_are_unique_in_the_project_and_target_names_in_a_manifest(files: Files) -> None:
     files.write("manifests/a.yaml", BASE)
     files.write("manifests/b.yaml", BASE.replace("sm: 89", "sm: 120").replace("  net:", "  other:"))
     project = files.load()
@@ -231,7 +231,7 @@ def test_rejects_a_project_without_models(files: Files) -> None:
     files.refused("«version: 1\nmodels:\n", "no model is declared")
 
 
-def test_no_manifest_is_a_usage_error_that_shows_one(files: Files) -> None:
+def test_the_error_without_a_manifest_shows_an_example(files: Files) -> None:
     with pytest.raises(UsageError) as caught:
         files.load()
     assert not isinstance(caught.value, ManifestErrors)
@@ -243,8 +243,8 @@ def test_no_manifest_is_a_usage_error_that_shows_one(files: Files) -> None:
 
 def test_importing_the_package_imports_neither_pydantic_nor_yaml() -> None:
     code = "import sys, trtbuild.manifest; print([m for m in ('pydantic', 'yaml', 'torch') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_loading_does_not_import_torch_or_tensorrt(files: Files) -> None:
@@ -253,10 +253,10 @@ def test_loading_does_not_import_torch_or_tensorrt(files: Files) -> None:
         "import sys, pathlib, trtbuild.manifest as m; m.load(pathlib.Path(sys.argv[1]));"
         "print([n for n in ('torch', 'tensorrt_rtx', 'tensorrt', 'numpy', 'click', 'rich') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(files.root)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code, str(files.root)], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
-def test_the_place_of_the_checkout_means_nothing(tmp_path: Path) -> None:
-    one, two = Files(tmp_path / "a"), Files(tmp_path / "somewhere" / "b")
-    assert contract(one).load() == contract(two).load()
+def test_the_directory_of_the_project_does_not_matter(tmp_path: Path) -> None:
+    first, second = Files(tmp_path / "a"), Files(tmp_path / "somewhere" / "b")
+    assert contract(first).load() == contract(second).load()

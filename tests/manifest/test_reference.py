@@ -1,4 +1,4 @@
-"""docs/manifest.md is what the code says."""
+"""docs/manifest.md matches the code that generates it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "manifest.md"
 
 
 def test_the_document_is_current() -> None:
-    made = reference()
+    text = reference()
     update = 'python -c "import trtbuild.manifest as m; print(m.reference(), end=str())" > docs/manifest.md'
-    assert DOCUMENT.read_text(encoding="utf-8") == made, update
+    assert DOCUMENT.read_text(encoding="utf-8") == text, update
 
 
-def test_every_field_is_in_it() -> None:
+def test_every_field_is_in_the_document() -> None:
     text = reference()
     kinds = [kind for kind in vars(fields).values() if isinstance(kind, type) and issubclass(kind, fields.Fields)]
     names = {name for kind in kinds for name in kind.model_fields}

@@ -1,4 +1,4 @@
-"""A model made whole: required fields, names that must exist, weights, targets."""
+"""From fields to a complete model: required fields, names that must exist, weights, targets."""
 
 from __future__ import annotations
 
@@ -83,25 +83,25 @@ def test_rejects_unknown_and_repeated_names(files: Files) -> None:
     )
 
 
-def test_names_that_could_not_be_read_are_not_called_unknown(files: Files) -> None:
+def test_names_are_not_reported_as_unknown_if_their_definitions_are_unreadable(files: Files) -> None:
     text = BASE.replace("targets:\n  ada: {sm: 89}", "targets: «[ada]\ninclude: [«gone.yaml]")
     text = text.replace("[batch]", "[batch, other]")
     files.refused(text, "`targets` must be a mapping of names", "no such file")
 
 
-def test_many_names_are_listed_in_part(files: Files) -> None:
+def test_a_long_list_of_names_is_shortened(files: Files) -> None:
     more = "".join(f"  t{number}: {{sm: 89}}\n" for number in range(100))
     files.refused(BASE.replace("[ada]", "[«zzzzzz]").replace("profiles:\n", more + "profiles:\n", 1), "and 85 more")
 
 
-def test_weights_are_named_by_the_project(files: Files) -> None:
+def test_paths_of_weights_are_relative_to_the_project(files: Files) -> None:
     files.write("manifests/w/a.pt").write("b.pt")
-    for written, named in (("w/a.pt", "manifests/w/a.pt"), ("../b.pt", "b.pt"), (str(files.root / "b.pt"), "b.pt")):
-        files.write("manifests/m.yaml", BASE + f"    weights: {written}\n")
-        assert files.load().models[0].weights == named
+    for path, expected in (("w/a.pt", "manifests/w/a.pt"), ("../b.pt", "b.pt"), (str(files.root / "b.pt"), "b.pt")):
+        files.write("manifests/m.yaml", BASE + f"    weights: {path}\n")
+        assert files.load().models[0].weights == expected
 
 
-def test_weights_outside_of_the_project_keep_their_dots(files: Files) -> None:
+def test_paths_of_weights_outside_of_the_project_begin_with_dots(files: Files) -> None:
     inside = Files(files.root / "project")
     files.write("data/w.pt")
     assert inside.base_model("weights: ../data/w.pt").weights == "../data/w.pt"
@@ -132,10 +132,10 @@ def test_the_platform_is_this_machines_by_default(files: Files, monkeypatch: pyt
         monkeypatch.setattr(platform, "machine", lambda value=machine: value)
         assert this_platform() == expected
         assert files.model(BASE).targets[0].platform == expected
-    said = files.model(
+    model = files.model(
         BASE.replace("{sm: 89}", "{sm: 89, platform: windows-x86_64, compatibility: ampere_plus, version: '1.7'}")
     )
-    target = said.targets[0]
+    target = model.targets[0]
     assert (target.platform, target.compatibility, target.version) == ("windows-x86_64", "ampere_plus", "1.7")
 
 

@@ -1,4 +1,4 @@
-"""Inputs, profiles and dims of a model: consistent ones are accepted, and errors name the place of a conflict."""
+"""Inputs, profiles and dims of a model. An error names the place of a conflict between them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ models:
 """
 
 
-ONE = "  p:\n    key: {shape: [1, 4]}\n    query: {min: [1, 4], opt: [2, 4], max: [4, 4]}"
+PROFILE = "  p:\n    key: {shape: [1, 4]}\n    query: {min: [1, 4], opt: [2, 4], max: [4, 4]}"
 
 
-def test_profiles_are_in_the_order_of_the_inputs_and_dims_in_that_of_their_axes(files: Files) -> None:
-    model = files.model(manifest(ONE, "    profiles: [p]\n    dims: {b: [key.1, query.1], a: query.0}"))
+def test_profiles_have_the_order_of_the_inputs_and_dims_the_order_of_their_axes(files: Files) -> None:
+    model = files.model(manifest(PROFILE, "    profiles: [p]\n    dims: {b: [key.1, query.1], a: query.0}"))
     fixed = ShapeRange((1, 4), (1, 4), (1, 4))
     assert model.inputs == (Input("query"), Input("key", keyword=True))
     assert model.profiles == (Profile("p", (("query", ShapeRange((1, 4), (2, 4), (4, 4))), ("key", fixed))),)
     assert model.dims == (NamedDim("a", (("query", 0),)), NamedDim("b", (("query", 1), ("key", 1))))
 
 
-def test_a_scalar_input(files: Files) -> None:
+def test_accepts_a_scalar_input(files: Files) -> None:
     model = files.model(manifest("  p: {s: {shape: []}}", "    profiles: [p]", "{s: {dtype: bool}}"))
     assert model.profiles[0].shapes == (("s", ShapeRange((), (), ())),)
 
@@ -71,20 +71,24 @@ def test_a_scalar_input(files: Files) -> None:
             "min, opt and max of 'query' have 2, 1 and 2 axes",
         ),
         (
-            ONE + "\n  q:\n    query: {shape: [1, 4]}\n    key: {shape: «[1, 4, 1]}",
+            PROFILE + "\n  q:\n    query: {shape: [1, 4]}\n    key: {shape: «[1, 4, 1]}",
             "    profiles: [p, q]",
             "'key' has rank 3 here and 2 in profile 'p'",
         ),
         (
-            ONE,
+            PROFILE,
             "    profiles: [p]\n    dims: {n: {at: [query.0, «key.2]}}",
             "dim 'n' is at key.2, but 'key' has 2 axes\n  → axes are 0 to 1",
         ),
-        (ONE, "    profiles: [p]\n    dims: {n: [query.0, «kye.0]}", "no input 'kye' for dim 'n'\n  → did you mean 'key'?"),
-        (ONE, "    profiles: [p]\n    dims: {n: «kye.0}", "there is no input 'kye'"),
-        (ONE, "    profiles: [p]\n    dims: {n: [query.0, «query.0]}", "query.0 is already in dim 'n'"),
         (
-            ONE,
+            PROFILE,
+            "    profiles: [p]\n    dims: {n: [query.0, «kye.0]}",
+            "no input 'kye' for dim 'n'\n  → did you mean 'key'?",
+        ),
+        (PROFILE, "    profiles: [p]\n    dims: {n: «kye.0}", "there is no input 'kye'"),
+        (PROFILE, "    profiles: [p]\n    dims: {n: [query.0, «query.0]}", "query.0 is already in dim 'n'"),
+        (
+            PROFILE,
             "    profiles: [p]\n    dims: {n: query.0, m: [«query.0]}",
             "query.0 is already in dim 'n'",
         ),
@@ -109,14 +113,14 @@ def test_rejects_shapes(files: Files, profiles: str, model: str, words: str) -> 
     files.refused(manifest(profiles, model), words)
 
 
-def test_a_static_zero_beside_a_larger_profile_is_a_dynamic_dim_with_min_0(files: Files) -> None:
+def test_rejects_size_0_if_another_profile_makes_the_dim_dynamic(files: Files) -> None:
     profiles = "  a: {x: {shape: [«0]}}\n  b: {x: {shape: [4]}}"
     files.refused(manifest(profiles, "    profiles: [b, a]", "{x: }"), "a dynamic dim cannot have min 0")
     model = files.model(manifest(profiles.replace("«", ""), "    profiles: [a]", "{x: }"))
     assert model.profiles[0].shapes[0][1].min == (0,)
 
 
-def test_a_bad_profile_is_reported_once_for_all_models_or_none(files: Files) -> None:
+def test_an_invalid_profile_is_reported_once_for_any_number_of_models(files: Files) -> None:
     text = (
         manifest("  p: {x: {min: [«5], opt: [4], max: [8]}}", "    profiles: [p]", "{x: }")
         + '  two: {source: {python: "a:b"}, targets: [t], inputs: {x: }, profiles: [p]}\n'

@@ -1,4 +1,4 @@
-"""Sources: exactly one kind, files that exist, and paths as the project names them."""
+"""Sources: they have exactly one kind, their files exist, and their paths are relative to the project."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_python_sources(files: Files) -> None:
     )
 
 
-def test_an_exported_program_is_named_by_the_project(files: Files) -> None:
+def test_the_path_of_an_exported_program_is_relative_to_the_project(files: Files) -> None:
     files.write("manifests/m.yaml", with_source("{exported_program: ../pt/net.pt2}")).write("pt/net.pt2")
     source = files.load().models[0].source
     assert (source.kind, source.target) == ("exported_program", "pt/net.pt2")
 
 
 @pytest.mark.parametrize(("kind", "form"), [("onnx", "onnx"), ("torchscript", "program")])
-def test_other_files_are_named_by_the_project(files: Files, kind: str, form: str) -> None:
+def test_paths_of_other_files_are_relative_to_the_project(files: Files, kind: str, form: str) -> None:
     files.write("manifests/m.yaml", with_source(f"{{{kind}: ../pt/net.bin}}")).write("pt/net.bin")
     source = files.load().models[0].source
     assert (source.kind, source.target, source.file, source.graph.name) == (kind, "pt/net.bin", "pt/net.bin", form)
@@ -66,7 +66,7 @@ def test_a_network_is_a_callable_with_kwargs(files: Files) -> None:
         ('{network: "a:b"}', "«reference: true", "a package's `reference` runs on a CPU, and model 'net' comes from"),
     ],
 )  # fmt: skip
-def test_rejects_what_is_done_to_pytorch_models_only(files: Files, source: str, field: str, words: str) -> None:
+def test_rejects_fields_that_are_for_pytorch_models_only(files: Files, source: str, field: str, words: str) -> None:
     text = with_source(source).replace("    targets: [ada]", f"    targets: [ada]\n    {field}")
     files.write("pt/net.pt2").refused(text, words)
 

@@ -1,4 +1,4 @@
-"""The catalogue of messages: text files of invalid projects, each with the messages that a user sees.
+"""The catalogue of messages: text files with invalid projects, and with the messages that a user sees.
 
 A file holds cases. A case holds files, and the messages about them::
 
@@ -9,9 +9,9 @@ A file holds cases. A case holds files, and the messages about them::
     exit 2 ManifestError
     error: trtbuild.yaml:1:1: …
 
-``--- edit`` stands for `MANIFEST` with some words replaced, one ``old ⇒ new`` a line (``\\n`` is a line break). A file
+``--- edit`` is `MANIFEST` with some words replaced: each line is ``old ⇒ new``, with ``\\n`` for a line break. A file
 whose name ends in ``(escaped)`` is written as the bytes that its escapes mean. With ``TRTBUILD_WRITE_MESSAGES=1`` the
-tests write the messages into the catalogue instead of comparing them: read the difference before you commit it.
+tests write the messages into the catalogue instead of comparing them. Read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
 
 @dataclass
 class Case:
-    """`files` by path; `title` and `said` are the title and the lines of the last section."""
+    """A case. `files` is path → content; `title` and `output` are the heading and the lines of the last section."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     title: str = ""
-    said: str = ""
+    output: str = ""
 
     @property
     def verdict(self) -> list[str]:
-        """The words of the first line of the messages: ``exit 2 ManifestError`` or ``trace SourceError``."""
-        return self.said.partition("\n")[0].split()
+        """The words of the first line of the output: ``exit 2 ManifestError`` or ``trace SourceError``."""
+        return self.output.partition("\n")[0].split()
 
     @property
     def message(self) -> str:
-        return self.said.partition("\n")[2]
+        return self.output.partition("\n")[2]
 
 
 def read(name: str) -> list[Case]:
-    """The cases of ``cases/<name>.txt``."""
+    """Return the cases of ``cases/<name>.txt``."""
     cases = []
     for block in _text(name).split("\n=== ")[1:]:
         title, *sections = re.split(r"^--- ", block, flags=re.MULTILINE)
@@ -58,7 +58,7 @@ def read(name: str) -> list[Case]:
         for section in sections:
             heading, _, content = section.partition("\n")
             if section is sections[-1]:
-                case.title, case.said = heading, content.rstrip("\n")
+                case.title, case.output = heading, content.rstrip("\n")
             elif heading == "edit":
                 case.files["trtbuild.yaml"] = _edited(content).encode()
             elif heading.endswith(" (escaped)"):
@@ -70,16 +70,16 @@ def read(name: str) -> list[Case]:
     return cases
 
 
-def settle(name: str, case: Case, said: str) -> None:
-    """Fail if `said` differs from the catalogue, or write it into the catalogue (``TRTBUILD_WRITE_MESSAGES=1``)."""
+def settle(name: str, case: Case, output: str) -> None:
+    """Fail if `output` differs from the catalogue, or write it into the catalogue (``TRTBUILD_WRITE_MESSAGES=1``)."""
     if not WRITE:
-        assert said == case.said
+        assert output == case.output
         return
     blocks = _text(name).split("\n=== ")
     for number, block in enumerate(blocks):
         if number and block.partition("\n")[0].strip() == case.name:
             head, mark, _ = block.rpartition(f"--- {case.title}\n")
-            blocks[number] = f"{head}{mark}{said}\n" + ("\n" if number < len(blocks) - 1 else "")
+            blocks[number] = f"{head}{mark}{output}\n" + ("\n" if number < len(blocks) - 1 else "")
     (CASES / f"{name}.txt").write_text("\n=== ".join(block.rstrip("\n") + "\n" for block in blocks))
 
 
@@ -92,7 +92,7 @@ def normalized(text: str, project: Path) -> str:
 
 
 def shown(error: Any) -> str:
-    """An error of a ``--json`` document as it is shown to a person."""
+    """Return the text that a person sees for an error of a ``--json`` document."""
     place = ":".join(str(error[part]) for part in ("file", "line", "column") if error.get(part) is not None)
     text = f"{place}: {error['text']}" if place else error["text"]
     return f"{text}\n  → {error['hint']}" if error["hint"] else text

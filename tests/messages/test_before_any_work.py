@@ -1,10 +1,9 @@
-"""Every mistake that is found before any work: the whole text, the exit code, and the same in the ``--json`` document."""
+"""Mistakes that are found before any step runs: the message, the exit code, and the errors of the ``--json`` document."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tests.messages.catalogue import Case, normalized, read, settle, shown
 from trtbuild.cli.main import run
 
-Said = Callable[..., tuple[int, str, str]]
 FILES = (
     "yaml",
     "names",
@@ -46,12 +44,12 @@ def write(project: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("file", "case"), CASES)
-def test_says(
+def test_messages_match_the_catalogue(
     file: str, case: Case, project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project, case)
     program, *arguments = shlex.split(case.title)
-    while "=" in program:  # a variable, as in a shell
+    while "=" in program:  # a variable in front of the command, like in a shell
         monkeypatch.setenv(*program.split("=", 1))
         program, *arguments = arguments
     assert program == "trtbuild"
@@ -59,8 +57,8 @@ def test_says(
     out, err = capfd.readouterr()
     assert out == ""
     assert run(["--json", *arguments]) == code
-    out, again = capfd.readouterr()
-    assert again == err, "--json changes the message on standard error"
+    out, err_with_json = capfd.readouterr()
+    assert err_with_json == err, "--json changes the message on standard error"
     document = json.loads(out)
     assert (not document["ok"] and document["steps"] == []) or case.title.startswith("trtbuild plan")
     assert "".join(f"error: {shown(error)}\n" for error in document["errors"]) == err

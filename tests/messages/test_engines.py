@@ -1,4 +1,7 @@
-"""The messages if an engine refuses its inputs, or TensorRT refuses the engine."""
+"""Messages about inputs that an engine refuses, and about engines that TensorRT refuses.
+
+The name of a case is the name of its function.
+"""
 
 from __future__ import annotations
 
@@ -24,95 +27,95 @@ from trtbuild.runtime.memory.tensor_kinds import in_memory, plain
 from trtbuild.toolchain.running.execution import load_library
 
 Patch = pytest.MonkeyPatch
-ASKED: dict[str, Callable[[Rig, Patch], Any]] = {}
+CASES: dict[str, Callable[[Rig, Patch], Any]] = {}
 
 
-def asked(function: Callable[[Rig, Patch], Any]) -> None:
-    ASKED[function.__name__.replace("_", " ")] = function
+def case_function(function: Callable[[Rig, Patch], Any]) -> None:
+    CASES[function.__name__.replace("_", " ")] = function
 
 
 def _run(rig: Rig, sample: str, *values: DeviceArray, sizes: tuple[int, ...]) -> Any:  # noqa: F811
     return rig.part(sample)(values, rig.call(*sizes, stream=rig.stream()))
 
 
-@asked
+@case_function
 def an_array_in_host_memory(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return rig.memory.adopt(np.zeros((2, 4), np.float32), "input 'image'", 0)
 
 
-@asked
-def no_array_at_all(rig: Rig, _: Patch) -> Any:  # noqa: F811
+@case_function
+def a_list_instead_of_an_array(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return rig.memory.adopt([[1.0]], "input 'image'", 0)
 
 
-@asked
+@case_function
 def an_array_of_another_gpu(rig: Rig, _: Patch) -> Any:  # noqa: F811
     rig.gpu.devices = 2
     other = CudaMemory(FakeDriver(rig.gpu), 1)
     return other.adopt(rig.values(2, 4, stream=0)[0], "input 'image'", 0)
 
 
-@asked
+@case_function
 def a_sparse_tensor(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return plain(torch.ones(2).to_sparse(), "input 'image'")
 
 
-@asked
+@case_function
 def a_nested_tensor(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return plain(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), "input 'image'")
 
 
-@asked
+@case_function
 def a_tensor_without_memory(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return in_memory(torch._efficientzerotensor((2,)), "input 'image'")
 
 
-@asked
+@case_function
 def another_element_type(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return _run(rig, "affine", rig.array(np.zeros((2, 4), np.int32), 0), sizes=(2,))
 
 
-@asked
-def a_size_that_the_package_does_not_say(rig: Rig, _: Patch) -> Any:  # noqa: F811
+@case_function
+def a_size_that_differs_from_the_package(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return _run(rig, "affine", rig.values(3, 4, stream=0)[0], sizes=(5,))
 
 
-@asked
+@case_function
 def a_shape_beyond_the_profile(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return _run(rig, "affine", rig.values(9, 4, stream=0)[0], sizes=(9,))
 
 
-@asked
-def shapes_that_do_not_go_together(rig: Rig, _: Patch) -> Any:  # noqa: F811
+@case_function
+def shapes_that_do_not_fit_together(rig: Rig, _: Patch) -> Any:  # noqa: F811
     values = rig.values(2, 3, stream=0)[0], rig.values(3, 2, stream=0)[0]
     return _run(rig, "pair", *values, sizes=(2, 3))
 
 
-@asked
+@case_function
 def an_input_whose_values_are_shapes(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return rig.part("shaped")
 
 
-@asked
+@case_function
 def an_engine_of_another_partition(rig: Rig, _: Patch) -> Any:  # noqa: F811
     with rig.memory.on_device():
         engine = rig.library.load_engine(rig.trt.plan("kinds"))
     return EnginePart(rig.library, engine, partition("affine"), rig.workspaces)
 
 
-@asked
-def a_plan_that_is_none(rig: Rig, _: Patch) -> Any:  # noqa: F811
+@case_function
+def bytes_that_are_not_a_plan(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return rig.library.load_engine(b"not a plan")
 
 
-@asked
+@case_function
 def a_profile_that_contexts_cannot_share(rig: Rig, _: Patch) -> Any:  # noqa: F811
     part, (value, _data) = rig.part("unshared"), rig.values(2, 4, stream=0)
     for stream in (rig.stream(), rig.stream()):
         part([value], rig.call(2, stream=stream))
 
 
-@asked
+@case_function
 def a_run_that_tensorrt_refuses(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     def refuse(self: Any, stream: int) -> bool:
         rig.trt.say([("ERROR", "[executionContext.cpp::enqueueInternal::795] Error Code 1: Cuda Runtime")])
@@ -122,20 +125,20 @@ def a_run_that_tensorrt_refuses(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     return _run(rig, "affine", rig.values(2, 4, stream=0)[0], sizes=(2,))
 
 
-@asked
-def a_gpu_that_is_not_there(rig: Rig, _: Patch) -> Any:  # noqa: F811
+@case_function
+def a_missing_gpu(rig: Rig, _: Patch) -> Any:  # noqa: F811
     return CudaMemory(FakeDriver(FakeGpu()), 1)
 
 
-@asked
+@case_function
 def neither_torch_nor_cuda_python(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     patch.setitem(sys.modules, "torch", None)
     patch.setitem(sys.modules, "cuda", None)
     return choose_memory(0)
 
 
-@asked
-def another_tensorrt_than_the_one_that_built(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+@case_function
+def another_version_of_tensorrt(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     patch.setitem(sys.modules, "tensorrt", rig.trt)
     return load_library("tensorrt", "10.3.0")
 
@@ -143,9 +146,9 @@ def another_tensorrt_than_the_one_that_built(rig: Rig, patch: Patch) -> Any:  # 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("engines")])
 def test_messages_match_the_catalogue(case: Case, rig: Rig, monkeypatch: Patch) -> None:  # noqa: F811
     with pytest.raises(TrtbuildError) as caught:
-        ASKED[case.name](rig, monkeypatch)
+        CASES[case.name](rig, monkeypatch)
     settle("engines", case, f"{type(caught.value).__name__}\n{caught.value}")
 
 
 def test_every_case_is_in_the_catalogue() -> None:
-    assert {case.name for case in read("engines")} == set(ASKED)
+    assert {case.name for case in read("engines")} == set(CASES)

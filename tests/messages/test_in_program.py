@@ -1,6 +1,6 @@
-"""The messages of `trtbuild.compile`: they name the arguments of a program, and never a manifest.
+"""The messages of `trtbuild.compile`: they name arguments of the program, and never a manifest.
 
-The name of a case is the arguments that a program gives, beside a module of two layers and its inputs.
+The name of a case is the arguments of the call. The default arguments are a module with one layer and its inputs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Net(torch.nn.Module):
         return y if scale is None else y * scale
 
 
-class Of(torch.nn.Module):
-    """A module of a function of one or two tensors."""
+class FunctionModule(torch.nn.Module):
+    """A module that calls a function of one or two tensors."""
 
     def __init__(self, function: Callable[..., torch.Tensor], second: bool = False) -> None:
         super().__init__()
@@ -61,27 +61,27 @@ NAMES = {
     "Input": Input,
     "rows": rows,
     "net": Net().eval(),
-    "fixes": Of(lambda x: x * 2 if x.shape[0] == 4 else x).eval(),
-    "branch": Of(_branch).eval(),
-    "halves": Of(lambda x: x.reshape(-1, 2, 8).sum(1)).eval(),
-    "both": Of(lambda x, y: x + y, second=True).eval(),
-    "embeds": Of(lambda x: torch.nn.functional.embedding(x, torch.ones(9, 4))).eval(),
-    "offsets": Of(lambda x: torch.nn.functional.embedding(x + 9, torch.ones(9, 4))).eval(),
+    "fixes": FunctionModule(lambda x: x * 2 if x.shape[0] == 4 else x).eval(),
+    "branch": FunctionModule(_branch).eval(),
+    "halves": FunctionModule(lambda x: x.reshape(-1, 2, 8).sum(1)).eval(),
+    "both": FunctionModule(lambda x, y: x + y, second=True).eval(),
+    "embeds": FunctionModule(lambda x: torch.nn.functional.embedding(x, torch.ones(9, 4))).eval(),
+    "offsets": FunctionModule(lambda x: torch.nn.functional.embedding(x + 9, torch.ones(9, 4))).eval(),
     "exported": torch.export.export(
         Net().eval(),
         (torch.ones(4, 8),),
         dynamic_shapes={"x": {0: torch.export.Dim("rows", min=1, max=16)}},
     ),
-    "sorts": Of(lambda x: x.sort(0).values).eval(),
+    "sorts": FunctionModule(lambda x: x.sort(0).values).eval(),
 }
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("in_program")])
 def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "state"))
-    given = {"module": NAMES["net"], "inputs": [rows()], "target": 89, "device": "cpu", "cache_dir": tmp_path}
+    arguments = {"module": NAMES["net"], "inputs": [rows()], "target": 89, "device": "cpu", "cache_dir": tmp_path}
     with pytest.raises(TrtbuildError) as caught:
-        trtbuild.compile(**(given | eval(f"dict({case.name})", dict(NAMES))))
+        trtbuild.compile(**(arguments | eval(f"dict({case.name})", dict(NAMES))))
     text = re.sub(r"[^\s(]*test_in_program\.py:\d+", "PROGRAM:LINE", str(caught.value)).replace(str(tmp_path), "CACHE")
     text = re.sub(r"tensorrt-rtx [\d.]+\d", "tensorrt-rtx VERSION", text)
     assert "manifest" not in text and "`" not in re.sub(
@@ -90,10 +90,10 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
     settle("in_program", case, f"{type(caught.value).__name__}\n{text}")
 
 
-def test_every_translation_is_of_a_text_that_there_is() -> None:
-    """A text that was changed where it is raised has no translation any more."""
-    texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path.name != "said.py")
-    texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # one text over several lines
+def test_every_translated_text_exists() -> None:
+    """If the text of an error is changed, its translation no longer matches."""
+    texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
+    texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
     for pattern, _ in messages._WORDS:
         words = re.split(r"[^A-Za-z' _]", re.sub(r"\\[bwdS]", ".", pattern.pattern))
         longest = max(words, key=len)

@@ -1,4 +1,4 @@
-"""Missing parts of a machine: a toolchain or torch that is not installed, a usable cache."""
+"""Messages about a machine without a toolchain, without torch, or without a usable cache."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def without(tmp_path: Path, *distributions: str) -> dict[str, str]:
-    """The environment of a Python in which these distributions are not installed, and all others are."""
-    farm = tmp_path / "site-packages"
-    farm.mkdir()
+    """Return environment variables with which Python finds all distributions except these."""
+    site_packages = tmp_path / "site-packages"
+    site_packages.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.replace("_", "-").startswith(tuple(f"{name}-" for name in distributions)):
-            (farm / entry.name).symlink_to(entry)
-    return {"PYTHONPATH": f"{farm}{os.pathsep}{Path(trtbuild.__file__).parents[1]}"}
+            (site_packages / entry.name).symlink_to(entry)
+    return {"PYTHONPATH": f"{site_packages}{os.pathsep}{Path(trtbuild.__file__).parents[1]}"}
 
 
 def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """As `said`, of a build in another process that has only what `environment` names."""
-    done = subprocess.run(
+    """Like `failed`, for a build in another process with these environment variables."""
+    process = subprocess.run(
         [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
         cwd=project,
         env={**os.environ, **environment},
@@ -47,19 +47,19 @@ def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
         text=True,
         timeout=120,
     )
-    (error,) = json.loads(done.stdout)["errors"]
-    return done.returncode, done.stderr, error["type"]
+    (error,) = json.loads(process.stdout)["errors"]
+    return process.returncode, process.stderr, error["type"]
 
 
-def said(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, message and the type of the one error of the ``--json`` document."""
+def failed(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command. Return its exit code, its message and the type of the only error in its ``--json`` document."""
     code = run([*arguments, "--json"])
     out, err = capfd.readouterr()
     (error,) = json.loads(out)["errors"]
     return code, normalized(err, project).replace(str(project.parent / "cache"), "CACHE"), error["type"]
 
 
-def test_torch_is_not_installed(project: Path, tmp_path: Path) -> None:
+def test_torch_that_is_not_installed(project: Path, tmp_path: Path) -> None:
     assert build(project, without(tmp_path, "torch", "onnxscript")) == (
         2,
         "error: model 'net' has to be traced or converted, but torch and onnxscript are not installed\n"
@@ -68,7 +68,7 @@ def test_torch_is_not_installed(project: Path, tmp_path: Path) -> None:
     )
 
 
-def test_the_toolchain_is_not_installed(project: Path, tmp_path: Path) -> None:
+def test_a_toolchain_that_is_not_installed(project: Path, tmp_path: Path) -> None:
     assert build(project, without(tmp_path, "tensorrt-rtx")) == (
         2,
         "error: trtbuild.yaml:3: target 'ada' needs tensorrt-rtx, which is not installed\n"
@@ -77,9 +77,9 @@ def test_the_toolchain_is_not_installed(project: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_file_is_where_the_cache_should_be(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_place_of_the_cache(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (project.parent / "cache").write_text("")
-    code, text, kind = said(["build"], project, capfd)
+    code, text, kind = failed(["build"], project, capfd)
     assert text == (
         "error: CACHE: the cache cannot be used: Not a directory\n"
         "  → a file is in its way: remove it, or set TRTBUILD_CACHE_DIR to another directory\n"
@@ -88,19 +88,19 @@ def test_a_file_is_where_the_cache_should_be(project: Path, capfd: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("written", "hint"),
+    ("format_", "hint"),
     [
         ("trtbuild.store/2", "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"),
         ("restic 1", "this is not a cache of trtbuild: set TRTBUILD_CACHE_DIR to another directory"),
     ],
     ids=["newer", "foreign"],
 )
-def test_a_cache_of_another_format(project: Path, capfd: pytest.CaptureFixture[str], written: str, hint: str) -> None:
+def test_a_cache_of_another_format(project: Path, capfd: pytest.CaptureFixture[str], format_: str, hint: str) -> None:
     (project.parent / "cache").mkdir()
-    (project.parent / "cache/format").write_text(f"{written}\n")
-    code, text, kind = said(["build"], project, capfd)
+    (project.parent / "cache/format").write_text(f"{format_}\n")
+    code, text, kind = failed(["build"], project, capfd)
     assert text == (
-        f"error: CACHE/format: the cache has the format {written!r}; this trtbuild knows trtbuild.store/1\n  → {hint}\n"
+        f"error: CACHE/format: the cache has the format {format_!r}; this trtbuild knows trtbuild.store/1\n  → {hint}\n"
     )
     assert (code, kind) == (1, "StoreUnavailable")
     assert list((project.parent / "cache").iterdir()) == [project.parent / "cache/format"]

@@ -1,4 +1,4 @@
-"""Every mistake in a model: a real project with one bad model for each, built once with ``--keep-going``.
+"""Messages about mistakes in models. A project with one bad model for each mistake is built once, with ``--keep-going``.
 
 The catalogue has the text on the screen, the error of the ``--json`` document and the failed step. Models without a
 mistake are built.
@@ -43,7 +43,7 @@ ONNX = {"plain": ("Relu", "", 4), "strange": ("Gelu", "com.microsoft", 8), "refu
 
 
 def one_node(operator: str, domain: str, size: int) -> onnx.ModelProto:
-    """An ONNX model of one node that is called ``the_node``."""
+    """Return an ONNX model with one node, which is called ``the_node``."""
     shape = ["rows", size, size] if operator == "Det" else ["rows", size]
     tensors = [h.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape if name == "x" else None) for name in "xy"]
     node = h.make_node(operator, ["x"], ["y"], name="the_node", domain=domain)
@@ -52,7 +52,7 @@ def one_node(operator: str, domain: str, size: int) -> onnx.ModelProto:
 
 
 class Branch(nn.Module):
-    """Another product for a single row."""
+    """A module that multiplies a single row by another number."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] == 1:
@@ -107,40 +107,40 @@ def write_project(project: Path) -> None:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """All bad models, built once per test run, for any number of test processes."""
+    """Build all bad models, once for all processes of a test run."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    project, kept = base / "bad-models", base / "bad-models.json"
+    project, result_file = base / "bad-models", base / "bad-models.json"
     with open(base / "bad-models.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
+        if not result_file.exists():
             write_project(project)
-            done: subprocess.CompletedProcess[str] = CommandLine(project, base / "bad-models-cache").run(
+            process: subprocess.CompletedProcess[str] = CommandLine(project, base / "bad-models-cache").run(
                 "build", "--keep-going", "--json", "-j", "2", timeout_s=1500
             )
-            kept.write_text(json.dumps([done.returncode, json.loads(done.stdout), done.stderr]))
-    return Built(project, *json.loads(kept.read_text()))
+            result_file.write_text(json.dumps([process.returncode, json.loads(process.stdout), process.stderr]))
+    return Built(project, *json.loads(result_file.read_text()))
 
 
 @pytest.mark.parametrize(("file", "case"), CASES)
-def test_says(file: str, case: Case, built: Built) -> None:
+def test_messages_match_the_catalogue(file: str, case: Case, built: Built) -> None:
     error = built.error(case.name)
     if error is None:
-        said = "built"
+        output = "built"
         assert (built.project / "dist" / case.name / "index.json").exists()
     else:
-        said = f"{error['step']} {error['type']}\n{shown(error)}"
+        output = f"{error['step']} {error['type']}\n{shown(error)}"
         failed = next(step for step in built.document["steps"] if step["id"] == error["step"])
         assert failed["verdict"] == "failed"
-        assert failed["error"] | error == error, "the step and the list of errors tell two stories"
+        assert failed["error"] | error == error, "the step's error differs from the list of errors"
         lines = iter(built.printed.splitlines())
         missing = [line for line in shown(error).splitlines() if not any(line.strip() in printed for printed in lines)]
         assert not missing, f"not shown to a person: {missing}"
-        assert "trtbuild/stages/" not in error["text"], "our own frames"
-    settle(file, case, normalized(said, built.project))
+        assert "trtbuild/stages/" not in error["text"], "the text has frames of trtbuild"
+    settle(file, case, normalized(output, built.project))
 
 
-def test_the_build_went_on_and_says_that_it_failed(built: Built) -> None:
+def test_the_build_continued_and_failed(built: Built) -> None:
     assert built.exit_code == 1
     assert not built.document["ok"]
     assert "Traceback" not in built.printed

@@ -1,4 +1,4 @@
-"""The command line's contract: flags, exit codes and documents. Nothing here runs a step."""
+"""Flags, exit codes and documents of the command line. No test here runs a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_plan_lists_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) ->
     assert not list(trtbuild.cache.glob("ac/*/*"))
 
 
-def test_flags_are_taken_before_and_after_a_command_and_c_is_honoured(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_flags_are_accepted_before_and_after_a_command(trtbuild: CommandLine, tmp_path: Path) -> None:
     trtbuild.project = tmp_path
     before = trtbuild.run("-C", "project", "--target", "ada", "--json", "plan", "first")
     after = trtbuild.run("plan", "first", "-C", "project", "--target", "ada", "--json")
@@ -76,7 +76,7 @@ def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLi
     assert any("smm" in error["text"] for error in document["errors"])
 
 
-def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_plan_still_prints(
+def test_a_target_that_no_toolchain_supports_is_an_error_before_any_step_runs(
     trtbuild: CommandLine,
 ) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 90")
@@ -88,7 +88,7 @@ def test_a_target_that_no_toolchain_builds_is_an_error_before_any_work_and_the_p
     assert not list(trtbuild.cache.glob("ac/*/*"))
 
 
-def test_a_toolchain_that_is_not_installed_names_the_pip_command(trtbuild: CommandLine) -> None:
+def test_the_error_about_a_missing_toolchain_names_the_pip_command(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 89, toolchain: tensorrt")
     result = trtbuild.run("build")
     assert result.returncode == 2
@@ -111,7 +111,7 @@ def test_status_and_graph_need_no_build(trtbuild: CommandLine) -> None:
     assert "flowchart" in trtbuild.run("graph", "--format", "mermaid").stdout
 
 
-def test_the_schema_is_json_schema(trtbuild: CommandLine) -> None:
+def test_the_schema_command_prints_a_json_schema(trtbuild: CommandLine) -> None:
     schema = json.loads(trtbuild.run("schema").stdout)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 

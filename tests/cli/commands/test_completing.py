@@ -1,4 +1,4 @@
-"""Completion, in a real bash."""
+"""Completion of commands, in a real bash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ models:
   bert: {source: {python: "net:build"}, inputs: {x: {}}}
 """
 
-ASK = """\
+COMPLETE = """\
 eval "$(trtbuild completion bash)" || exit 9
 complete -p trtbuild > /dev/null || exit 8
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -50,10 +50,10 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
 
 
 def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> list[str]:
-    """The completions that bash offers for the last of `words`."""
+    """Return the completions that bash offers for the last word in `words`."""
     path = f"{trtbuild.project.parent / 'bin'}:{os.environ['PATH']}"
     result = subprocess.run(
-        ["bash", "--norc", "-c", ASK, "bash", "trtbuild", *words],
+        ["bash", "--norc", "-c", COMPLETE, "bash", "trtbuild", *words],
         cwd=folder or trtbuild.project,
         env={**os.environ, "PATH": path, "TRTBUILD_CACHE_DIR": str(trtbuild.cache)},
         capture_output=True,
@@ -88,13 +88,13 @@ def test_bash_offers_completions(trtbuild: CommandLine, words: list[str], offere
 
 
 @needs_bash
-def test_the_project_is_that_of_c(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_models_come_from_the_project_of_flag_c(trtbuild: CommandLine, tmp_path: Path) -> None:
     assert complete(trtbuild, "-C", "project", "plan", "be", folder=tmp_path) == ["bert"]
     assert complete(trtbuild, "plan", "-C", "project", "be", folder=tmp_path) == ["bert"]
 
 
 @needs_bash
-def test_errors_complete_to_nothing(trtbuild: CommandLine) -> None:
+def test_with_errors_there_are_no_completions(trtbuild: CommandLine) -> None:
     (trtbuild.project / "trtbuild.yaml").write_text("models: [")
     assert complete(trtbuild, "build", "v") == []
     (trtbuild.project / "trtbuild.yaml").unlink()
@@ -102,18 +102,18 @@ def test_errors_complete_to_nothing(trtbuild: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(command_line: CommandLine, shell: str) -> None:
+def test_every_shell_has_a_valid_script(command_line: CommandLine, shell: str) -> None:
     result = command_line.run("completion", shell)
     assert result.returncode == 0
     assert "_TRTBUILD_COMPLETE" in result.stdout
     if shutil.which(shell):
-        checked = subprocess.run(
+        process = subprocess.run(
             [shell, "-n"], input=result.stdout, text=True, capture_output=True, timeout=60, check=False
         )
-        assert checked.returncode == 0, checked.stderr
+        assert process.returncode == 0, process.stderr
 
 
-def test_neither_torch_nor_tensorrt_nor_onnx_is_imported(trtbuild: CommandLine) -> None:
+def test_completion_imports_neither_torch_nor_tensorrt_nor_onnx(trtbuild: CommandLine) -> None:
     result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "trtbuild"],
         cwd=trtbuild.project,

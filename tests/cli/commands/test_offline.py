@@ -1,4 +1,4 @@
-"""`--offline`: the commands that look up steps use no remote."""
+"""`--offline`: commands that look up steps do not use remotes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The help, and the version."""
+"""The output of `--help` and `--version`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_examples_are_below_the_help(command_line: CommandLine) -> None:
     assert "--depfile-target" in command_line.run("build", "--help").stdout.partition("Examples:")[2]
 
 
-def test_a_command_shows_the_flags_that_do_something_there(command_line: CommandLine) -> None:
+def test_the_help_of_a_command_shows_only_its_flags(command_line: CommandLine) -> None:
     assert all(flag in command_line.run("build", "--help").stdout for flag in ("--frozen", "--trace", "-j", "-C"))
     help_text = command_line.run("status", "--help").stdout
     assert "--target" in help_text and "--frozen" not in help_text and "--depfile" not in help_text
@@ -37,7 +37,7 @@ def test_a_command_shows_the_flags_that_do_something_there(command_line: Command
     assert "stats" in help_text.partition("Commands:")[2], help_text
 
 
-def test_the_version_and_with_json_those_of_the_parts(command_line: CommandLine) -> None:
+def test_the_version_and_with_json_the_versions_of_the_parts(command_line: CommandLine) -> None:
     result = command_line.run("--version")
     assert result.returncode == 0
     assert result.stdout == f"trtbuild, version {metadata.version('trtbuild')}\n"
@@ -49,7 +49,7 @@ def test_the_version_and_with_json_those_of_the_parts(command_line: CommandLine)
         assert "torch" in document["parts"]
 
 
-def test_no_command_is_a_usage_error_or_the_help(command_line: CommandLine) -> None:
+def test_a_missing_command_is_a_usage_error(command_line: CommandLine) -> None:
     assert command_line.run().returncode == 2
     result = command_line.run("--quiet")
     assert result.returncode == 2

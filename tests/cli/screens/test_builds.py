@@ -46,7 +46,7 @@ def test_a_build_with_nothing_to_do_is_one_line() -> None:
     assert unstyled(builds.built(result)) == ["up to date: 3 hit in 4.210 s"]
 
 
-def test_outputs_that_were_put_back_are_not_up_to_date() -> None:
+def test_a_build_that_writes_an_output_is_done_not_up_to_date() -> None:
     result = a_build(a_step("vit", "trace", "hit"), outputs=[an_output("vit")])
     assert unstyled(builds.built(result)) == ["package  dist/vit", "done: 1 hit in 4.2 s"]
 
@@ -57,7 +57,7 @@ def test_many_outputs_are_counted(number: int, lines: int) -> None:
     assert len(builds.built(result)) == lines
 
 
-def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
+def test_failures_are_listed_completely_and_equal_texts_once() -> None:
     def error(step: str, text: str = "it fails\n  in detail", log: str | None = None) -> ErrorEntry:
         return an_error(text, step=step, file="net.py", line=3, hint="correct it", log=log)
 
@@ -81,7 +81,7 @@ def test_failures_are_listed_in_full_and_those_with_one_text_together() -> None:
     ]
 
 
-def test_a_failure_with_steps_not_begun_names_the_flag() -> None:
+def test_a_failure_with_steps_that_were_not_begun_names_keep_going() -> None:
     result = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False, not_begun=1)
     assert unstyled(builds.failures(result)) == [
         "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds everything that does not need the failed steps"

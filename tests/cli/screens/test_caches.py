@@ -61,7 +61,7 @@ def test_statistics_are_in_the_order_of_the_stages() -> None:
     assert "stored        168.0 MiB" in unstyled(caches.stats(damaged))
 
 
-def test_a_verification_says_what_is_damaged_and_that_it_can_be_made_again() -> None:
+def test_a_verification_lists_damaged_entries() -> None:
     result = CacheVerify(ok=True, records=2, lists=0, blobs=3, bytes_read=2048, damage=[])
     assert unstyled(caches.verified(result)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
     damage = [DamagedEntry(kind="blob", name="ab12", text="not what its name says")]
@@ -71,7 +71,7 @@ def test_a_verification_says_what_is_damaged_and_that_it_can_be_made_again() -> 
     ]
 
 
-def test_a_collection_lines_up() -> None:
+def test_the_lines_of_a_collection_are_aligned() -> None:
     result = replace(
         COLLECTED,
         dry_run=True,
@@ -89,7 +89,7 @@ def test_a_collection_lines_up() -> None:
     ]
 
 
-def test_a_collection_in_steps_says_what_is_to_come() -> None:
+def test_a_collection_in_steps_explains_condemned_blobs() -> None:
     result = replace(COLLECTED, leftovers_removed=1, blobs_condemned=31, condemned_bytes=6 * 2**20, blobs_restored=1)
     assert unstyled(caches.collected(result)) == [
         "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",

@@ -15,7 +15,7 @@ GRAPH = Graph(
 )
 
 
-def test_text_is_by_model_and_says_how_many_more_there_are() -> None:
+def test_the_text_is_by_model_and_shortens_long_lists() -> None:
     assert [click.unstyle(line) for line in graph_as("text")(GRAPH)] == [
         "m",
         "  trace",
@@ -24,7 +24,7 @@ def test_text_is_by_model_and_says_how_many_more_there_are() -> None:
     ]
 
 
-def test_dot_and_mermaid() -> None:
+def test_dot_and_mermaid_contain_nodes_and_edges() -> None:
     dot = graph_as("dot")(GRAPH)
     assert dot[0] == "digraph trtbuild {"
     assert '  "m/trace" -> "m/lower";' in dot

@@ -1,4 +1,4 @@
-"""The job summary: what is in it, what it cannot be made to say, and that no build fails for it."""
+"""The job summary: its contents, its escaping of names and messages, and summaries that cannot be written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def document(*steps: StepEntry, **more: Any) -> Build:
 
 
 def table(text: str, first: str) -> list[list[str]]:
-    """The rows of the table whose header begins with `first`, as a reader sees them."""
+    """Return the rows of the table whose header begins with `first`, as a reader sees them."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
     rows = []
@@ -42,7 +42,7 @@ def table(text: str, first: str) -> list[list[str]]:
     return rows
 
 
-def test_it_has_a_row_for_each_model_and_one_for_all() -> None:
+def test_the_summary_has_a_row_for_each_model_and_a_row_for_all() -> None:
     text = summary(
         document(
             step("vit", "a", saved_s=60.0),
@@ -64,9 +64,9 @@ def test_the_row_for_all_is_left_out_for_one_model() -> None:
     assert len(table(summary(document(step("vit", "a"))), "model")) == 1
 
 
-def test_time_is_saved_once_for_a_key_and_not_where_it_ran() -> None:
+def test_saved_time_counts_once_for_each_key_and_not_for_keys_that_ran() -> None:
     steps = [step("a", "k", saved_s=10.0), step("b", "k", saved_s=10.0), step("c", "r", "run", "built")]
-    steps.append(step("c", "r", saved_s=7.0))  # of several steps with one key, one ran
+    steps.append(step("c", "r", saved_s=7.0))  # another step with this key has run
     text = summary(document(*steps))
     assert ", 10.0 s saved" in text
     assert [row[-1] for row in table(text, "model")] == ["10.0 s", "10.0 s", "0.0 s", "10.0 s"]
@@ -75,14 +75,14 @@ def test_time_is_saved_once_for_a_key_and_not_where_it_ran() -> None:
 def test_remotes_failures_and_warnings_are_listed() -> None:
     report = an_account("team", hits=3, bytes_down=5 << 20, records_sent=1, bytes_up=2048)
     down = an_account("old", given_up="https://old.example: connection refused")
-    lacking = an_account("x", untrusted=2, records_not_sent=1)
+    incomplete = an_account("x", untrusted=2, records_not_sent=1)
     failed = step("vit", "a", "failed", None)
     error = an_error("no such layer", file="net.py", line=3, hint="add it", step=failed.id)
     text = summary(
         document(
             failed,
             ok=False,
-            remotes=[report, down, lacking],
+            remotes=[report, down, incomplete],
             errors=[error, an_error("disk full")],
             warnings=["team: slow", "team: slow"],
         )
@@ -119,7 +119,7 @@ def test_remotes_failures_and_warnings_are_listed() -> None:
         "\x1b[31mred\x1b[0m\x00",
     ],
 )
-def test_names_and_messages_stay_text(name: str) -> None:
+def test_names_and_messages_are_escaped(name: str) -> None:
     text = summary(
         document(
             step(name, "a", source=name),
@@ -137,59 +137,59 @@ def test_names_and_messages_stay_text(name: str) -> None:
     assert table(text, "model")[0][0] == readable
 
 
-def test_it_is_appended_and_never_replaces(tmp_path: Path) -> None:
+def test_the_summary_is_appended_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
-    path.write_text("what was there")
+    path.write_text("earlier text")
     environ = {"GITHUB_STEP_SUMMARY": str(path)}
     assert job_summary.write(environ, document(step("vit", "a")))
-    assert path.read_text().startswith("what was there\n### trtbuild build done")
+    assert path.read_text().startswith("earlier text\n### trtbuild build done")
 
 
-def test_several_that_append_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_summaries_that_are_appended_at_once_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.touch()
     environ = {"GITHUB_STEP_SUMMARY": str(path)}
-    written = document(*(step(f"model{n}", "a") for n in range(50)))
-    threads = [threading.Thread(target=job_summary.write, args=(environ, written)) for _ in range(8)]
+    build = document(*(step(f"model{n}", "a") for n in range(50)))
+    threads = [threading.Thread(target=job_summary.write, args=(environ, build)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert path.read_text() == summary(written) * 8
+    assert path.read_text() == summary(build) * 8
 
 
-def test_it_stays_below_the_limit_of_github(tmp_path: Path) -> None:
+def test_the_summary_stays_below_the_limit_of_github(tmp_path: Path) -> None:
     long = "|" * 5000
     steps = [step(f"{n}{long}", str(n), "failed", None) for n in range(1000)]
     errors = [an_error(long, step=entry.id) for entry in steps]
-    whole = document(*steps, errors=errors, warnings=[f"{n}{long}" for n in range(1000)])
-    text = summary(whole)
+    build = document(*steps, errors=errors, warnings=[f"{n}{long}" for n in range(1000)])
+    text = summary(build)
     assert "… and 800 more" in text
     assert "… and 950 more errors" in text
     assert "… and 970 more" in text
     assert len(text.encode()) < job_summary.LARGEST_BYTES
     path = tmp_path / "summary.md"
     environ = {"GITHUB_STEP_SUMMARY": str(path)}
-    assert job_summary.write(environ, whole)
+    assert job_summary.write(environ, build)
     assert path.read_text() == text
     path.write_bytes(b"x" * (job_summary.LARGEST_BYTES - 1000))
-    assert job_summary.write(environ, whole)  # the first line, and no more
+    assert job_summary.write(environ, build)  # only the first line fits
     assert path.read_text().endswith("x\n### trtbuild build done: 1,000 failed in 1.9 s\n")
     path.write_bytes(b"x" * (job_summary.LARGEST_BYTES - 10))
-    assert not job_summary.write(environ, whole)
+    assert not job_summary.write(environ, build)
     assert path.stat().st_size == job_summary.LARGEST_BYTES - 10
 
 
-@pytest.mark.parametrize("what", ["nothing", "missing", "directory", "pipe", "device"])
-def test_an_unwritable_summary_is_skipped(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", ["nothing", "missing", "directory", "pipe", "device"])
+def test_an_unwritable_summary_is_skipped(tmp_path: Path, kind: str) -> None:
     paths = {"nothing": "", "missing": str(tmp_path / "a" / "b"), "directory": str(tmp_path), "device": "/dev/full"}
-    if what == "pipe":
+    if kind == "pipe":
         paths["pipe"] = str(tmp_path / "pipe")
         os.mkfifo(paths["pipe"])
-    assert not job_summary.write({"GITHUB_STEP_SUMMARY": paths[what]}, document())
+    assert not job_summary.write({"GITHUB_STEP_SUMMARY": paths[kind]}, document())
 
 
-def test_an_error_before_any_work_is_in_it_too(
+def test_the_summary_has_an_error_before_any_step_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "summary.md"

@@ -11,7 +11,7 @@ from trtbuild.cli.screens import locks
 from trtbuild.core.planning.graph import Reason
 from trtbuild.driver.cache.documents import LockDifference, Locked, LockedSummary, MissingStep
 
-FOUND = Locked(
+LOCKED = Locked(
     ok=True,
     duration_s=0.1,
     path="trtbuild.lock",
@@ -30,7 +30,7 @@ NEWER = LockDifference(area="version", name="vit: torch", change="changed", was=
 
 
 def lines_of(**changes: Any) -> list[str]:
-    return [click.unstyle(line) for line in locks.locked(replace(FOUND, **changes))]
+    return [click.unstyle(line) for line in locks.locked(replace(LOCKED, **changes))]
 
 
 def test_a_lock_lists_its_models_and_its_changes() -> None:
@@ -51,14 +51,14 @@ def test_a_lock_lists_its_models_and_its_changes() -> None:
 
 def test_a_check_reports_up_to_date_out_of_date_or_missing() -> None:
     assert lines_of(check=True, written=False)[0] == "up to date: trtbuild.lock"
-    again: dict[str, Any] = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
+    out_of_date: dict[str, Any] = {"check": True, "ok": False, "written": False, "next": ["trtbuild lock"]}
     removed = replace(CHANGED, change="removed", now=None)
-    assert lines_of(**again, differences=[removed]) == [
+    assert lines_of(**out_of_date, differences=[removed]) == [
         "out of date: trtbuild.lock",
         "  - vit/trace  key aaaaaaaaaaaa",
         "→ trtbuild lock",
     ]
-    assert lines_of(**again, existed=False)[0] == "missing: trtbuild.lock"
+    assert lines_of(**out_of_date, existed=False)[0] == "missing: trtbuild.lock"
 
 
 def test_missing_steps_are_listed_with_reasons_up_to_twenty() -> None:

@@ -25,8 +25,8 @@ def tensor(name: str, dtype: str, *shape: Any, **more: Any) -> dict[str, Any]:
 
 def part(name: str, kind: str, reads: str, **reasons: str) -> dict[str, Any]:
     rows = {"dtype": "float32", "shape": [["sym", 0]]}
-    plain = {"graph": SHA, "weights": [], "outputs": [rows], "calls": []}
-    return {"name": name, "kind": kind, "inputs": [[reads, rows]], "reasons": reasons, **plain}
+    fields = {"graph": SHA, "weights": [], "outputs": [rows], "calls": []}
+    return {"name": name, "kind": kind, "inputs": [[reads, rows]], "reasons": reasons, **fields}
 
 
 BATCH, HEIGHT = ["sym", 0], ["mul", 32, ["sym", 1]]
@@ -89,7 +89,7 @@ def inspection(**more: Any) -> Inspection:
     return Inspection(path="dist/det", **{**rest, **more})
 
 
-def test_everything_that_is_in_a_package() -> None:
+def test_all_contents_of_a_package_are_listed() -> None:
     lines = [click.unstyle(line) for line in inspected()(inspection())]
     assert lines == [
         "dist/det: model det, float16, with its reference program",
@@ -137,15 +137,15 @@ ENGINE = InspectedEngine(
 )
 
 
-def beyond(*options: str, **changes: Any) -> list[str]:
-    """The lines below the index."""
+def lines_after_index(*options: str, **changes: Any) -> list[str]:
+    """Return the lines after those about the index."""
     document = inspection(**{"engines": [ENGINE], **changes})
     lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(options, True))(document)]
     return lines[lines.index("  total  2 engines  3.0 KiB") + 1 :]
 
 
-def test_layers_by_the_modules_that_they_come_from() -> None:
-    assert beyond("layers")[1:] == [
+def test_layers_are_listed_by_module() -> None:
+    assert lines_after_index("layers")[1:] == [
         "engine p0 @ada",
         "  encoder.0    2 layers  n0 … n0_1  linear",
         "  (the model)  1 layer   n1         relu",
@@ -154,39 +154,39 @@ def test_layers_by_the_modules_that_they_come_from() -> None:
 
 
 def test_the_trtexec_command_can_be_copied() -> None:
-    assert beyond("trtexec")[1:] == [
+    assert lines_after_index("trtexec")[1:] == [
         "engine p0 @ada",
         "  trtexec \\",
         "    --onnx=p0.onnx \\",
         "    --minShapes=i0:1x3,i1:scalar",
         "  # the tool has no flag for builder.strict_nans",
     ]
-    assert beyond("trtexec", engines=[replace(ENGINE, trtexec=None)])[2:] == [
+    assert lines_after_index("trtexec", engines=[replace(ENGINE, trtexec=None)])[2:] == [
         "  the source of this engine is not in this cache"
     ]
 
 
 def test_equal_engines_share_one_line() -> None:
     other = replace(ENGINE, target="blackwell")
-    assert beyond("layers", engines=[ENGINE, other])[1] == "engine p0 @ada,blackwell"
+    assert lines_after_index("layers", engines=[ENGINE, other])[1] == "engine p0 @ada,blackwell"
 
 
-def test_device_memory_by_profile() -> None:
+def test_device_memory_is_listed_by_engine() -> None:
     memory = DeviceMemory(target="ada", device="RTX 4090", because=None, contexts={"p0": [2048], "long": [4096]})
-    assert beyond(memory=memory)[:-1] == [
+    assert lines_after_index(memory=memory)[:-1] == [
         "device memory of a context, RTX 4090, target ada",
         "  p0    2.0 KiB",
         "  long  4.0 KiB",
     ]
-    nothing = DeviceMemory(target=None, contexts={}, because="unknown without a GPU")
-    assert beyond(memory=nothing)[:-1] == ["device memory: unknown without a GPU"]
+    unknown = DeviceMemory(target=None, contexts={}, because="unknown without a GPU")
+    assert lines_after_index(memory=unknown)[:-1] == ["device memory: unknown without a GPU"]
 
 
 def test_verification_is_summarized() -> None:
-    assert beyond() == ["not verified: trtbuild verify"]
-    assert beyond(source="program") == ["not verified: trtbuild verify"]
-    assert "run trtbuild verify on a GPU" in beyond(source="onnx")[0]
-    assert "no other implementation to compare with" in beyond(source="network")[0]
+    assert lines_after_index() == ["not verified: trtbuild verify"]
+    assert lines_after_index(source="program") == ["not verified: trtbuild verify"]
+    assert "run trtbuild verify on a GPU" in lines_after_index(source="onnx")[0]
+    assert "no other implementation to compare with" in lines_after_index(source="network")[0]
     entry = a_cut(
         targets=["ada", "blackwell"],
         points=[WORST] * 2,
@@ -194,8 +194,8 @@ def test_verification_is_summarized() -> None:
         whole=a_whole(error=2.1e-7),
         finished="2026-01-31T12:00:00Z",
     )
-    assert beyond(provenance=Provenance((encode(entry),))) == [
+    assert lines_after_index(provenance=Provenance((encode(entry),))) == [
         "verified by onnxruntime: right @ada,blackwell, worst error 2.1e-07 within 1e-05 at 2 points, 2026-01-31T12:00:00Z"
     ]
     void = Provenance(void="provenance.json is about another package")
-    assert beyond(provenance=void) == ["not verified: provenance.json is about another package"]
+    assert lines_after_index(provenance=void) == ["not verified: provenance.json is about another package"]

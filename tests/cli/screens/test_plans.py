@@ -1,4 +1,4 @@
-"""The results of ``trtbuild plan``, ``why`` and ``status`` as text; other tests check the JSON documents."""
+"""The results of ``trtbuild plan``, ``why`` and ``status`` as text. Other tests check the JSON documents."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_thousand_engines_stay_readable() -> None:
     ]
 
 
-def test_a_model_with_many_different_reasons_is_cut_and_says_by_how_much() -> None:
+def test_a_long_list_of_reasons_is_shortened_with_the_number_of_the_others() -> None:
     steps = [
         a_step("vit", f"engine/layers.{number}", "run", changed(f"weights.w{number}"), "ada") for number in range(100)
     ]
@@ -92,7 +92,7 @@ def test_errors_of_a_plan_have_their_place_and_hint() -> None:
     assert "error: trtbuild.yaml:3: no toolchain builds SM 90\n  → use a GPU" in lines
 
 
-def test_why_lists_every_part_and_what_was_the_reason_last_time() -> None:
+def test_why_lists_every_changed_part_and_the_reason_of_the_last_run() -> None:
     result = Why(
         steps=[
             a_reason(a_step("vit", "trace", "run", changed("file:vit.py", "file:layers.py"))),
@@ -124,7 +124,7 @@ def test_the_status_of_models() -> None:
     ]
 
 
-def test_the_status_of_many_models_is_that_of_those_which_are_not_up_to_date() -> None:
+def test_the_status_of_many_models_lists_those_that_are_not_up_to_date() -> None:
     models = [a_state(f"m{k}", k != 7) for k in range(200)]
     assert unstyled(plans.status(Status(models=models, warnings=[]))) == [
         "m7  built; its outputs are not in place: trtbuild build m7",

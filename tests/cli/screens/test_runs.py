@@ -42,8 +42,8 @@ RAN = Run(
 )
 
 
-def lines(made: list[str]) -> list[str]:
-    return [click.unstyle(line) for line in made]
+def lines(styled: list[str]) -> list[str]:
+    return [click.unstyle(line) for line in styled]
 
 
 def test_a_run_lists_inputs_and_outputs() -> None:
@@ -59,7 +59,7 @@ def test_a_run_lists_inputs_and_outputs() -> None:
     ]
 
 
-def test_on_a_gpu_it_says_whose_engines_ran() -> None:
+def test_a_run_on_a_gpu_names_the_target() -> None:
     on_gpu = replace(RAN, reference=False, computed_by=None, device="cuda:0", target="ada")
     assert lines(ran(on_gpu))[0].startswith("det on cuda:0: engines of target ada, ")
 
@@ -93,7 +93,7 @@ BENCHED = Bench(
 )
 
 
-def test_latencies_by_shape_and_how_they_compare_with_eager() -> None:
+def test_latencies_are_listed_by_shape_and_compared_with_eager() -> None:
     assert lines(benched(BENCHED)) == [
         "det on cuda:0: engines of target ada (RTX 4090)",
         "  shape               runner    p50 ms  p90 ms  p99 ms  calls/s               first s",

@@ -40,7 +40,7 @@ def test_a_push_counts_sent_and_present_records() -> None:
     ]
 
 
-def test_unsent_records_are_listed_once_for_each_reason() -> None:
+def test_unsent_records_are_grouped_by_reason() -> None:
     failed = [UnsentRecord(remote="team", step=f"net/engine/{n}", key="", reason="it is full") for n in range(9)]
     failed.append(UnsentRecord(remote="team", step="net/trace", key="", reason="it was damaged"))
     missing = [MissingRecord(step="vit/trace", key="", reason="it was not built in this project before")]
@@ -64,7 +64,7 @@ def test_a_pull_lists_records_by_remote() -> None:
     ]
 
 
-def test_long_lists_are_cut() -> None:
+def test_long_lists_are_shortened() -> None:
     missing = [MissingRecord(step=f"net/engine/{n}", key="", reason="new") for n in range(30)]
     lines = unstyled(transfers.pulled(replace(PULLED, missing=missing)))
     assert lines[-2:] == ["  … and 10 more", "→ trtbuild build makes it here"]
@@ -79,7 +79,7 @@ def test_untrusted_records_are_listed() -> None:
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_progress_in_a_log_is_a_line_now_and_then(
+def test_progress_in_a_log_is_a_line_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quiet: bool
 ) -> None:
     now = 0.0

@@ -32,13 +32,14 @@ def test_each_entry_is_shown_with_its_own_tolerance() -> None:
     coarse = {"error": 2e-3, "tolerance": 5e-3}
     part = a_part("norm", error=9e-6, tolerance=1e-5)
     mixed = a_cut(tolerance=5e-3, partitions=[a_part("linear", **coarse), part], whole=a_whole(**coarse))
-    assert "worst error 9.0e-06  within 1e-05" in lines_of(a_verification(mixed))[0]  # what is nearest to its tolerance
+    # the worst error is that of the part which uses most of its tolerance
+    assert "worst error 9.0e-06  within 1e-05" in lines_of(a_verification(mixed))[0]
     bad = replace(part, status="wrong", error=1e-4)
     lines = lines_of(a_verification(replace(mixed, status="wrong", partitions=[bad])))
     assert lines[1].startswith("    partition norm is wrong: 1.0e-04 away (1e-05 is allowed)")
 
 
-def test_engines_say_their_gpu_and_those_that_did_not_run_why() -> None:
+def test_engines_are_shown_with_their_gpu_or_with_the_reason_why_they_did_not_run() -> None:
     engine = a_cut(by="engine", machine={"platform": "linux-x86_64", "device": "NVIDIA H200", "driver": "580"})
     not_run = [NotRun(target=name, reason="no GPU was found") for name in ("ada", "ampere")]
     lines = lines_of(a_verification(a_cut(), engine, not_run=not_run))
@@ -59,7 +60,7 @@ def test_a_wrong_partition_is_shown_with_its_place() -> None:
     ]
 
 
-def test_a_whole_that_is_wrong_while_its_partitions_are_right() -> None:
+def test_a_wrong_whole_model_with_right_partitions_is_shown() -> None:
     bad = a_whole(status="wrong", error=0.25)
     lines = lines_of(a_verification(a_cut(status="wrong", whole=bad, lowered=bad)))
     assert lines[1].startswith("    the whole model is wrong: 2.5e-01 away")
@@ -78,9 +79,9 @@ def test_a_model_that_is_not_built_shows_the_build_command() -> None:
     assert lines[1:3] == ["    missing: net/trace and 1 more", "    → trtbuild build net"]
 
 
-def test_errors_go_to_standard_error_with_what_to_do() -> None:
-    result = a_verification(ok=False, errors=[an_error("it breaks", hint="mend it")])
-    assert [click.unstyle(line) for line in verifications.failures(result)] == ["error: it breaks", "  → mend it"]
+def test_errors_are_shown_with_their_hints() -> None:
+    result = a_verification(ok=False, errors=[an_error("it breaks", hint="correct it")])
+    assert [click.unstyle(line) for line in verifications.failures(result)] == ["error: it breaks", "  → correct it"]
     assert lines_of(result)[0].split() == ["net", "failed"]
 
 
@@ -89,7 +90,7 @@ def test_a_package_that_cannot_be_verified_is_not_ok() -> None:
     assert lines_of(result)[-1].startswith("failed: 1 of 1 model")
 
 
-def test_a_build_that_verifies_says_so_in_a_line() -> None:
+def test_a_build_that_verifies_has_a_line_about_the_verification() -> None:
     build = a_build(duration_s=1.0, verification=a_verification(a_cut()))
     lines = [click.unstyle(line) for line in builds.built(build)]
     assert lines[0].startswith("verified  net  right")

@@ -22,8 +22,8 @@ from trtbuild.core.planning.graph import Stage
 
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
 
-#: How the area is taken away: nothing else goes back to the begin of a line to erase it.
-AREA = b"\r\x1b[2K"
+#: The bytes that erase a row of the live area. No other output returns to the start of a line and erases it.
+ERASE_ROW = b"\r\x1b[2K"
 
 
 #: Changes of the manifest of `two_models`.
@@ -68,7 +68,7 @@ def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LivePro
     assert "last time" not in "".join(rows(live, 40, 24))
 
 
-def test_many_rows_are_counted_and_the_two_ends_of_a_long_name_stay(live: LiveProgress) -> None:
+def test_many_rows_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress) -> None:
     for number in range(30):
         live.started(a_step(f"m{number}", "trace"))
     assert rows(live, 80, 24)[-2:][0] == "     … and 20 more"
@@ -108,8 +108,8 @@ def environment(command_line: CommandLine, **more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in ("CI", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES")
     }
-    own = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "TRTBUILD_CACHE_DIR": str(command_line.cache)}
-    return {**inherited, **own, **more}
+    variables = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "TRTBUILD_CACHE_DIR": str(command_line.cache)}
+    return {**inherited, **variables, **more}
 
 
 def on_a_screen(command_line: CommandLine, *arguments: str, columns: int = 80, **more: str) -> Screen:
@@ -120,15 +120,15 @@ def on_a_screen(command_line: CommandLine, *arguments: str, columns: int = 80, *
 
 
 @pytest.fixture(scope="module")
-def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, Screen]:
-    """A project after its first build on a screen: one model is built, the other cannot be."""
+def first_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, Screen]:
+    """A project, and the screen of its first build: one model is built, and the other fails."""
     base = tmp_path_factory.mktemp("live")
     command_line = CommandLine(copy_project("two_models", base / "project", *GOOD_AND_BROKEN), base / "cache")
     (command_line.project / "broken.py").write_text(BROKEN)
     return command_line, on_a_screen(command_line, "build", "--keep-going", "--trace", "t.json")
 
 
-def lose_an_engine(command_line: CommandLine) -> None:
+def remove_engine_record(command_line: CommandLine) -> None:
     """Remove the engine's record, so that the next build runs one step."""
     key = next(
         step["key"]
@@ -138,26 +138,26 @@ def lose_an_engine(command_line: CommandLine) -> None:
     (command_line.cache / "ac" / key[:2] / key).unlink()
 
 
-def test_a_first_build_leaves_lines_the_failure_and_a_clean_terminal(tried: tuple[CommandLine, Screen]) -> None:
-    _, screen = tried
+def test_a_first_build_leaves_its_lines_and_erases_the_live_area(first_build: tuple[CommandLine, Screen]) -> None:
+    _, screen = first_build
     text = screen.text()
     assert screen.status == 1
-    assert AREA in screen.written
-    assert b"\x1b[?25l" not in screen.written, "a cursor that is hidden stays hidden after kill -9"
-    assert " run · " not in text, "and nothing is left of it"
+    assert ERASE_ROW in screen.written
+    assert b"\x1b[?25l" not in screen.written, "a hidden cursor would stay hidden after kill -9"
+    assert " run · " not in text, "the live area is erased"
     assert screen.cursor_column == 0
     assert re.search(r"^done +\d+\.\d s  good/trace +new$", text, re.MULTILINE)
     assert re.search(r"^done +\d+\.\d s  good/engine/model@ada +new$", text, re.MULTILINE)
     assert re.search(r"^FAIL +\d+\.\d s  broken/trace  +\S", text, re.MULTILINE)
-    last = text.splitlines()
-    place = next(number for number, line in enumerate(last) if line == "FAIL broken/trace")
-    assert "broken.py:2" in last[place + 1]
+    lines = text.splitlines()
+    failure = next(number for number, line in enumerate(lines) if line == "FAIL broken/trace")
+    assert "broken.py:2" in lines[failure + 1]
     assert "no such checkpoint" in text
-    assert last[-1].startswith("failed: 6 run, ")
+    assert lines[-1].startswith("failed: 6 run, ")
 
 
-def test_its_timeline_has_every_step_and_the_other_work(tried: tuple[CommandLine, Screen]) -> None:
-    command_line, _ = tried
+def test_the_timeline_has_every_step_and_the_other_work(first_build: tuple[CommandLine, Screen]) -> None:
+    command_line, _ = first_build
     events = json.loads((command_line.project / "t.json").read_text())["traceEvents"]
     spans = {event["name"]: event["args"].get("verdict") for event in events if event["ph"] == "X"}
     assert spans["good/engine/model@ada"] == "run"
@@ -165,8 +165,8 @@ def test_its_timeline_has_every_step_and_the_other_work(tried: tuple[CommandLine
     assert {"read the manifests", "plan", "outputs good"} <= set(spans)
 
 
-def test_a_null_build_is_one_line_and_imports_no_rich(tried: tuple[CommandLine, Screen], tmp_path: Path) -> None:
-    command_line, _ = tried
+def test_a_null_build_is_one_line_and_imports_no_rich(first_build: tuple[CommandLine, Screen], tmp_path: Path) -> None:
+    command_line, _ = first_build
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Refuse:\n"
@@ -175,7 +175,7 @@ def test_a_null_build_is_one_line_and_imports_no_rich(tried: tuple[CommandLine, 
         "            raise ImportError(f'{name} must not be imported')\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "import trtbuild.cli.terminal.live\n"
-        "trtbuild.cli.terminal.live.PATIENCE_S = 600\n"  # a busy machine: long planning is shown
+        "trtbuild.cli.terminal.live.PATIENCE_S = 600\n"  # otherwise planning is shown on a busy machine
     )
     screen = on_a_screen(command_line, "build", "good", PYTHONPATH=str(tmp_path))
     assert screen.status == 0, screen.text()
@@ -194,27 +194,27 @@ def test_a_null_build_is_one_line_and_imports_no_rich(tried: tuple[CommandLine, 
         (["--quiet"], 80, {}, False, False),
     ],
 )
-def test_one_engine_again_on_terminals_of_all_kinds(
-    tried: tuple[CommandLine, Screen],
+def test_rebuilding_one_engine_on_different_terminals(
+    first_build: tuple[CommandLine, Screen],
     arguments: list[str],
     columns: int,
     more: dict[str, str],
     live: bool,
     colour: bool,
 ) -> None:
-    command_line, _ = tried
-    lose_an_engine(command_line)
+    command_line, _ = first_build
+    remove_engine_record(command_line)
     screen = on_a_screen(command_line, "build", "good", *arguments, columns=columns, **more)
     assert screen.status == 0, screen.text()
     whole = "".join(line.ljust(columns) for line in screen.lines()).rstrip()
     joined = re.sub(r"\s+", "", whole)
-    assert (AREA in screen.written) is live
+    assert (ERASE_ROW in screen.written) is live
     assert (re.search(rb"\x1b\[[0-9;]*m", screen.written) is not None) is colour
-    assert "·" not in joined, "nothing is left of the area"
+    assert "·" not in joined, "the live area is erased"
     if "--quiet" in arguments:
         assert whole == ""
     else:
-        assert "good/engine/model@ada" in joined, "an id that stays is never cut"
+        assert "good/engine/model@ada" in joined, "the id of a finished step is never shortened"
     if "--json" in arguments:
         assert '"schema":"trtbuild.build/1"' in joined
 

@@ -1,4 +1,4 @@
-"""Progress in plain lines, and the count of what is done and what is left."""
+"""Progress in plain lines, and the count of finished and remaining steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None
     assert not tally.growing
 
 
-def test_lines_for_a_start_an_end_a_find_and_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_for_steps_that_start_end_come_from_the_cache_or_fail(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     step = a_step("m", "trace")
     progress.started(step)
@@ -69,7 +69,7 @@ def test_lines_for_work_of_a_command_without_steps(capfd: pytest.CaptureFixture[
     ]
 
 
-def test_cropped() -> None:
+def test_a_text_that_is_too_long_is_cropped() -> None:
     assert cropped("abc", 3) == "abc"
     assert cropped("abcd", 3) == "ab…"
     assert cropped("abcd", 0) == ""

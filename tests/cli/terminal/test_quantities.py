@@ -20,7 +20,7 @@ from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
         (3720, "1 h 02 min"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_have_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -36,7 +36,7 @@ def test_durations(seconds: float, text: str) -> None:
         (5 * 2**50, "5,120.0 TiB"),
     ],
 )
-def test_sizes(size_bytes: int, text: str) -> None:
+def test_sizes_have_units(size_bytes: int, text: str) -> None:
     assert size(size_bytes) == text
 
 

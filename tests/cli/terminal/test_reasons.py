@@ -1,4 +1,4 @@
-"""Why a step runs, in a few words."""
+"""The short texts about why a step runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DIGESTS = ("0" * 64, "f" * 64)
         ([Change("onnx", *DIGESTS), Change("weights.w2", *DIGESTS), Change("x", "1", "2")], "onnx changed (+2)"),
     ],
 )
-def test_the_first_change_and_how_many_more(changed: list[Change], text: str) -> None:
+def test_the_text_has_the_first_change_and_the_number_of_the_others(changed: list[Change], text: str) -> None:
     assert brief(Reason("changed", "changed: …", tuple(changed))) == text
 
 
-def test_other_reasons() -> None:
+def test_texts_of_other_reasons() -> None:
     assert brief(Reason("new", "it was not built in this project before")) == "new"
     assert brief(Reason("evicted", "it was built before, but the cache no longer has it")) == "no longer in the cache"
     assert brief(Reason("forced", "--force")) == "forced"

@@ -1,4 +1,4 @@
-"""The abilities of a stream: colour, a live area, and Unicode."""
+"""Colour, a live area and Unicode on different streams, and standard output that cannot be written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.cli.terminal import terminal
 
 
 class FakeStream(io.TextIOWrapper):
-    """A stream with a chosen answer to `isatty`."""
+    """A stream whose `isatty` returns `is_terminal`."""
 
     def __init__(self, *, is_terminal: bool = True, encoding: str = "utf-8") -> None:
         super().__init__(io.BytesIO(), encoding=encoding, write_through=True)
@@ -25,7 +25,7 @@ class FakeStream(io.TextIOWrapper):
         return self._is_terminal
 
 
-def test_a_fake_stream_is_what_it_is_made_as() -> None:
+def test_a_fake_stream_has_its_arguments() -> None:
     assert FakeStream().isatty()
     assert not FakeStream(is_terminal=False).isatty()
     assert FakeStream(encoding="ascii").encoding == "ascii"
@@ -52,7 +52,9 @@ def test_a_fake_stream_is_what_it_is_made_as() -> None:
         (False, {"TERM": "dumb", "FORCE_COLOR": "3"}, True),
     ],
 )
-def test_colour_goes_by_the_conventions(is_terminal: bool, environment: dict[str, str], colour: bool) -> None:
+def test_colour_follows_the_conventions_for_environment_variables(
+    is_terminal: bool, environment: dict[str, str], colour: bool
+) -> None:
     assert terminal.shows_colour(FakeStream(is_terminal=is_terminal), environment) is colour
 
 
@@ -76,7 +78,7 @@ def test_a_live_area_needs_a_terminal_and_is_not_used_in_ci(
     assert terminal.can_be_live(FakeStream(is_terminal=is_terminal), environment) is live
 
 
-def test_a_stream_that_is_not_unicode_gets_the_nearest_ascii() -> None:
+def test_text_for_a_stream_without_unicode_has_similar_ascii_characters() -> None:
     text = "3 → 5 … × 2 Größe"
     assert terminal.rendered(text, FakeStream()) == text
     assert terminal.rendered(text, FakeStream(encoding="ascii")) == "3 -> 5 ... x 2 Gr??e"
@@ -91,8 +93,8 @@ def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -
     assert terminal.rendered(terminal.red("no"), FakeStream(is_terminal=False)) == terminal.red("no") != "no"
 
 
-def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
-    """Exit status and standard error of ``trtbuild WORDS``, with the redirections that WORDS have."""
+def run_in_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
+    """Run ``trtbuild WORDS`` in a shell: `words` may have redirections. Return the exit status and standard error."""
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -m trtbuild {words}'],
         cwd=command_line.project,
@@ -110,7 +112,7 @@ def through_a_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
     "words", ["cache stats", "cache stats --json", "schema", "completion bash", "--help", "plan -h"]
 )
 def test_a_full_disk_under_standard_output_is_an_error(command_line: CommandLine, words: str) -> None:
-    assert through_a_shell(command_line, f"{words} >/dev/full") == (
+    assert run_in_shell(command_line, f"{words} >/dev/full") == (
         1,
         "error: standard output cannot be written: No space left on device\n"
         "  → the results are in the cache: run the command again\n",
@@ -120,14 +122,17 @@ def test_a_full_disk_under_standard_output_is_an_error(command_line: CommandLine
 def test_a_closed_standard_output_is_an_error_before_any_work(command_line: CommandLine) -> None:
     error = "error: standard output is closed\n  → redirect it (>/dev/null), or use --quiet\n"
     for words in ("cache stats", "cache stats --json", "cache stats --quiet --json", "schema", "build", "--help"):
-        assert through_a_shell(command_line, f"{words} >&-") == (2, error), words
+        assert run_in_shell(command_line, f"{words} >&-") == (2, error), words
     assert not command_line.cache.exists()
     for flag in ("-q", "--quiet"):
-        assert through_a_shell(command_line, f"cache stats {flag} >&-") == (0, "")
+        assert run_in_shell(command_line, f"cache stats {flag} >&-") == (0, "")
 
 
-def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool = False) -> tuple[int, str]:
-    """Exit status and standard error of a command whose output has no reader; `with_errors`: also its standard error."""
+def run_without_reader(command_line: CommandLine, *words: str, with_errors: bool = False) -> tuple[int, str]:
+    """Run a command whose output has no reader. Return its exit status and standard error.
+
+    If `with_errors` is True, its standard error has no reader, either.
+    """
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -150,22 +155,22 @@ def without_a_reader(command_line: CommandLine, *words: str, with_errors: bool =
     "words", ["cache stats", "cache stats --json", "schema", "completion bash", "--help", "plan -h"]
 )
 def test_a_reader_that_stops_early_is_not_an_error(command_line: CommandLine, words: str) -> None:
-    assert without_a_reader(command_line, *words.split()) == (0, "")
-    assert through_a_shell(command_line, f"{words} | head -c 1") == (0, "")
+    assert run_without_reader(command_line, *words.split()) == (0, "")
+    assert run_in_shell(command_line, f"{words} | head -c 1") == (0, "")
 
 
 @pytest.mark.parametrize("with_errors", [False, True])
-def test_a_build_without_a_reader_goes_on_and_exits_by_its_own_result(
+def test_a_build_without_a_reader_continues_and_exits_with_its_result(
     command_line: CommandLine, with_errors: bool
 ) -> None:
     copy_project("mlp", command_line.project)
     net = command_line.project / "net.py"
     works = net.read_text()
     net.write_text("def build():\n    raise RuntimeError('no weights')\n")
-    status, error = without_a_reader(command_line, "build", with_errors=with_errors)
+    status, error = run_without_reader(command_line, "build", with_errors=with_errors)
     assert (status, "no weights" in error) == (1, not with_errors)
-    assert without_a_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
+    assert run_without_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
     net.write_text(works)
-    status, error = without_a_reader(command_line, "build", with_errors=with_errors)
+    status, error = run_without_reader(command_line, "build", with_errors=with_errors)
     assert (status, "Traceback" in error) == (0, False)
     assert (command_line.project / "dist" / "net" / "index.json").exists()

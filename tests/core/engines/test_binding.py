@@ -1,4 +1,4 @@
-"""Which bytes each weight of a program stands for."""
+"""The bytes of each weight of a program: from the trace, or from a weights file."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_without_a_file_the_weights_are_those_of_the_trace() -> None:
     assert bind(INTERFACE, TRACED, None) == (w("0"), w("1"), w("2"))
 
 
-def test_a_file_s_weights_go_to_the_slots_of_their_names() -> None:
+def test_weights_of_a_file_are_bound_to_slots_by_name() -> None:
     assert bind(INTERFACE, TRACED, {"body.weight": w("b"), "embed.weight": w("a")}) == (w("a"), w("b"), w("2"))
 
 
-def test_a_weight_that_is_in_no_file_comes_from_the_trace() -> None:
-    """A buffer that is not persistent is computed by the model itself."""
+def test_a_weight_that_is_not_in_the_file_comes_from_the_trace() -> None:
+    """The model computes buffers that are not persistent, so no file contains them."""
     assert bind(INTERFACE, {"2": w("2")}, {"embed.weight": w("a"), "body.weight": w("b")})[2] == w("2")
 
 
@@ -49,7 +49,7 @@ def test_a_tied_weight_is_found_under_each_of_its_names() -> None:
     assert bind(INTERFACE, TRACED, both)[0] == w("h")
 
 
-def test_rejects_tied_weights_of_two_values() -> None:
+def test_rejects_tied_weights_with_different_values() -> None:
     with pytest.raises(SourceError) as caught:
         bind(INTERFACE, TRACED, {"head.weight": w("h"), "embed.weight": w("e"), "body.weight": w("b")})
     assert caught.value.code == "tied-weights"
@@ -71,9 +71,9 @@ def test_an_interface_is_read() -> None:
         "output_tree": {"kind": "tensor", "index": 0},
         "symbols": [],
     }
-    read = Interface.from_bytes(json.dumps(document).encode())
-    assert read.slots == (Slot("embed.weight", "float32", (2, 3), True),)
-    assert (read.aliases, read.inputs, read.outputs) == (
+    interface = Interface.from_bytes(json.dumps(document).encode())
+    assert interface.slots == (Slot("embed.weight", "float32", (2, 3), True),)
+    assert (interface.aliases, interface.inputs, interface.outputs) == (
         {"head.weight": "embed.weight"},
         ({"name": "x"},),
         ({"name": "y"},),
@@ -87,12 +87,12 @@ def test_an_interface_is_read() -> None:
                 Interface.from_bytes(json.dumps({**document, name: wrong}).encode())
 
 
-def test_a_table_survives_json() -> None:
+def test_a_table_is_read_back_from_json() -> None:
     table = {"a": w("a", (2, 3)), "b": w("b", ())}
     assert weights_from_json(json.loads(json.dumps(weights_to_json(table)))) == table
 
 
-def test_the_heads_of_a_table_are_sorted_and_have_no_values() -> None:
+def test_names_types_and_shapes_of_a_table_are_sorted_and_independent_of_values() -> None:
     table = {"b": w("b", (2,)), "a": w("a", ())}
     assert names_of(table) == [("a", "float32", ()), ("b", "float32", (2,))]
     assert names_of(table) == names_of({"a": w("x", ()), "b": w("y", (2,))})

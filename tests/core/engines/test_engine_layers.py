@@ -1,4 +1,4 @@
-"""Which layer comes from which module."""
+"""The module that each layer of an engine comes from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def layer(name: str, inputs: list[str], outs: list[str], kind: str = "elementwis
     return {"name": name, "type": kind, "inputs": inputs, "outputs": [{"name": out} for out in outs]}
 
 
-def found(*entries: dict[str, Any]) -> list[tuple[str, str | None]]:
-    return [(one.name, one.module) for one in layers({"schema": "trtbuild.layers/1", "layers": entries}, NAMES)]
+def modules_of_layers(*entries: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return [(entry.name, entry.module) for entry in layers({"schema": "trtbuild.layers/1", "layers": entries}, NAMES)]
 
 
-def test_a_layer_has_the_name_of_its_node_and_perhaps_a_number() -> None:
-    assert found(layer("n0", ["i0"], ["a"]), layer("n0_6", ["a"], ["b"]), layer("n1", ["b"], ["o0"])) == [
+def test_a_layer_has_the_name_of_its_node_with_or_without_a_number() -> None:
+    assert modules_of_layers(layer("n0", ["i0"], ["a"]), layer("n0_6", ["a"], ["b"]), layer("n1", ["b"], ["o0"])) == [
         ("n0", "encoder.0"),
         ("n0_6", "encoder.0"),
         ("n1", ""),
@@ -28,19 +28,19 @@ def test_a_layer_has_the_name_of_its_node_and_perhaps_a_number() -> None:
 
 
 def test_a_layer_that_the_parser_adds_belongs_to_its_reader() -> None:
-    assert found(
+    assert modules_of_layers(
         layer("w0", [], ["w0_output"], "constant"),
         layer("ONNXTRT_Broadcast", ["w0_output"], ["wide"], "shuffle"),
         layer("n0", ["i0", "wide"], ["o0"]),
     ) == [("w0", "encoder.0"), ("ONNXTRT_Broadcast", "encoder.0"), ("n0", "encoder.0")]
 
 
-def test_it_may_stand_behind_what_reads_it() -> None:
-    assert found(layer("n1", ["late"], ["o0"]), layer("ONNXTRT_x", [], ["late"]))[1] == ("ONNXTRT_x", "")
+def test_a_layer_that_the_parser_adds_may_be_listed_after_its_reader() -> None:
+    assert modules_of_layers(layer("n1", ["late"], ["o0"]), layer("ONNXTRT_x", [], ["late"]))[1] == ("ONNXTRT_x", "")
 
 
 def test_a_layer_that_the_parser_adds_at_the_end_belongs_to_its_input() -> None:
-    assert found(
+    assert modules_of_layers(
         layer("n1", ["i0"], ["a"]),
         layer("Unnamed", [], ["axis"], "constant"),
         layer("ONNXTRT_cast", ["a"], ["b"], "cast"),
@@ -49,13 +49,13 @@ def test_a_layer_that_the_parser_adds_at_the_end_belongs_to_its_input() -> None:
 
 
 def test_an_unnamed_layer_without_readers_is_unknown() -> None:
-    assert found(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
+    assert modules_of_layers(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
 
 
-def test_operators_come_along() -> None:
-    (one,) = layers({"schema": "trtbuild.layers/1", "layers": [layer("n1", ["i0"], ["o0"], "activation")]}, NAMES)
-    assert one == Layer("n1", "activation", "", "aten.relu.default")
-    assert one.operator == "aten.relu.default"
+def test_a_layer_has_the_operator_of_its_node() -> None:
+    (entry,) = layers({"schema": "trtbuild.layers/1", "layers": [layer("n1", ["i0"], ["o0"], "activation")]}, NAMES)
+    assert entry == Layer("n1", "activation", "", "aten.relu.default")
+    assert entry.operator == "aten.relu.default"
 
 
 @pytest.mark.parametrize(

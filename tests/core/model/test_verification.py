@@ -1,4 +1,4 @@
-"""Where a verification looks."""
+"""The points at which a verification compares, and its tolerances."""
 
 from __future__ import annotations
 
@@ -24,81 +24,81 @@ def model(*profiles: tuple[list[int], list[int], list[int]], multiple_of: int = 
     return replace(MODEL, inputs=(Input("x"),), profiles=tuple(ranges), dims=dims)
 
 
-def points_of(found: Model, **how: int) -> tuple[Point, ...]:
-    plan, problems = derive(found.inputs, found.dims, found.profiles)
+def points_of(spec: Model, **options: int) -> tuple[Point, ...]:
+    plan, problems = derive(spec.inputs, spec.dims, spec.profiles)
     assert plan is not None, problems
-    return points(found, plan, **how)
+    return points(spec, plan, **options)
 
 
-TWO = model(([1, 32], [4, 64], [8, 320]), ([8, 64], [8, 64], [16, 64]), multiple_of=32)
+TWO_PROFILES = model(([1, 32], [4, 64], [8, 320]), ([8, 64], [8, 64], [16, 64]), multiple_of=32)
 
 
 def test_min_opt_max_and_random_sizes_of_each_profile() -> None:
-    found = points_of(TWO, count=3)
-    plan, _ = derive(TWO.inputs, TWO.dims, TWO.profiles)
+    found = points_of(TWO_PROFILES, count=3)
+    plan, _ = derive(TWO_PROFILES.inputs, TWO_PROFILES.dims, TWO_PROFILES.profiles)
     assert plan is not None
     assert [(p.profile, p.which) for p in found] == [
         *((0, which) for which in ("min", "opt", "max", "random 1", "random 2", "random 3")),
         *((1, which) for which in ("min", "max", "random 1", "random 2", "random 3")),  # its opt is its min
     ]
     for point in found:
-        low, high = (symbol_values(plan, TWO.profiles[point.profile], which) for which in ("min", "max"))
+        low, high = (symbol_values(plan, TWO_PROFILES.profiles[point.profile], which) for which in ("min", "max"))
         assert all(a <= size <= b for a, size, b in zip(low, point.sizes, high, strict=True))
         assert point.sizes[1] % 32 == 0
 
 
-def test_random_sizes_reach_all_there_are() -> None:
-    found = {point.sizes for point in points_of(TWO, count=500) if point.profile == 0}
+def test_random_sizes_include_every_allowed_size() -> None:
+    found = {point.sizes for point in points_of(TWO_PROFILES, count=500) if point.profile == 0}
     assert found == set(product(range(1, 9), range(32, 321, 32)))
 
 
 def test_points_follow_from_the_seed_alone() -> None:
-    assert points_of(TWO, seed=3) == points_of(TWO, seed=3)
-    one, other = points_of(TWO, seed=3), points_of(TWO, seed=4)
-    assert not {point.seed for point in one} & {point.seed for point in other}
-    assert [p.sizes for p in one if p.which in ("min", "opt", "max")] == [
-        p.sizes for p in other if p.which in ("min", "opt", "max")
+    assert points_of(TWO_PROFILES, seed=3) == points_of(TWO_PROFILES, seed=3)
+    first, second = points_of(TWO_PROFILES, seed=3), points_of(TWO_PROFILES, seed=4)
+    assert not {point.seed for point in first} & {point.seed for point in second}
+    assert [p.sizes for p in first if p.which in ("min", "opt", "max")] == [
+        p.sizes for p in second if p.which in ("min", "opt", "max")
     ]
-    assert len({point.seed for point in one}) == len(one)
+    assert len({point.seed for point in first}) == len(first)
 
 
-def test_more_points_leave_the_first_ones_as_they_are() -> None:
-    few, many = points_of(TWO, count=1), points_of(TWO, count=5)
+def test_a_larger_count_keeps_the_first_points() -> None:
+    few, many = points_of(TWO_PROFILES, count=1), points_of(TWO_PROFILES, count=5)
     assert set(few) <= set(many)
 
 
 def test_half_of_the_random_points_have_zeros() -> None:
-    zeros = {point.which: point.zeros for point in points_of(TWO, count=4) if point.profile == 0}
+    zeros = {point.which: point.zeros for point in points_of(TWO_PROFILES, count=4) if point.profile == 0}
     assert [which for which, has in zeros.items() if has] == ["random 2", "random 4"]
 
 
-def test_static_shapes_are_one_point_and_other_values() -> None:
+def test_static_shapes_are_compared_at_min_and_with_random_values() -> None:
     static = model(([2, 4], [2, 4], [2, 4]))
     assert [(p.which, p.sizes) for p in points_of(static)] == [("min", ()), ("random 1", ()), ("random 2", ())]
 
 
-def test_points_survive_json() -> None:
-    for point in points_of(TWO):
+def test_points_are_read_back_from_json() -> None:
+    for point in points_of(TWO_PROFILES):
         assert Point.from_json({**point.to_json(), "sizes": list(point.sizes)}) == point
 
 
 def test_the_golden_points() -> None:
-    """A record of a verification names its points: other points for the same seed throw all of them away."""
-    assert points_of(TWO, count=2)[3:5] == (
+    """A verification's record names its points. If a seed gave other points, all earlier records would be useless."""
+    assert points_of(TWO_PROFILES, count=2)[3:5] == (
         Point(0, "random 1", (4, 288), 259445913191672),
         Point(0, "random 2", (2, 64), 53896006329206, zeros=True),
     )
 
 
-def test_a_gpu_may_be_further_away_than_a_cpu() -> None:
-    for precision, near in TOLERANCES["onnxruntime"].items():
-        assert near < TOLERANCES["engine"][precision]
+def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
+    for precision, tolerance in TOLERANCES["onnxruntime"].items():
+        assert tolerance < TOLERANCES["engine"][precision]
 
 
-def test_coarser_types_may_be_further_away() -> None:
-    for known in TOLERANCES.values():
-        assert list(known) == list(COARSENESS)
-        assert sorted(known.values()) == list(known.values())
+def test_tolerances_are_larger_for_coarser_types() -> None:
+    for by_precision in TOLERANCES.values():
+        assert list(by_precision) == list(COARSENESS)
+        assert sorted(by_precision.values()) == list(by_precision.values())
     assert coarsest([]) == coarsest(["float32"]) == "float32"
     assert coarsest(["float32", "bfloat16", "float16"]) == "bfloat16"
     assert tolerances("engine") == TOLERANCES["engine"]

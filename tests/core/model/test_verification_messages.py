@@ -11,22 +11,22 @@ from trtbuild.core.model.comparisons import Operator, Place
 from trtbuild.core.model.verification_messages import advice, error_text, tf32_hint, worst
 
 
-def test_the_worst_of_a_cut_is_what_takes_most_of_its_tolerance() -> None:
+def test_the_worst_error_uses_most_of_its_tolerance() -> None:
     exact, coarse = a_part(error=8e-6, tolerance=1e-5), a_part(error=2e-3, tolerance=5e-3)
-    nothing, whole = a_part(error=None, tolerance=1e-5), a_whole(error=2e-3, tolerance=5e-3)
-    assert worst(a_cut(tolerance=5e-3, partitions=[coarse, exact, nothing], whole=whole)) == (8e-6, 1e-5)
-    none, near = a_part(error=0.0, tolerance=0.0), a_part(error=1e-9, tolerance=0.0)
-    assert worst(a_cut(tolerance=0.0, partitions=[none, near], whole=a_whole(error=None))) == (1e-9, 0.0)
+    not_compared, whole = a_part(error=None, tolerance=1e-5), a_whole(error=2e-3, tolerance=5e-3)
+    assert worst(a_cut(tolerance=5e-3, partitions=[coarse, exact, not_compared], whole=whole)) == (8e-6, 1e-5)
+    equal, close = a_part(error=0.0, tolerance=0.0), a_part(error=1e-9, tolerance=0.0)
+    assert worst(a_cut(tolerance=0.0, partitions=[equal, close], whole=a_whole(error=None))) == (1e-9, 0.0)
     assert worst(a_cut(tolerance=1e-5, partitions=[], whole=a_whole(error=None))) == (0.0, 1e-5)
 
 
 @pytest.mark.parametrize(
-    ("dims", "said"),
+    ("dims", "place"),
     [({"batch": 3}, " at profile rows, min (batch = 3)"), ({}, " at profile rows, min")],
 )
-def test_how_wrong(dims: dict[str, int], said: str) -> None:
-    found = a_whole(error=0.25, worst=replace(WORST, which="min", dims=dims))
-    assert error_text(found) == f"is wrong: 2.5e-01 away (1e-05 is allowed){said}"
+def test_the_error_text_has_the_distance_and_the_place(dims: dict[str, int], place: str) -> None:
+    entry = a_whole(error=0.25, worst=replace(WORST, which="min", dims=dims))
+    assert error_text(entry) == f"is wrong: 2.5e-01 away (1e-05 is allowed){place}"
     assert "is wrong: shape [1] instead" in error_text(a_whole(error=None, text="shape [1] instead", worst=None))
 
 
@@ -44,8 +44,8 @@ def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
     known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
     assert known is not None and unknown is not None and unknown.endswith(known) and unknown.startswith("unless it was")
-    for said in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
-        assert said in known
+    for words in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
+        assert words in known
     assert tf32_hint(entry, False) is None
     assert tf32_hint(replace(entry, error=1e-2), True) is None
     assert tf32_hint(replace(entry, error=None), True) is None

@@ -1,4 +1,4 @@
-"""The files that an index names: no name leads out of the package."""
+"""The files that an index names. No name leads out of the package."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from trtbuild.core.packages.package_files import read_files
 A = "a" * 64
 
 
-def test_files_and_targets() -> None:
+def test_an_index_is_read_as_files_and_targets() -> None:
     data = json.dumps(
         {"files": {"names.json": {"sha256": A, "size": 3}}, "targets": {"ada": {}, "hopper": {}}}
     ).encode()
-    found = read_files(data)
-    assert (found.files, found.targets, found.data) == ({"names.json": A}, ("ada", "hopper"), data)
+    result = read_files(data)
+    assert (result.files, result.targets, result.data) == ({"names.json": A}, ("ada", "hopper"), data)
 
 
 @pytest.mark.parametrize(
     "name", ["../../stolen", "/etc/stolen", "engines/../../stolen", "engines/\0", "engines//etc/stolen.plan", ""]
 )
-def test_no_index_names_a_file_outside_of_its_package(name: str) -> None:
+def test_rejects_a_file_outside_of_the_package(name: str) -> None:
     with pytest.raises(ValueError, match="not a file of a package"):
         read_files(json.dumps({"files": {name: {"sha256": A}}}).encode())
 

@@ -1,4 +1,4 @@
-"""The index of a package as typed values: nothing in it is believed."""
+"""Reading the index of a package into typed values. All values are checked."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ A, B, D = "a" * 64, "b" * 64, "d" * 64
 
 
 def document() -> Any:
-    """The index of a package with a reference, as it is read."""
-    made = Build(replace(MODEL, reference=True)).contents()
-    cut = next(iter(made.cuts.values()))
-    cuts = {name: Cut(cut.partitions, {A: Output(B, 50), B: Output(D, 100)}) for name in made.cuts}
-    return json.loads(index_to_bytes(replace(made, cuts=cuts).index(Output(A, 30))))
+    """Return the JSON of the index of a package with a reference."""
+    contents = Build(replace(MODEL, reference=True)).contents()
+    cut = next(iter(contents.cuts.values()))
+    cuts = {name: Cut(cut.partitions, {A: Output(B, 50), B: Output(D, 100)}) for name in contents.cuts}
+    return json.loads(index_to_bytes(replace(contents, cuts=cuts).index(Output(A, 30))))
 
 
 def read(changed: Any) -> PackageIndex:
@@ -35,26 +35,26 @@ def read(changed: Any) -> PackageIndex:
 
 
 def test_the_range_of_an_inputs_values_is_optional() -> None:
-    made = document()
-    assert [entry.range for entry in read(made).inputs] == [None, None]
-    made["inputs"][0]["range"] = [0, 255]
-    assert read(made).inputs[0].range == (0.0, 255.0)
+    index = document()
+    assert [entry.range for entry in read(index).inputs] == [None, None]
+    index["inputs"][0]["range"] = [0, 255]
+    assert read(index).inputs[0].range == (0.0, 255.0)
 
 
 @pytest.mark.parametrize("ends", [[0], [0, 1, 2], ["0", 1], [1, 0], [0, 1e39], [True, 1], [0, float("nan")], 5, None])
 def test_rejects_an_invalid_range(ends: Any) -> None:
-    made = document()
-    made["inputs"][0]["range"] = ends
+    index = document()
+    index["inputs"][0]["range"] = ends
     with pytest.raises(PackageDamaged):
-        read(made)
+        read(index)
 
 
-def test_it_says_what_computes_the_reference_program() -> None:
-    made = document()
-    assert read(made).computed_by == "PyTorch"
-    target = next(iter(read(made).targets.values()))
+def test_reference_programs_are_computed_by_pytorch_or_onnxruntime() -> None:
+    index = document()
+    assert read(index).computed_by == "PyTorch"
+    target = next(iter(read(index).targets.values()))
     onnx = {"ada": replace(target, programs={A: f"torch/{B[:32]}.onnx"})}
-    assert replace(read(made), targets=onnx).computed_by == "onnxruntime"
+    assert replace(read(index), targets=onnx).computed_by == "onnxruntime"
 
 
 def test_a_written_index_is_read_back() -> None:
@@ -88,39 +88,39 @@ def test_later_fields_are_optional_and_unknown_fields_are_ignored() -> None:
     assert not index.targets["ada"].version_compatible
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a document."""
+def value_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value in a document."""
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        yield from places(item, (*path, key))
+        yield from value_paths(item, (*path, key))
 
 
 def changed_at(path: tuple[Any, ...], value: Any) -> Any:
-    whole = copy.deepcopy(document())
-    inner = whole
+    index = copy.deepcopy(document())
+    inner = index
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return whole
+    return index
 
 
 @pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [["sym", 9]], "../x"], ids=repr)
 def test_every_changed_index_is_damaged_or_valid(wrong: Any) -> None:
-    """No other error ever comes of a document."""
-    refused = 0
-    for path in places(document()):
+    """Reading raises no other error."""
+    rejected = 0
+    for path in value_paths(document()):
         try:
             read(changed_at(path, wrong))
         except (PackageDamaged, PackageTooNew):
-            refused += 1
-    assert refused > 20
+            rejected += 1
+    assert rejected > 20
 
 
 @pytest.mark.parametrize("wrong", [None, {"x": 1}, 1.5], ids=repr)
-def test_a_value_of_another_kind_is_damage(wrong: Any) -> None:
-    for path in places(document()):
+def test_a_value_of_another_type_is_damage(wrong: Any) -> None:
+    for path in value_paths(document()):
         if (
             path[-1] == "reasons"
             or path[-2:] == ("partitions", "schema")
@@ -153,7 +153,7 @@ WRONG = {
         "p7:0",
         "the partition 'p1' reads 'p7:0', which nothing produces",
     ),
-    "a value of itself": (
+    "a partition that reads its own output": (
         ("targets", "ada", "partitions", "partitions", 0, "inputs", 0, 0),
         "encoder.0:0",
         "the partition 'encoder.0' reads 'encoder.0:0', which nothing produces",
@@ -165,9 +165,9 @@ WRONG = {
     ),
     "a symbol without a dim": (("inputs", 0, "shape"), [["sym", 1], 3], "has a symbol without a dim"),
     "an operator that does not exist": (("inputs", 0, "shape"), [["sqrt", ["sym", 0]], 3], "is not a size"),
-    "a dtype": (("inputs", 0, "dtype"), "float31", "'float31' is not an element type"),
+    "an unknown dtype": (("inputs", 0, "dtype"), "float31", "'float31' is not an element type"),
     "profiles of other inputs": (("profiles", 0, "shapes"), {}, "a profile has shapes for other inputs"),
-    "a rank": (
+    "shapes of another rank": (
         ("profiles", 0, "shapes", "mask", "min"),
         [1, 1],
         "a profile's shapes of 'mask' have another rank than the input",
@@ -179,7 +179,7 @@ WRONG = {
         {"kind": "tensor", "index": 1},
         "its output structure does not fit its outputs",
     ),
-    "reference of another kind": (("reference",), "yes", "reference is neither true nor false"),
+    "a reference that is not a boolean": (("reference",), "yes", "reference is neither true nor false"),
 }
 
 
@@ -197,11 +197,11 @@ def test_deep_nesting_is_damage() -> None:
 
 
 @pytest.mark.parametrize("path", ["index.json", "engines/ada/encoder.layers.3#1.plan", "weights/aa"])
-def test_paths_inside(path: str) -> None:
+def test_accepts_paths_inside_a_package(path: str) -> None:
     assert check_path(path) == path
 
 
 @pytest.mark.parametrize("path", ["", "/x", "../x", "a/../x", "a//b", "./a", "a\\b", "C:/x", "a\0", 3, None])
-def test_paths_that_lead_elsewhere(path: object) -> None:
+def test_rejects_paths_outside_a_package(path: object) -> None:
     with pytest.raises(ValueError, match="is not a path inside a package"):
         check_path(path)

@@ -17,7 +17,7 @@ from trtbuild.core.packages.packaging import Contents, Cut, Engine, name_table
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
-#: The table of names, as the store has it.
+#: The table of names, as a blob of the store.
 NAMES = Output(A, 30)
 
 
@@ -30,7 +30,7 @@ def index_of(**changes: Any) -> dict[str, Any]:
     return index_to_json(contents(**changes).index(NAMES))
 
 
-def test_the_index_is_what_a_loader_needs() -> None:
+def test_the_index_has_the_fields_that_a_loader_needs() -> None:
     index = index_of()
     assert list(index) == [
         "schema",
@@ -59,7 +59,7 @@ def test_the_index_is_what_a_loader_needs() -> None:
     assert {name: hopper[name] for name in ("sm", "toolchain", "version", "compatibility", "platform")} == {
         "sm": 90,
         "toolchain": "tensorrt",
-        "version": "1.4.0.76",  # resolved, not the pin
+        "version": "1.4.0.76",  # the resolved version, not the version in the manifest
         "compatibility": "same_compute_capability",
         "platform": "windows-x86_64",
     }
@@ -70,13 +70,13 @@ def test_the_index_is_what_a_loader_needs() -> None:
     assert hopper["partitions"]["programs"] == {B: D}
 
 
-def test_names_of_inputs_are_the_manifest_s() -> None:
+def test_inputs_have_the_names_of_the_manifest() -> None:
     inputs = (replace(MODEL.inputs[0], name="picture"), MODEL.inputs[1])
     profiles = tuple(
         replace(profile, shapes=(("picture", profile.shapes[0][1]), *profile.shapes[1:])) for profile in MODEL.profiles
     )
-    found = index_of(model=replace(MODEL, inputs=inputs, profiles=profiles))["inputs"]
-    assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in found] == [
+    inputs_of_index = index_of(model=replace(MODEL, inputs=inputs, profiles=profiles))["inputs"]
+    assert [(entry["name"], entry["keyword"], entry["dtype"]) for entry in inputs_of_index] == [
         ("picture", False, "float32"),
         ("mask", True, "bool"),
     ]
@@ -107,8 +107,8 @@ def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
     engine_only = Partitions(PARTITIONS.partitions[:1], ("encoder.0:0", "weight:1"))
     index = index_of(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")})
     assert list(index["weights"]) == ["1"]
-    fed = replace(PARTITIONS.partitions[0], inputs=(("weight:0", PARTITIONS.partitions[0].inputs[0][1]),))
-    index = index_of(cuts={name: Cut(Partitions((fed,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")})
+    reads_weight = replace(PARTITIONS.partitions[0], inputs=(("weight:0", PARTITIONS.partitions[0].inputs[0][1]),))
+    index = index_of(cuts={name: Cut(Partitions((reads_weight,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")})
     assert list(index["weights"]) == ["0"]
 
 
@@ -129,29 +129,29 @@ def test_a_weight_s_size_follows_from_its_dtype(dtype: str, size: int) -> None:
     assert index["files"][f"weights/{B[:32]}"]["size"] == size
 
 
-def test_with_a_reference_it_has_the_weights_of_all_partitions() -> None:
+def test_with_a_reference_the_index_has_the_weights_of_all_partitions() -> None:
     index = index_of(model=replace(MODEL, reference=True))
     assert index["reference"] is True and list(index["weights"]) == ["0", "1"]
     assert index_of()["reference"] is False
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_the_index_that_was_written_is_read(reference: bool) -> None:
+def test_a_written_index_is_read_back(reference: bool) -> None:
     cuts = {name: Cut(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
     index = contents(model=replace(MODEL, reference=reference), cuts=cuts).index(NAMES)
     data = index_to_bytes(index)
-    found = read_index(data)
-    assert index_to_bytes(found) == data
-    assert (found.inputs, found.outputs, found.dims) == (index.inputs, index.outputs, index.dims)
-    assert (found.profiles, found.weights, found.files) == (index.profiles, index.weights, index.files)
-    assert found.targets.keys() == index.targets.keys()
+    read = read_index(data)
+    assert index_to_bytes(read) == data
+    assert (read.inputs, read.outputs, read.dims) == (index.inputs, index.outputs, index.dims)
+    assert (read.profiles, read.weights, read.files) == (index.profiles, index.weights, index.files)
+    assert read.targets.keys() == index.targets.keys()
 
 
 def test_blobs_are_all_programs_and_weights() -> None:
     assert contents().blobs() == {D: "program", B: "weight"}
 
 
-def test_a_package_is_put_together_after_its_engines() -> None:
+def test_an_index_needs_the_results_of_all_engines() -> None:
     with pytest.raises(AssertionError):
         contents(engines=[Engine("encoder.0", "ada", A)]).index(NAMES)
     with pytest.raises(AssertionError):
@@ -161,7 +161,7 @@ def test_a_package_is_put_together_after_its_engines() -> None:
 # -- the recipe
 
 
-def test_rule_4_11_an_engine_is_in_the_recipe_by_its_key_not_by_its_bytes() -> None:
+def test_rule_4_11_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
     other = [Engine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
     assert contents(engines=other).recipe().key == contents().recipe().key
     keyed = [Engine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
@@ -192,12 +192,12 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_recipe_holds_all_that_the_index_and_the_names_are_made_of(change: str) -> None:
+def test_the_recipe_changes_with_every_input_of_the_index_and_the_names(change: str) -> None:
     assert contents(**CHANGES[change]).recipe().key != contents().recipe().key
 
 
 def test_equal_recipes_have_equal_indexes() -> None:
-    """But for plans: what is in the index and not in the recipe would be stale after a hit."""
+    """Plans are an exception. Anything else in the index that is not in the recipe would be stale after a hit."""
     index = index_to_bytes(contents().index(NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
@@ -212,11 +212,12 @@ def test_equal_recipes_have_equal_indexes() -> None:
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
     cut = Cut(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
+    # node n2 is from call 2 of the partition: a size, which is computed again and has no name
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
     assert name_table(cut, modules, origins) == {
         "encoder.0": {
             "n0": ["encoder.0.b", "aten.add"],
             "n1": ["encoder.0.a", "aten.mm"],
-        }  # n2 is a size: computed again
+        }
     }
     assert name_table(cut, modules, {}) == {"encoder.0": {}}

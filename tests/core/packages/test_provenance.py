@@ -15,19 +15,19 @@ ENTRIES = [{"by": "onnxruntime", "status": "right"}]
 DATA = provenance.to_bytes(provenance.document("net", A, ENTRIES))
 
 
-def test_of_the_package_that_it_names() -> None:
-    found = provenance.parse(DATA, A)
-    assert found.void is None and list(found.verified) == ENTRIES
-    assert encode(found) == {"verified": ENTRIES, "void": None}
+def test_a_document_is_valid_for_the_package_that_it_names() -> None:
+    result = provenance.parse(DATA, A)
+    assert result.void is None and list(result.verified) == ENTRIES
+    assert encode(result) == {"verified": ENTRIES, "void": None}
 
 
-def test_nothing_is_known_without_a_document() -> None:
+def test_the_provenance_is_empty_without_a_document() -> None:
     assert provenance.parse(None, A) == provenance.Provenance()
 
 
-def test_it_is_void_for_any_other_package() -> None:
-    found = provenance.parse(DATA, B)
-    assert not found.verified and "was not verified since it was built" in str(found.void)
+def test_a_document_is_void_for_any_other_package() -> None:
+    result = provenance.parse(DATA, B)
+    assert not result.verified and "was not verified since it was built" in str(result.void)
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,21 @@ def test_it_is_void_for_any_other_package() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_damaged_document_says_nothing(data: bytes) -> None:
-    found = provenance.parse(data, A)
-    assert not found.verified and found.void
+def test_a_damaged_document_is_void(data: bytes) -> None:
+    result = provenance.parse(data, A)
+    assert not result.verified and result.void
 
 
 def test_the_summary_of_an_entry_has_its_largest_error() -> None:
     cut = a_cut(partitions=[a_part(error=1e-8), a_part(error=None)], whole=a_whole(error=2.1e-7), finished="2026")
-    found = provenance.summary(encode(cut))
-    assert (found.by, found.status, found.targets, found.finished) == ("onnxruntime", "right", ("ada",), "2026")
-    assert (found.error, found.tolerance, found.points) == (2.1e-7, 1e-5, 5)
+    result = provenance.summary(encode(cut))
+    assert (result.by, result.status, result.targets, result.finished) == ("onnxruntime", "right", ("ada",), "2026")
+    assert (result.error, result.tolerance, result.points) == (2.1e-7, 1e-5, 5)
 
 
-@pytest.mark.parametrize("odd", [None, 3, "x", [3], {"x": 1}])
-def test_an_entry_may_hold_anything(odd: object) -> None:
+@pytest.mark.parametrize("value", [None, 3, "x", [3], {"x": 1}])
+def test_the_summary_of_an_entry_with_odd_values_does_not_fail(value: object) -> None:
     assert provenance.summary({}).by == "an unknown program"
     for name in encode(a_cut()):
-        provenance.summary({**encode(a_cut()), name: odd})
-    assert provenance.summary({"partitions": [{"error": odd}], "whole": odd}).error in (None, 3.0)
+        provenance.summary({**encode(a_cut()), name: value})
+    assert provenance.summary({"partitions": [{"error": value}], "whole": value}).error in (None, 3.0)

@@ -1,4 +1,4 @@
-"""The text that a ``.pt2`` file's engine carries."""
+"""The JSON text of an engine in a ``.pt2`` file."""
 
 from __future__ import annotations
 

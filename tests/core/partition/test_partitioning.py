@@ -1,4 +1,7 @@
-"""Cutting graphs, held to a slow reference: valid, of one label, without cycles, maximal, and always the same."""
+"""Cutting graphs into partitions, checked by a slow reference.
+
+Partitions have one label each, form no cycle, are as large as possible, and are always the same.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Graph = list[list[int]]
 
 
 def acyclic(producers: Graph, group: Sequence[int]) -> bool:
-    """Whether the groups of nodes can run one after the other (depth-first search)."""
+    """Return whether the groups of nodes can run one after the other (depth-first search)."""
     edges: dict[int, set[int]] = {}
     for node, needs in enumerate(producers):
         for need in needs:
@@ -24,19 +27,19 @@ def acyclic(producers: Graph, group: Sequence[int]) -> bool:
                 edges.setdefault(group[need], set()).add(group[node])
     state: dict[int, str] = {}
 
-    def visit(at: int) -> bool:
-        state[at] = "open"
-        for after in edges.get(at, ()):
-            if state.get(after) == "open" or (after not in state and not visit(after)):
+    def visit(current: int) -> bool:
+        state[current] = "open"
+        for following in edges.get(current, ()):
+            if state.get(following) == "open" or (following not in state and not visit(following)):
                 return False
-        state[at] = "done"
+        state[current] = "done"
         return True
 
-    return all(visit(at) for at in list(edges) if at not in state)
+    return all(visit(current) for current in list(edges) if current not in state)
 
 
 def check(producers: Graph, labels: Sequence[Hashable]) -> list[list[int]]:
-    """Cut, and hold the result to the module's rules."""
+    """Cut a graph, check the partitions against the rules of the module, and return them."""
     parts = cut(producers, labels)
     group = [0] * len(producers)
     for number, part in enumerate(parts):
@@ -49,11 +52,11 @@ def check(producers: Graph, labels: Sequence[Hashable]) -> list[list[int]]:
     assert all(group[need] <= group[node] for node, needs in enumerate(producers) for need in needs), (
         "rule 4: the order"
     )
-    for one in range(len(parts)):
-        for other in range(one + 1, len(parts)):
-            if labels[parts[one][0]] == labels[parts[other][0]]:
-                merged = [one if number == other else number for number in group]
-                assert not acyclic(producers, merged), f"rule 3: {parts[one]} and {parts[other]} could be one"
+    for first in range(len(parts)):
+        for second in range(first + 1, len(parts)):
+            if labels[parts[first][0]] == labels[parts[second][0]]:
+                merged = [first if number == second else number for number in group]
+                assert not acyclic(producers, merged), f"rule 3: {parts[first]} and {parts[second]} could be one"
     return parts
 
 
@@ -85,9 +88,11 @@ def test_the_order_of_a_node_s_producers_and_the_names_of_labels_do_not_matter(
     graph: tuple[Graph, list[str]], rng: random.Random
 ) -> None:
     producers, labels = graph
-    turned = [rng.sample(needs, len(needs)) for needs in producers]
-    named = {label: object() for label in labels}  # hashed by address: another order in every process
-    assert cut(turned, [named[label] for label in labels]) == cut([sorted(needs) for needs in producers], labels)
+    shuffled = [rng.sample(needs, len(needs)) for needs in producers]
+    label_objects = {label: object() for label in labels}  # hashed by address: the order differs between processes
+    assert cut(shuffled, [label_objects[label] for label in labels]) == cut(
+        [sorted(needs) for needs in producers], labels
+    )
 
 
 def test_an_empty_graph_has_no_partitions() -> None:
@@ -98,7 +103,7 @@ def test_a_chain_is_cut_where_the_label_changes() -> None:
     assert check([[], [0], [1], [2], [3]], "aabba") == [[0, 1], [2, 3], [4]]
 
 
-def test_a_diamond_with_one_odd_arm_is_two_partitions_around_it() -> None:
+def test_a_diamond_with_one_arm_of_another_label_is_three_partitions() -> None:
     """0 → 1 (T) → 3 and 0 → 2 → 3: node 3 cannot join 0, because 1 runs between them."""
     parts = check([[], [0], [0], [1, 2]], "aTaa")
     assert len(parts) == 3
@@ -110,21 +115,21 @@ def test_a_whole_diamond_is_one_partition() -> None:
     assert check([[], [0], [0], [1, 2]], "aaaa") == [[0, 1, 2, 3]]
 
 
-def test_two_paths_that_cross_labels_do_not_make_a_cycle() -> None:
-    """a0 → b1, b2 → a3: merging both a's and both b's would make each wait for the other."""
+def test_two_paths_with_opposite_labels_do_not_become_a_cycle() -> None:
+    """a0 → b1 and b2 → a3: if both a's and both b's were merged, each partition would wait for the other."""
     parts = check([[], [0], [], [2]], "abba")
     assert len(parts) == 3
 
 
-def test_a_graph_of_one_label_that_falls_apart_is_one_partition() -> None:
+def test_an_unconnected_graph_of_one_label_is_one_partition() -> None:
     assert check([[], [], [], [0]], "aaaa") == [[0, 1, 2, 3]]
 
 
-def test_pieces_of_one_label_beside_another_are_joined() -> None:
+def test_unconnected_nodes_of_one_label_are_joined() -> None:
     assert check([[], [0], [], [2]], "abab") == [[0, 2], [1, 3]]
 
 
-def test_of_partitions_that_may_run_the_one_with_the_smallest_node_runs_first() -> None:
+def test_the_partition_with_the_smallest_node_runs_first() -> None:
     assert check([[], [], []], "abc") == [[0], [1], [2]]
     assert check([[], [0], []], "abc") == [[0], [1], [2]]
 
@@ -136,7 +141,7 @@ def test_refuses_nodes_that_are_not_in_order(producers: Graph) -> None:
 
 
 def wide(size: int, seed: int) -> Graph:
-    """A chain with short skips, as a deep network is."""
+    """A chain with short skip connections, like a deep network."""
     rng = random.Random(seed)
     return [sorted({node - 1, rng.randint(max(0, node - 40), node - 1)}) if node else [] for node in range(size)]
 
@@ -146,7 +151,7 @@ def test_three_thousand_nodes_in_layers_are_cut() -> None:
     assert parts == [list(range(first, first + 250)) for first in range(0, 3_000, 250)]
 
 
-def test_three_thousand_nodes_with_scattered_odd_ones_are_cut() -> None:
+def test_three_thousand_nodes_with_scattered_torch_nodes_are_cut() -> None:
     rng = random.Random(2)
     labels = ["T" if rng.random() < 0.02 else "a" for _ in range(3_000)]
     parts = cut(wide(3_000, 2), labels)

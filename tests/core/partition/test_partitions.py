@@ -23,15 +23,15 @@ DOCUMENT = Partitions(
 )
 
 
-def test_a_document_survives_its_bytes() -> None:
-    read = Partitions.from_bytes(DOCUMENT.to_bytes())
-    assert read.to_bytes() == DOCUMENT.to_bytes()
-    assert (read.outputs, [part.name for part in read.partitions]) == (DOCUMENT.outputs, ["encoder.0", "p1"])
-    assert read.partitions[0].inputs[0][0] == "input:0"
-    assert read.partitions[1].reasons == {"aten.nms": "no translation"}
+def test_a_document_is_read_back_from_its_bytes() -> None:
+    document = Partitions.from_bytes(DOCUMENT.to_bytes())
+    assert document.to_bytes() == DOCUMENT.to_bytes()
+    assert (document.outputs, [part.name for part in document.partitions]) == (DOCUMENT.outputs, ["encoder.0", "p1"])
+    assert document.partitions[0].inputs[0][0] == "input:0"
+    assert document.partitions[1].reasons == {"aten.nms": "no translation"}
 
 
-def test_sizes_are_expressions_again() -> None:
+def test_sizes_are_read_as_expressions() -> None:
     shape = Partitions.from_bytes(DOCUMENT.to_bytes()).partitions[0].outputs[0].shape
     assert [evaluate(size, [5]) for size in shape] == [10, 3]
 
@@ -54,7 +54,7 @@ def test_rejects_outputs_that_are_not_names() -> None:
             Partitions.from_bytes(json.dumps({**json.loads(DOCUMENT.to_bytes()), "outputs": wrong}).encode())
 
 
-def test_rejects_a_partition_that_lacks_something() -> None:
+def test_rejects_a_partition_that_lacks_a_field() -> None:
     for name in json.loads(DOCUMENT.to_bytes())["partitions"][0]:
         document = json.loads(DOCUMENT.to_bytes())
         del document["partitions"][0][name]

@@ -14,9 +14,9 @@ from trtbuild.core.planning.comparison import comparison
 def test_a_large_model_is_compared_at_its_smallest_sizes_only(elements: int, points: int) -> None:
     shapes, _ = derive(MODEL.inputs, MODEL.dims, MODEL.profiles)
     assert shapes is not None
-    found = comparison(MODEL, shapes, [Weight("float32", (elements,), "a" * 64)])
-    assert found is not None
-    assert [point.name for point in found.points] == ["its smallest sizes", "sizes a step above its smallest"][:points]
+    result = comparison(MODEL, shapes, [Weight("float32", (elements,), "a" * 64)])
+    assert result is not None
+    assert [point.name for point in result.points] == ["its smallest sizes", "sizes a step above its smallest"][:points]
 
 
 def test_a_model_whose_forward_pass_would_take_too_long_is_not_compared() -> None:

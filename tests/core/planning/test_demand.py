@@ -1,4 +1,4 @@
-"""From the outputs down: which blobs have to be there, and what runs when they are not."""
+"""Which blobs a plan needs for its outputs, and which steps run if blobs are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def output(world: FakeWorld, step: str, name: str) -> Output:
 
 
 def runs(world: FakeWorld) -> dict[str, str]:
-    """Step → code of its reason, of the steps that have to run."""
+    """The steps that have to run: the id of each → the code of its reason."""
     return {step.id: step.reason.code for step in world.plan(a_model()).steps.values() if step.verdict != "hit"}
 
 
@@ -30,17 +30,17 @@ def built(world: FakeWorld) -> FakeWorld:
     return world
 
 
-#: Blobs that planning itself reads; see test_verdicts.
-READ = {"interface", "weights", "partitions"}
+#: Blobs that planning itself reads. test_verdicts.py tests them.
+READ_BY_PLANNING = {"interface", "weights", "partitions"}
 
 
 def test_a_missing_blob_that_only_hits_need_runs_nothing(built: FakeWorld) -> None:
     plan = built.plan(a_model())
     for step in plan.steps.values():
         assert step.record is not None
-        for name, left in step.record.outputs.items():
-            if name not in READ:
-                built.blobs.pop(left.sha256, None)
+        for name, blob in step.record.outputs.items():
+            if name not in READ_BY_PLANNING:
+                built.blobs.pop(blob.sha256, None)
     assert runs(built) == {}
 
 
@@ -54,7 +54,7 @@ def test_a_package_that_is_not_in_place_needs_its_plans(built: FakeWorld) -> Non
 
 def test_a_package_that_is_not_in_place_needs_layer_information(built: FakeWorld) -> None:
     built.placed.clear()
-    built.evict(output(built, ENGINES[1], "layers"))  # the same bytes for all of them, here
+    built.evict(output(built, ENGINES[1], "layers"))  # all engines of this model share one `layers` blob
     assert runs(built) == dict.fromkeys(ENGINES, "evicted")
 
 
@@ -66,9 +66,9 @@ def test_a_package_with_a_reference_needs_the_programs_of_its_engines(built: Fak
     record = built.plan(model).steps["net/partition"].record
     assert record is not None
     built.placed.clear()
-    built.evict(next(left for name, left in record.outputs.items() if name.startswith("program:")))
-    wanted = {step.id: step.reason.code for step in built.plan(model).steps.values() if step.verdict != "hit"}
-    assert wanted == {"net/partition": "evicted"}
+    built.evict(next(blob for name, blob in record.outputs.items() if name.startswith("program:")))
+    reasons = {step.id: step.reason.code for step in built.plan(model).steps.values() if step.verdict != "hit"}
+    assert reasons == {"net/partition": "evicted"}
 
 
 @pytest.mark.parametrize("name", ["index", "names"])
@@ -100,20 +100,20 @@ def test_a_package_that_runs_needs_module_paths_and_the_origins_of_nodes(built: 
     origins, modules = output(built, "net/convert/layers.0", "origins"), output(built, "net/lower", "modules")
     del built.records[package.key]
     built.evict(origins, modules)
-    found = runs(built)
-    assert found["net/lower"] == "evicted" and found["net/convert/layers.0"] == "evicted"
+    reasons = runs(built)
+    assert reasons["net/lower"] == "evicted" and reasons["net/convert/layers.0"] == "evicted"
     assert set(built.build(a_model())) == {"net/lower", "net/convert/layers.0", "net/package"}
 
 
-def test_an_engine_that_runs_needs_its_onnx_and_so_on_up_to_the_trace(built: FakeWorld) -> None:
-    lost = [
+def test_missing_inputs_of_an_engine_run_the_steps_back_to_the_trace(built: FakeWorld) -> None:
+    blobs = [
         output(built, "net/convert/layers.0", "onnx"),
         output(built, "net/partition", next(n for n in _names(built, "net/partition") if n.startswith("program:"))),
         output(built, "net/lower", "program"),
         output(built, "net/trace", "program"),
     ]
     changed = a_model(builder=BuilderSettings(tf32=False))
-    for count, blob in enumerate(lost, start=1):
+    for count, blob in enumerate(blobs, start=1):
         built.evict(blob)
         running = [step.id for step in built.plan(changed).steps.values() if step.reason.code == "evicted"]
         stages = ["trace", "lower", "partition", "convert"][-count:]
@@ -140,7 +140,7 @@ def test_an_engine_that_runs_needs_its_own_weights_only(built: FakeWorld) -> Non
     assert set(built.build(a_model())) == {"net/trace", ENGINES[2]}
 
 
-def test_weights_of_a_file_are_never_gone(world: FakeWorld) -> None:
+def test_weights_of_a_file_never_run_the_trace(world: FakeWorld) -> None:
     model = a_model(weights="a.safetensors")
     world.with_weights(
         "a.safetensors", {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")}
@@ -151,7 +151,7 @@ def test_weights_of_a_file_are_never_gone(world: FakeWorld) -> None:
     assert world.plan(changed).steps["net/trace"].verdict == "hit"
 
 
-def test_a_step_that_is_made_again_keeps_what_follows_from_it(built: FakeWorld) -> None:
+def test_the_package_of_an_evicted_engine_is_still_a_hit(built: FakeWorld) -> None:
     built.placed.clear()
     built.evict(output(built, ENGINES[0], "plan"))
     plan = built.plan(a_model())

@@ -38,8 +38,8 @@ def shapes_of(model: Model) -> ShapePlan:
 
 
 def ranges(model: Model, *shape: Any) -> list[tuple[Any, Any, Any]]:
-    found = [input_range(shape, shapes_of(model), profile) for profile in model.profiles]
-    return [(r.min, r.opt, r.max) for r in found]
+    shape_ranges = [input_range(shape, shapes_of(model), profile) for profile in model.profiles]
+    return [(r.min, r.opt, r.max) for r in shape_ranges]
 
 
 SYM: Expression = ["sym", 0]
@@ -50,7 +50,7 @@ def test_a_size_that_is_the_symbol_has_its_range() -> None:
 
 
 def test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max() -> None:
-    """``10 - s`` falls where s grows: its values at min and max, (9, 2), are not a valid range."""
+    """``10 - s`` falls when s grows. So its values at min and max, 9 and 2, are not a valid range."""
     assert ranges(one_axis((1, 4, 8)), ["add", 10, ["mul", -1, SYM]]) == [((2,), (6,), (9,))]
     assert ranges(one_axis((1, 4, 8)), ["add", 1, ["mod", SYM, 8]]) == [((1,), (5,), (8,))]
 
@@ -66,7 +66,7 @@ def test_a_graph_counts_a_multiple_in_units() -> None:
     assert ranges(model, ["mul", 4, SYM]) == [((8,), (40,), (80,))]  # after strides of 8
 
 
-def test_opt_lies_between_min_and_max() -> None:
+def test_opt_is_between_min_and_max() -> None:
     for size in (["floordiv", SYM, 3], ["mod", SYM, 5], ["add", 6, ["mul", -1, SYM]], ["pow", SYM, 2]):
         ((low,), (mid,), (high,)) = ranges(one_axis((1, 4, 8)), size)[0]
         assert 0 <= low <= mid <= high
@@ -112,12 +112,12 @@ def test_rule_4_6_a_job_has_all_profiles_in_order_and_all_inputs_in_order() -> N
     )
 
 
-def test_a_job_says_what_it_is_for() -> None:
+def test_a_job_has_its_onnx_target_and_toolchain() -> None:
     job = a_job()
     assert (job.onnx, job.target, job.toolchain_version) == ("b" * 64, MODEL.targets[0], "1.4")
 
 
-def test_a_job_survives_json() -> None:
+def test_a_job_is_read_back_from_json() -> None:
     import json
 
     job = replace(a_job(), settings=BuilderSettings(workspace=1 << 30, tf32=False))

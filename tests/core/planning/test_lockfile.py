@@ -20,7 +20,7 @@ from trtbuild.errors import LockFileError
 ENGINE = "net/engine/layers.0@ada"
 
 
-def test_it_is_read_as_it_was_written() -> None:
+def test_a_written_lock_is_read_back() -> None:
     lock = a_lock()
     assert from_text(to_text(lock)) == lock
     assert to_text(from_text(to_text(lock))) == to_text(lock)
@@ -31,7 +31,7 @@ digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 
 
 @given(st.dictionaries(names, st.dictionaries(names, digests, max_size=3), max_size=3))
-def test_any_names_are_read_as_they_were_written(models: dict[str, dict[str, str]]) -> None:
+def test_any_names_are_read_back(models: dict[str, dict[str, str]]) -> None:
     lock = Lock(
         "linux-x86_64",
         {},
@@ -47,26 +47,26 @@ def test_any_names_are_read_as_they_were_written(models: dict[str, dict[str, str
     assert from_text(json.dumps(json.loads(to_text(lock)))) == lock
 
 
-def test_one_engine_is_one_line_and_another_engine_only_adds_a_line() -> None:
-    was, steps = to_text(a_lock()).splitlines(), dict(a_lock().models["net"].steps)
+def test_another_engine_adds_one_line_and_changes_no_other_line() -> None:
+    before, steps = to_text(a_lock()).splitlines(), dict(a_lock().models["net"].steps)
     steps["net/engine/other@ada"] = LockedStep("1" * 64, {"plan": Output(PLAN, 10)})
     model = replace(a_lock().models["net"], steps=steps)
-    now = to_text(replace(a_lock(), models={"net": model})).splitlines()
-    (new,) = [line for line in now if line not in was]
+    after = to_text(replace(a_lock(), models={"net": model})).splitlines()
+    (new,) = [line for line in after if line not in before]
     assert "net/engine/other@ada" in new and PLAN in new and "1" * 64 in new
-    assert [line for line in was if line not in now] == []
+    assert [line for line in before if line not in after] == []
 
 
 def test_names_are_sorted() -> None:
     lock = a_lock()
     model = lock.models["net"]
-    turned = replace(model, steps=dict(reversed(model.steps.items())))
-    assert to_text(replace(lock, models={"z": model, "net": turned})) == to_text(
+    reordered = replace(model, steps=dict(reversed(model.steps.items())))
+    assert to_text(replace(lock, models={"z": model, "net": reordered})) == to_text(
         replace(lock, models={"net": model, "z": model})
     )
 
 
-def refused(text: str) -> LockFileError:
+def error_of(text: str) -> LockFileError:
     with pytest.raises(LockFileError) as caught:
         from_text(text)
     assert caught.value.file == "trtbuild.lock"
@@ -77,19 +77,19 @@ def refused(text: str) -> LockFileError:
 @pytest.mark.parametrize("marker", ["<<<<<<< HEAD", "=======", ">>>>>>> theirs", "||||||| base"])
 def test_a_merge_conflict_is_reported_as_such_with_its_line(marker: str) -> None:
     lines = to_text(a_lock()).splitlines()
-    found = refused("\n".join([*lines[:5], marker, *lines[5:]]))
-    assert (found.text, found.line) == ("a merge conflict that was not resolved", 6)
-    assert found.hint is not None and "trtbuild lock" in found.hint
+    error = error_of("\n".join([*lines[:5], marker, *lines[5:]]))
+    assert (error.text, error.line) == ("a merge conflict that was not resolved", 6)
+    assert error.hint is not None and "trtbuild lock" in error.hint
 
 
 def test_a_newer_schema_is_refused_as_newer() -> None:
-    found = refused(to_text(a_lock()).replace(SCHEMA, "trtbuild.lock/2"))
-    assert "a newer version of trtbuild wrote it (trtbuild.lock/2)" in found.text
-    assert (found.line, found.hint) == (2, "upgrade trtbuild")
+    error = error_of(to_text(a_lock()).replace(SCHEMA, "trtbuild.lock/2"))
+    assert "a newer version of trtbuild wrote it (trtbuild.lock/2)" in error.text
+    assert (error.line, error.hint) == (2, "upgrade trtbuild")
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "line"),
+    ("text", "message", "line"),
     [
         ("", "not JSON", 1),
         ('{\n "schema": oops\n}', "not JSON", 2),
@@ -99,21 +99,21 @@ def test_a_newer_schema_is_refused_as_newer() -> None:
         ("[" * 100_000, "nested too deeply", 1),
     ],
 )
-def test_rejects_files_that_are_not_locks(text: str, said: str, line: int) -> None:
-    found = refused(text)
-    assert said in found.text and found.line == line
+def test_rejects_files_that_are_not_locks(text: str, message: str, line: int) -> None:
+    error = error_of(text)
+    assert message in error.text and error.line == line
 
 
-def line_with(text: str, what: str, which: int = 0) -> int:
-    return [number for number, line in enumerate(text.splitlines(), 1) if what in line][which]
+def line_with(text: str, words: str, index: int = 0) -> int:
+    return [number for number, line in enumerate(text.splitlines(), 1) if words in line][index]
 
 
 def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
     lines = to_text(a_lock()).splitlines()
-    at = line_with("\n".join(lines), ENGINE)
-    doubled = "\n".join([*lines[:at], lines[at - 1], *lines[at:]])
-    found = refused(doubled)
-    assert (found.text, found.line) == (f"there are two entries {ENGINE!r}", at + 1)
+    number = line_with("\n".join(lines), ENGINE)
+    duplicated = "\n".join([*lines[:number], lines[number - 1], *lines[number:]])
+    error = error_of(duplicated)
+    assert (error.text, error.line) == (f"there are two entries {ENGINE!r}", number + 1)
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
@@ -137,7 +137,7 @@ def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said", "at"),
+    ("change", "message", "place"),
     [
         (step_is(key="abc"), "is not a SHA-256", ENGINE),
         (step_is(key=KEY.upper()), "is not a SHA-256", ENGINE),
@@ -153,11 +153,13 @@ def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
         (lambda d: d.update(platform=""), "the value of 'platform' is not text", "platform"),
     ],
 )
-def test_rejects_wrong_values_with_their_line(change: Callable[[dict[str, Any]], object], said: str, at: str) -> None:
+def test_rejects_wrong_values_with_their_line(
+    change: Callable[[dict[str, Any]], object], message: str, place: str
+) -> None:
     text = edited(change)
-    found = refused(text)
-    assert said in found.text
-    assert found.line == line_with(text, at)
+    error = error_of(text)
+    assert message in error.text
+    assert error.line == line_with(text, place)
 
 
 def without(name: str) -> Callable[[dict[str, Any]], object]:
@@ -165,7 +167,7 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (without("platform"), "the field 'platform' is missing"),
         (without("models"), "the field 'models' is missing"),
@@ -180,10 +182,10 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
         (lambda d: d["models"]["net"]["steps"].update({"net/bake": {"key": KEY}}), "is not a step of model 'net'"),
     ],
 )
-def test_rejects_wrong_types(change: Callable[[dict[str, Any]], object], said: str) -> None:
+def test_rejects_wrong_types(change: Callable[[dict[str, Any]], object], message: str) -> None:
     document = json.loads(to_text(a_lock()))
     change(document)
-    assert said in refused(json.dumps(document, indent=1)).text
+    assert message in error_of(json.dumps(document, indent=1)).text
 
 
 def test_a_missing_entry_has_the_line_of_the_object_around_it() -> None:
@@ -193,5 +195,5 @@ def test_a_missing_entry_has_the_line_of_the_object_around_it() -> None:
     assert line_of(text, "nothing") == line_of("", "models") == 1
 
 
-def test_a_locked_target_is_what_was_written() -> None:
+def test_a_locked_target_is_read_back() -> None:
     assert from_text(to_text(a_lock())).models["net"].targets == {"ada": LockedTarget("tensorrt-rtx", "1.7.1")}

@@ -30,10 +30,10 @@ def record(**outputs: Output) -> Record:
 def test_a_record_with_other_digests_is_refused_with_the_differences() -> None:
     lock = a_lock()
     assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER, 3))) is None
-    said = "its plan is not the one that trtbuild.lock names"
-    assert lock.refusal(KEY, record(plan=Output(OTHER, 10))) == said
-    assert lock.refusal(KEY, record(plan=Output(PLAN, 11))) == said
-    assert lock.refusal(KEY, record(layers=Output(OTHER, 3))) == said
+    message = "its plan is not the one that trtbuild.lock names"
+    assert lock.refusal(KEY, record(plan=Output(OTHER, 10))) == message
+    assert lock.refusal(KEY, record(plan=Output(PLAN, 11))) == message
+    assert lock.refusal(KEY, record(layers=Output(OTHER, 3))) == message
 
 
 def test_steps_that_are_not_locked_or_have_no_digest_are_not_refused() -> None:
@@ -41,7 +41,7 @@ def test_steps_that_are_not_locked_or_have_no_digest_are_not_refused() -> None:
     assert a_lock().refusal(OTHER_KEY, record(program=Output(OTHER, 10))) is None
 
 
-def test_a_model_knows_its_trace() -> None:
+def test_a_model_has_the_key_of_its_trace() -> None:
     model = a_lock().models["net"]
     assert model.trace == OTHER_KEY
     assert replace(model, steps={}).trace is None
@@ -60,7 +60,7 @@ def test_the_stage_of_a_step_is_in_its_id(step: str, stage: str) -> None:
     assert stage_of(step) == stage
 
 
-def test_equal_locks_do_not_differ_and_nothing_differs_from_none_by_being_added() -> None:
+def test_equal_locks_do_not_differ_and_without_a_lock_everything_is_added() -> None:
     assert list(differences(a_lock(), a_lock())) == []
     added = list(differences(None, a_lock()))
     assert {entry.change for entry in added} == {"added"}
@@ -68,13 +68,13 @@ def test_equal_locks_do_not_differ_and_nothing_differs_from_none_by_being_added(
 
 
 def test_differences_are_listed_causes_first() -> None:
-    was, now = a_lock(), a_lock(plan=OTHER, version="1.8.0", torch="2.14.0")
-    steps = dict(now.models["net"].steps)
+    before, after = a_lock(), a_lock(plan=OTHER, version="1.8.0", torch="2.14.0")
+    steps = dict(after.models["net"].steps)
     del steps["net/engine/layers.1@ada"]
-    now = replace(now, platform="linux-aarch64", step_versions={"engine": 2}, manifests={})
-    now = replace(now, models={"net": replace(now.models["net"], steps=steps)})
-    found = list(differences(was, now))
-    assert [(entry.area, entry.name, entry.change) for entry in found] == [
+    after = replace(after, platform="linux-aarch64", step_versions={"engine": 2}, manifests={})
+    after = replace(after, models={"net": replace(after.models["net"], steps=steps)})
+    entries = list(differences(before, after))
+    assert [(entry.area, entry.name, entry.change) for entry in entries] == [
         ("platform", "platform", "changed"),
         ("step version", "engine", "changed"),
         ("manifest", "trtbuild.yaml", "removed"),
@@ -83,5 +83,5 @@ def test_differences_are_listed_causes_first() -> None:
         ("step", "net/engine/layers.0@ada", "changed"),
         ("step", "net/engine/layers.1@ada", "removed"),
     ]
-    assert [entry.name for entry in found if entry.is_informational] == ["trtbuild.yaml"]
-    assert (found[4].was, found[4].now) == ("tensorrt-rtx 1.7.1", "tensorrt-rtx 1.8.0")
+    assert [entry.name for entry in entries if entry.is_informational] == ["trtbuild.yaml"]
+    assert (entries[4].was, entries[4].now) == ("tensorrt-rtx 1.7.1", "tensorrt-rtx 1.8.0")

@@ -1,4 +1,4 @@
-"""Partitions that were cut elsewhere, where another parser could be asked."""
+"""Partitions that another machine cut with another parser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.recipe import Recipe
 
 RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), True, ())
-#: A machine with no GPU, one with a GPU and one with neither a GPU nor TensorRT-RTX.
+#: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
 NO_GPU = ToolchainFacts("8.6.0", 17, stand_in=RTX, parsers_differ=True)
 GPU = ToolchainFacts("8.6.0", 17, parsers_differ=True)
 NEITHER = ToolchainFacts("8.6.0", 17, parsers_differ=True, can_ask=False)
@@ -23,20 +23,20 @@ NET = a_model(targets=(HOPPER,))
 
 
 class Machines(FakeWorld):
-    """One cache, and several machines. Pointers to partition records are written as the driver does it."""
+    """One cache and several machines. `write_pointer` writes the pointer to a partition's record, like the driver."""
 
     locked: LockedTrace | None = None
 
     def facts(self, model: Model) -> Facts:
         return replace(super().facts(model), locked=self.locked)
 
-    def become(self, trt: ToolchainFacts, *, torch: bool) -> None:
+    def switch_to(self, trt: ToolchainFacts, *, torch: bool) -> None:
         self.trt, self.versions = trt, VERSIONS if torch else None
 
     def partition(self, model: Model = NET) -> Step:
         return self.plan(model).steps["net/partition"]
 
-    def point(self) -> None:
+    def write_pointer(self) -> None:
         step = self.partition()
         assert step.record is not None
         pointer = keys.partition_with_any_parser(step.record.recipe)
@@ -45,11 +45,11 @@ class Machines(FakeWorld):
 
 @pytest.fixture
 def world() -> Machines:
-    """Cut and converted on a machine with torch, TensorRT-RTX and no GPU."""
+    """A model that was partitioned and converted on a machine with torch and TensorRT-RTX, without a GPU."""
     world = Machines()
-    world.become(NO_GPU, torch=True)
+    world.switch_to(NO_GPU, torch=True)
     world.build(NET)
-    world.point()
+    world.write_pointer()
     return world
 
 
@@ -57,75 +57,75 @@ def world() -> Machines:
 def test_a_machine_without_the_parser_uses_another_parsers_partition(
     world: Machines, machine: ToolchainFacts, torch: bool
 ) -> None:
-    mine = world.partition().key
-    world.become(machine, torch=torch)
+    stand_in_key = world.partition().key
+    world.switch_to(machine, torch=torch)
     assert set(world.verdicts(NET).values()) == {"hit"}
-    assert world.partition().key == mine
+    assert world.partition().key == stand_in_key
     if machine is not NO_GPU:
         assert "cut with the parser of tensorrt-rtx 1.7.1" in world.partition().reason.text
 
 
 def test_a_machine_that_can_ask_the_real_parser_asks_it(world: Machines) -> None:
-    world.become(GPU, torch=True)
+    world.switch_to(GPU, torch=True)
     step = world.partition()
     assert step.verdict == "run"
     assert [change.part for change in step.reason.changed] == ["parser"]
     assert step.job.stand_in is None
 
 
-def test_the_real_parsers_answer_goes_before_that_of_a_stand_in(world: Machines) -> None:
-    world.become(GPU, torch=True)
+def test_the_real_parsers_partition_is_preferred_to_a_stand_ins(world: Machines) -> None:
+    world.switch_to(GPU, torch=True)
     world.build(NET)
-    own = world.partition().key
-    world.become(GPU, torch=False)  # and the pointer still leads to the stand-in's
-    assert world.partition().key == own
-    world.become(NEITHER, torch=False)
-    assert world.partition().key == own
+    real_parser_key = world.partition().key
+    world.switch_to(GPU, torch=False)  # the pointer still leads to the stand-in's partition
+    assert world.partition().key == real_parser_key
+    world.switch_to(NEITHER, torch=False)
+    assert world.partition().key == real_parser_key
 
 
-def test_another_stand_in_or_another_that_is_known_of_the_release_is_another_key(world: Machines) -> None:
-    mine = world.partition().key
-    for other in (replace(RTX, version="1.8.0"), replace(RTX, dtypes=("float32",)), replace(RTX, refuses=("Erf",))):
-        world.become(replace(NO_GPU, stand_in=other), torch=True)
-        assert world.partition().verdict == "run" and world.partition().key != mine
+def test_another_stand_in_or_other_facts_about_it_change_the_key(world: Machines) -> None:
+    first_key = world.partition().key
+    for stand_in in (replace(RTX, version="1.8.0"), replace(RTX, dtypes=("float32",)), replace(RTX, refuses=("Erf",))):
+        world.switch_to(replace(NO_GPU, stand_in=stand_in), torch=True)
+        assert world.partition().verdict == "run" and world.partition().key != first_key
 
 
 def test_a_partition_with_other_settings_is_not_accepted(world: Machines) -> None:
-    world.become(GPU, torch=False)
+    world.switch_to(GPU, torch=False)
     assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).verdict == "run"
-    world.become(replace(GPU, version="8.6.1"), torch=False)
+    world.switch_to(replace(GPU, version="8.6.1"), torch=False)
     assert world.partition().verdict == "run"
 
 
-def test_a_pointer_to_something_else_is_not_followed(world: Machines) -> None:
-    world.become(GPU, torch=False)
+def test_a_pointer_to_another_record_is_not_followed(world: Machines) -> None:
+    world.switch_to(GPU, torch=False)
     (pointer,) = (record for record in world.records.values() if record.recipe.stage == "partition-any")
-    (cut,) = (record for record in world.records.values() if record.recipe.stage == "partition")
-    others = [
-        replace(cut, recipe=Recipe("engine", 1, cut.recipe.parts)),
-        replace(cut, recipe=replace(cut.recipe, parts=cut.recipe.parts[1:])),
+    (right,) = (record for record in world.records.values() if record.recipe.stage == "partition")
+    wrong = [
+        replace(right, recipe=Recipe("engine", 1, right.recipe.parts)),
+        replace(right, recipe=replace(right.recipe, parts=right.recipe.parts[1:])),
     ]
-    for data in (b"", b"[]", *(other.to_bytes() for other in others)):
+    for data in (b"", b"[]", *(record.to_bytes() for record in wrong)):
         world.keep(pointer.recipe, {"record": world.put(data)})
         assert world.partition().verdict == "run"
-    world.keep(pointer.recipe, {"record": world.put(cut.to_bytes())})
+    world.keep(pointer.recipe, {"record": world.put(right.to_bytes())})
     assert world.partition().verdict == "hit"
 
 
-def test_the_locked_partition_goes_before_any_other(world: Machines) -> None:
-    mine = world.partition().key
-    world.become(GPU, torch=True)
+def test_the_locked_partition_is_preferred_to_any_other(world: Machines) -> None:
+    stand_in_key = world.partition().key
+    world.switch_to(GPU, torch=True)
     world.build(NET)
-    assert world.partition().key != mine
+    assert world.partition().key != stand_in_key
     trace = world.plan(NET).steps["net/trace"].key
-    world.locked = LockedTrace(trace, VERSIONS, (str(mine),))
-    assert world.partition().key == mine
+    world.locked = LockedTrace(trace, VERSIONS, (str(stand_in_key),))
+    assert world.partition().key == stand_in_key
     assert "trtbuild.lock names it" in world.partition().reason.text
-    assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).key != mine
+    assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).key != stand_in_key
 
 
 def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
-    world.become(GPU, torch=False)
+    world.switch_to(GPU, torch=False)
     record = world.partition().record
     assert record is not None
     world.evict(record.outputs["partitions"])
@@ -139,15 +139,15 @@ def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
 
 
 def test_a_pointer_to_a_missing_record_is_a_miss(world: Machines) -> None:
-    world.become(GPU, torch=False)
-    (cut,) = (record for record in world.records.values() if record.recipe.stage == "partition")
-    del world.records[cut.recipe.key]
+    world.switch_to(GPU, torch=False)
+    (partition,) = (record for record in world.records.values() if record.recipe.stage == "partition")
+    del world.records[partition.recipe.key]
     assert world.partition().verdict == "run"
-    world.become(NEITHER, torch=True)
+    world.switch_to(NEITHER, torch=True)
     assert world.partition().verdict == "run"
 
 
-def test_where_no_other_parser_answers_nothing_else_is_looked_for() -> None:
+def test_without_another_parser_no_pointer_is_followed() -> None:
     world = Machines()
     world.build(a_model())
     step = world.plan(a_model()).steps["net/partition"]

@@ -1,4 +1,4 @@
-"""Plans of a small model in a world of dictionaries: what runs after which change, and what reason is given."""
+"""Plans of a small model in a world of dictionaries: the steps that run after a change, and their reasons."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_after_each_stage_the_next_one_is_known(world: FakeWorld) -> None:
     assert [s for s, verdict in world.verdicts(a_model()).items() if verdict == "run"] == [*ENGINES, "net/package"]
 
 
-def test_a_first_build_runs_every_step_and_the_second_none(world: FakeWorld) -> None:
+def test_the_first_build_runs_every_step_and_the_second_runs_nothing(world: FakeWorld) -> None:
     assert world.build(a_model()) == FIRST
     assert world.build(a_model()) == []
     plan = world.plan(a_model())
@@ -82,7 +82,7 @@ def test_rule_4_11_a_new_torch_runs_everything_on_the_torch_side_and_no_engine(w
     assert world.build(a_model()) == ["net/trace", "net/lower", "net/partition", *CONVERTS]
 
 
-def test_an_edited_import_is_a_new_trace_and_an_unrelated_file_is_not(world: FakeWorld) -> None:
+def test_an_edited_import_runs_the_trace_and_an_unrelated_file_does_not(world: FakeWorld) -> None:
     world.build(a_model())
     world.files["unrelated.py"] = "x"
     assert world.build(a_model()) == []
@@ -95,7 +95,7 @@ def test_an_edited_import_is_a_new_trace_and_an_unrelated_file_is_not(world: Fak
 
 
 def test_a_renamed_module_is_seen_by_granularity(world: FakeWorld) -> None:
-    """Module paths are in no graph text: lowering hands them on, so they are a part of its recipe."""
+    """No graph text contains module paths. Lowering passes them on, so its recipe contains them."""
     world.build(a_model())
     world.files["net.py"] = NET.replace("layers.", "layers.b")
     assert world.build(a_model()) == ["net/trace", "net/lower", "net/partition", "net/package"]
@@ -114,7 +114,7 @@ def test_a_renamed_module_without_granularity_keeps_the_partitions(world: FakeWo
     assert world.build(model) == ["net/trace", "net/lower", "net/package"]
 
 
-# -- minimal
+# -- only the necessary steps run
 
 
 def test_opt_of_the_first_profile_is_the_example_of_the_trace_too(world: FakeWorld) -> None:
@@ -133,16 +133,16 @@ def test_opt_of_a_later_profile_runs_no_trace(world: FakeWorld) -> None:
 
 
 def test_a_builder_setting_rebuilds_the_engines_of_its_model_only(world: FakeWorld) -> None:
-    one, two = a_model(), a_model(name="two", builder=BuilderSettings(optimization_level=2))
-    world.build(one)
-    assert world.build(two) == [step.replace("net/", "two/") for step in (*ENGINES, "net/package")]
-    changed = replace(one, builder=BuilderSettings(tf32=False))
+    first, second = a_model(), a_model(name="two", builder=BuilderSettings(optimization_level=2))
+    world.build(first)
+    assert world.build(second) == [step.replace("net/", "two/") for step in (*ENGINES, "net/package")]
+    changed = replace(first, builder=BuilderSettings(tf32=False))
     assert reason_of(world, ENGINES[0], builder=changed.builder) == ("changed", [("settings.tf32", "true", "false")])
     assert world.build(changed) == [*ENGINES, "net/package"]
-    assert world.build(two) == []
+    assert world.build(second) == []
 
 
-def test_one_changed_weight_is_one_engine_and_the_package(world: FakeWorld) -> None:
+def test_one_changed_weight_runs_one_engine_and_the_package(world: FakeWorld) -> None:
     world.files["net.py"] = "".join(f"layer layers.{k} linear\n" for k in range(12))
     names = [f"layers.{k}.weight" for k in range(12)]
     world.with_weights("a.safetensors", dict.fromkeys(names, "old"))
@@ -156,7 +156,7 @@ def test_one_changed_weight_is_one_engine_and_the_package(world: FakeWorld) -> N
     assert world.build(model) == ["net/engine/layers.7@ada", "net/package"]
 
 
-def test_a_changed_weight_is_called_by_its_name(world: FakeWorld) -> None:
+def test_the_reason_names_the_changed_weight(world: FakeWorld) -> None:
     names = ["layers.0.weight", "layers.1.weight", "layers.2.weight", "nms.weight"]
     world.with_weights("a.safetensors", dict.fromkeys(names, "old"))
     model = a_model(weights="a.safetensors")
@@ -169,14 +169,14 @@ def test_a_changed_weight_is_called_by_its_name(world: FakeWorld) -> None:
     )
 
 
-def test_the_path_of_a_weights_file_means_nothing(world: FakeWorld) -> None:
+def test_the_path_of_a_weights_file_does_not_matter(world: FakeWorld) -> None:
     for path in ("a.safetensors", "b.safetensors"):
         world.with_weights(path, {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")})
     world.build(a_model(weights="a.safetensors"))
     assert world.build(a_model(weights="b.safetensors")) == []
 
 
-def test_another_name_in_a_weights_file_is_another_trace(world: FakeWorld) -> None:
+def test_another_name_in_a_weights_file_runs_the_trace(world: FakeWorld) -> None:
     world.files["net.py"] = "layer layers.0 linear\n"
     world.with_weights("a.safetensors", {"layers.0.weight": "v"})
     world.build(a_model(weights="a.safetensors"))
@@ -193,30 +193,30 @@ def test_equal_layers_with_equal_weights_share_one_engine(world: FakeWorld) -> N
     assert plan.steps[ENGINES[0]].key == plan.steps[ENGINES[1]].key
 
 
-def test_precision_changes_everything_but_the_trace(world: FakeWorld) -> None:
+def test_another_precision_runs_every_step_except_the_trace(world: FakeWorld) -> None:
     world.build(a_model())
     assert reason_of(world, "net/lower", precision="float16") == ("changed", [("precision", "float32", "float16")])
     assert world.build(a_model(precision="float16")) == FIRST[1:]
     assert world.build(a_model()) == []
 
 
-def test_a_target_more_is_its_engines(world: FakeWorld) -> None:
+def test_another_target_runs_its_engines_and_the_package(world: FakeWorld) -> None:
     world.build(a_model())
     both = a_model(targets=(ADA, BLACKWELL))
     assert world.build(both) == [*(step.replace("ada", "blackwell") for step in ENGINES), "net/package"]
 
 
-def test_two_models_of_one_source_share_all_but_the_package(world: FakeWorld) -> None:
+def test_two_models_of_one_source_share_all_steps_except_the_package(world: FakeWorld) -> None:
     world.build(a_model())
     assert world.build(a_model(name="twin")) == ["twin/package"]
-    one, two = world.plan(a_model()), world.plan(a_model(name="twin"))
-    assert {step.key for step in one.steps.values()} & {step.key for step in two.steps.values()}
+    first, second = world.plan(a_model()), world.plan(a_model(name="twin"))
+    assert {step.key for step in first.steps.values()} & {step.key for step in second.steps.values()}
 
 
 # -- several toolchains
 
 
-def test_two_toolchains_cut_and_convert_apart(world: FakeWorld) -> None:
+def test_each_toolchain_has_its_partition_and_convert_steps(world: FakeWorld) -> None:
     model = a_model(targets=(ADA, BLACKWELL, HOPPER))
     ran = world.build(model)
     assert [step for step in ran if "/partition" in step] == ["net/partition", "net/partition@tensorrt-11.0.0"]
@@ -235,12 +235,12 @@ def test_pinning_the_installed_version_runs_nothing(world: FakeWorld) -> None:
     assert world.build(a_model(targets=(replace(ADA, version=world.rtx.version),))) == []
 
 
-def test_programs_of_the_second_toolchain_are_demanded_from_its_own_partition_step(world: FakeWorld) -> None:
+def test_programs_of_the_second_toolchain_come_from_its_partition_step(world: FakeWorld) -> None:
     model = a_model(targets=(ADA, HOPPER))
     world.build(model)
     second = world.plan(model).steps["net/partition@tensorrt-11.0.0"]
     assert second.record is not None
-    # its program is stored differently, as torch.export.save may do
+    # the same program in other bytes: torch.export.save may write it differently
     program = next(name for name in second.record.outputs if name == f"program:{sha('nms float32')}")
     other = world.put("the same program, in other bytes")
     world.keep(second.record.recipe, {**second.record.outputs, program: other})
@@ -260,22 +260,22 @@ def test_unknown_steps_below_a_second_toolchain(world: FakeWorld) -> None:
     assert all(verdicts[engine] == "hit" for engine in ENGINES)
 
 
-# -- what a source declares
+# -- fields of a source
 
 
-def test_cacheable_false_leaves_earlier_traces_unused(world: FakeWorld) -> None:
+def test_with_cacheable_false_earlier_traces_are_not_used(world: FakeWorld) -> None:
     world.build(a_model())
     assert world.verdicts(a_model(source=Source("python", "net.py", cacheable=False)))["net/trace"] == "run"
 
 
-def test_declared_deps_are_not_forgotten_by_an_earlier_trace(world: FakeWorld) -> None:
-    """A trace that was made before `deps:` was written did not look at them."""
+def test_an_earlier_trace_without_the_declared_deps_is_not_used(world: FakeWorld) -> None:
+    """The trace is older than `deps:` in the manifest, so it has not looked at these files."""
     world.build(a_model())
     assert world.verdicts(a_model(source=Source("python", "net.py", deps=("data/*",))))["net/trace"] == "run"
 
 
 def test_two_manifests_with_one_module_name_do_not_share_a_trace(world: FakeWorld) -> None:
-    """``a/net.py`` and ``b/net.py`` are both imported as `net`; the chain of one must not answer for the other."""
+    """``a/net.py`` and ``b/net.py`` are both imported as `net`. The chain of one must not lead to the other's trace."""
     world.build(a_model(source=Source("python", "net.py", roots=("a", "."))))
     assert world.verdicts(a_model(source=Source("python", "net.py", roots=("b", "."))))["net/trace"] == "run"
 
@@ -283,8 +283,8 @@ def test_two_manifests_with_one_module_name_do_not_share_a_trace(world: FakeWorl
 # -- packages
 
 
-def test_a_package_is_made_again_when_an_engine_has_other_bytes(world: FakeWorld) -> None:
-    """Engine bytes are not reproducible with every toolchain: its key stands for it, the record says which bytes."""
+def test_a_package_runs_again_when_an_engine_has_other_bytes(world: FakeWorld) -> None:
+    """Not every toolchain builds an engine reproducibly: the same key may have other bytes."""
     world.build(a_model())
     engine = world.plan(a_model()).steps[ENGINES[1]]
     assert engine.record is not None
@@ -295,7 +295,7 @@ def test_a_package_is_made_again_when_an_engine_has_other_bytes(world: FakeWorld
     assert world.build(a_model()) == ["net/package"]
 
 
-def test_a_package_whose_engine_is_built_again_is_known_afterwards(world: FakeWorld) -> None:
+def test_a_package_is_unknown_until_its_engine_is_built_again(world: FakeWorld) -> None:
     world.build(a_model())
     del world.records[world.plan(a_model()).steps[ENGINES[1]].key or ""]
     package = world.plan(a_model()).package
@@ -317,7 +317,7 @@ def test_tied_weights_that_differ_in_the_file_are_an_error(world: FakeWorld) -> 
     interface = world.blob(record.outputs["interface"].sha256).replace(
         b'"aliases": {}', b'"aliases": {"tied.weight": "layers.0.weight"}'
     )
-    # the table's names are a part of the trace: make the record for the new ones, too
+    # the names in the weights file are in the trace's recipe, so the new names need a record, too
     world.with_weights("a.safetensors", {"layers.0.weight": "v", "tied.weight": "w"})
     recipe = world.plan(model).steps["net/trace"].recipe
     assert recipe is not None
@@ -378,7 +378,7 @@ def test_without_torch_a_damaged_pointer_is_a_miss(world: FakeWorld, damage: str
     assert world.verdicts(a_model())["net/trace"] == "run"
 
 
-def test_every_step_says_what_it_comes_after(world: FakeWorld) -> None:
+def test_every_step_lists_the_steps_before_it(world: FakeWorld) -> None:
     world.build(a_model())
     steps: dict[str, Step] = world.plan(a_model()).steps
     assert steps["net/lower"].after == ("net/trace",)

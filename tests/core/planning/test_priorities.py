@@ -27,36 +27,38 @@ def a_plan(*steps: Step) -> ModelPlan:
     return ModelPlan(model, ShapePlan((), ()), {step.id: step for step in steps})
 
 
-def unknown(step: str) -> None:
+def no_duration(step: str) -> None:
     return None
 
 
-def test_a_gate_leads_to_everything_behind_it() -> None:
+def test_the_rank_of_a_step_counts_all_steps_that_wait_for_it() -> None:
     plan = a_plan(
         a_step("trace", ""), a_step("lower", ""), a_step("partition", ""), a_step("engine", "a"), a_step("package", "")
     )
-    found = ranks(plan, unknown)
-    order = sorted(found, key=lambda step: -found[step])
+    rank_of = ranks(plan, no_duration)
+    order = sorted(rank_of, key=lambda step: -rank_of[step])
     assert order == list(plan.steps)
-    assert found["m/trace/"] == sum(TYPICAL_S[stage] for stage in ("trace", "lower", "partition", "engine", "package"))
+    assert rank_of["m/trace/"] == sum(
+        TYPICAL_S[stage] for stage in ("trace", "lower", "partition", "engine", "package")
+    )
 
 
-def test_the_last_duration_is_the_best_guess() -> None:
+def test_the_last_duration_replaces_the_estimate() -> None:
     plan = a_plan(a_step("engine", "a"), a_step("engine", "b"), a_step("package", ""))
-    found = ranks(plan, {"m/engine/b": 100.0}.get)
-    assert found["m/engine/b"] == 100.0 + TYPICAL_S["package"]
-    assert found["m/engine/a"] < found["m/engine/b"]
+    rank_of = ranks(plan, {"m/engine/b": 100.0}.get)
+    assert rank_of["m/engine/b"] == 100.0 + TYPICAL_S["package"]
+    assert rank_of["m/engine/a"] < rank_of["m/engine/b"]
 
 
-def test_an_unknown_engine_is_estimated_by_its_weights_each_once() -> None:
+def test_a_new_engine_is_estimated_by_its_weights_each_counted_once() -> None:
     weights = [Weight("float32", (10, 10), "a"), Weight("int8", (7,), "b")]
     large = a_step("engine", "large", weights=[*weights, weights[0]])
     assert weights_bytes(large) == 407
-    found = ranks(a_plan(a_step("engine", "small"), large), unknown)
-    assert found["m/engine/large"] - found["m/engine/small"] == pytest.approx(407 * ENGINE_S_PER_BYTE)
+    rank_of = ranks(a_plan(a_step("engine", "small"), large), no_duration)
+    assert rank_of["m/engine/large"] - rank_of["m/engine/small"] == pytest.approx(407 * ENGINE_S_PER_BYTE)
 
 
-def test_a_conversion_leads_to_its_engines_alone() -> None:
+def test_the_rank_of_a_conversion_counts_its_engines_only() -> None:
     plan = a_plan(
         a_step("convert", "a"),
         a_step("convert", "b"),
@@ -64,10 +66,10 @@ def test_a_conversion_leads_to_its_engines_alone() -> None:
         a_step("engine", "a2", "m/convert/a"),
         a_step("engine", "b1", "m/convert/b"),
     )
-    found = ranks(plan, unknown)
-    assert found["m/convert/a"] - found["m/convert/b"] == TYPICAL_S["engine"]
+    rank_of = ranks(plan, no_duration)
+    assert rank_of["m/convert/a"] - rank_of["m/convert/b"] == TYPICAL_S["engine"]
 
 
-def test_hits_have_no_rank_and_count_for_nothing() -> None:
+def test_hits_have_no_rank_and_add_nothing_to_ranks() -> None:
     plan = a_plan(a_step("trace", "", verdict="hit"), a_step("lower", ""), a_step("engine", "a", verdict="hit"))
-    assert ranks(plan, unknown) == {"m/lower/": TYPICAL_S["lower"]}
+    assert ranks(plan, no_duration) == {"m/lower/": TYPICAL_S["lower"]}

@@ -20,7 +20,7 @@ def reason_of(world: FakeWorld, step: str) -> tuple[str, list[tuple[str, str, st
     return reason.code, [(change.part, change.was, change.now) for change in reason.changed]
 
 
-def test_forced_steps_say_so_and_run_once(world: FakeWorld) -> None:
+def test_forced_steps_run_once_with_that_reason(world: FakeWorld) -> None:
     world.build(a_model())
     world.forced, world.ran, world.ran_keys = True, [], set()
     assert world.plan(a_model()).steps["net/trace"].reason.code == "forced"
@@ -42,8 +42,8 @@ def test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss(world: Fak
     assert step.key is not None and step.record is not None and step.recipe is not None
     forged = replace(step.recipe, parts=(*step.recipe.parts[1:], step.recipe.parts[0]))
     world.records[step.key] = Record(forged, step.record.outputs)
-    found = world.plan(a_model()).steps[ENGINES[0]]
-    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    step_after = world.plan(a_model()).steps[ENGINES[0]]
+    assert (step_after.verdict, step_after.reason.code) == ("run", "corrupt")
     assert world.build(a_model()) == [ENGINES[0]]
 
 
@@ -53,23 +53,23 @@ def test_a_record_without_an_output_of_its_stage_is_a_miss(world: FakeWorld, ste
     record = world.plan(a_model()).steps[step].record
     assert record is not None
     world.keep(record.recipe, dict(list(record.outputs.items())[1:]))
-    found = world.plan(a_model()).steps[step]
-    assert (found.verdict, found.reason.code) == ("run", "corrupt")
+    step_after = world.plan(a_model()).steps[step]
+    assert (step_after.verdict, step_after.reason.code) == ("run", "corrupt")
     assert step in world.build(a_model())
 
 
-def test_a_trace_whose_chain_is_gone_is_evicted_not_changed(world: FakeWorld) -> None:
+def test_a_trace_whose_chain_is_missing_is_evicted_not_changed(world: FakeWorld) -> None:
     model = replace(a_model(), source=replace(a_model().source, kwargs={"depth": 1, "width": 2}))
     world.build(model)
     world.records.clear()
     assert world.plan(model).steps["net/trace"].reason.code == "evicted"
-    # what the manifest no longer says is a change all the same
+    # a removed field of the manifest is still a change
     fewer = replace(model, source=replace(model.source, kwargs={"depth": 1}))
     reason = world.plan(fewer).steps["net/trace"].reason
     assert [change.part for change in reason.changed] == ["source.kwargs.width"]
 
 
-def test_a_step_that_was_here_before_is_evicted_not_changed(world: FakeWorld) -> None:
+def test_a_step_whose_record_was_removed_is_evicted_not_changed(world: FakeWorld) -> None:
     world.build(a_model())
     del world.records[world.plan(a_model()).steps["net/lower"].key or ""]
     assert reason_of(world, "net/lower") == ("evicted", [])
@@ -93,14 +93,14 @@ def test_a_trace_with_untrusted_links_has_that_reason(world: FakeWorld) -> None:
         assert (step.verdict, step.reason.code, step.reason.text) == ("run", "untrusted", "it is not signed")
 
 
-def test_a_package_that_loses_its_reference_has_only_that_reason(world: FakeWorld) -> None:
-    for first, then in ((True, False), (False, True)):
+def test_a_package_with_and_without_a_reference_differs_in_that_field_only(world: FakeWorld) -> None:
+    for first, second in ((True, False), (False, True)):
         world.records.clear()
         world.build(replace(a_model(), reference=first))
-        reason = world.plan(replace(a_model(), reference=then)).steps["net/package"].reason
+        reason = world.plan(replace(a_model(), reference=second)).steps["net/package"].reason
         assert reason.text == "changed: reference"
-        said = [(change.part, change.was, change.now) for change in reason.changed]
-        assert said == [("reference", str(first).lower(), str(then).lower())]
+        changes = [(change.part, change.was, change.now) for change in reason.changed]
+        assert changes == [("reference", str(first).lower(), str(second).lower())]
 
 
 # -- documents that planning reads
@@ -131,25 +131,25 @@ def test_a_hit_with_invalid_documents_runs_again(world: FakeWorld, step: str, na
     assert world.build(a_model()) == [step]
 
 
-@pytest.mark.parametrize(("name", "spoil"), [("trace", "interface"), ("partition", "partitions")])
-def test_documents_that_do_not_fit_one_another_are_made_again(world: FakeWorld, name: str, spoil: str) -> None:
-    """They are whole and believed, and say nonsense: a trace without weights, a partition of weights that there are not."""
-    wanted = world.build(a_model()) and world.plan(a_model())
-    record = wanted.steps[f"net/{name}"].record
+@pytest.mark.parametrize(("name", "output"), [("trace", "interface"), ("partition", "partitions")])
+def test_documents_that_contradict_each_other_are_made_again(world: FakeWorld, name: str, output: str) -> None:
+    """Each document is valid alone: a trace without weights, or a partition with a weight that does not exist."""
+    expected = world.build(a_model()) and world.plan(a_model())
+    record = expected.steps[f"net/{name}"].record
     assert record is not None
-    document = json.loads(world.blob(record.outputs[spoil].sha256))
+    document = json.loads(world.blob(record.outputs[output].sha256))
     if name == "trace":
         document["weights"] = []
     else:
         document["partitions"][0]["weights"] = [99]
-    world.keep(record.recipe, {**record.outputs, spoil: world.put(json.dumps(document).encode())})
+    world.keep(record.recipe, {**record.outputs, output: world.put(json.dumps(document).encode())})
     world.ran, world.ran_keys = [], set()
     assert reason_of(world, "net/trace") == ("corrupt", [])
     assert world.build(a_model()) == ["net/trace"] + ["net/partition"] * (name == "partition")
-    assert world.plan(a_model()).steps["net/package"].key == wanted.steps["net/package"].key
+    assert world.plan(a_model()).steps["net/package"].key == expected.steps["net/package"].key
 
 
-def test_a_bug_that_is_in_what_was_run_just_now_is_shown(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_about_a_record_of_this_build_is_raised(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.build(a_model())
     monkeypatch.setattr("trtbuild.core.planning.model_plan.engine_job", lambda *_: [][0])
     with pytest.raises(IndexError):

@@ -1,4 +1,4 @@
-"""Looking up a trace by what it depended on, in a simulated world: files whose contents name the files to read next."""
+"""Looking up a trace by its dependencies. In the simulated traces, each file names the files to read next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DECLARED: Declared = (("source", "net:build"),)
 
 
 class FakeTraces:
-    """A cache of links and traces, and a `trace` that reads files: each names, in its content, those to read next."""
+    """A cache of links and traces, and a simulated `trace`. The content of each file names the files to read next."""
 
     def __init__(self, files: dict[str, str], order: random.Random | None = None) -> None:
         self.files = files
@@ -38,25 +38,27 @@ class FakeTraces:
         assert recipe.key not in self.links, "a link is written once"
         self.links[recipe.key] = parse_link(link_bytes(named))
 
-    def found(self) -> tuple[list[Observation], str]:
-        """The observations of user code, in order, and its result: a function of the observations."""
-        waiting, seen, result = ["main"], {}, []
+    def run_user_code(self) -> tuple[list[Observation], str]:
+        """Return the observations of user code, in order, and its result, which depends on the observations only."""
+        waiting, observations, result = ["main"], {}, []
         while waiting:
             name = waiting.pop(self.order.randrange(len(waiting)) if self.order else 0)
-            if name not in seen:
-                seen[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
-                result.append(f"{name}={seen[name].seen}")
-                waiting += seen[name].seen.split() if seen[name].seen != ABSENT else []
-        return list(seen.values()), "; ".join(sorted(result))
+            if name not in observations:
+                observations[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
+                result.append(f"{name}={observations[name].seen}")
+                waiting += observations[name].seen.split() if observations[name].seen != ABSENT else []
+        return list(observations.values()), "; ".join(sorted(result))
 
     def hit(self) -> str | None:
         return self.traces.get(keys.trace(DECLARED, follow(DECLARED, self.read_link, self.observe)).key)
 
     def trace(self) -> str:
-        found, result = self.found()
-        seen = extend(DECLARED, found, self.read_link, self.write_link, self.observe)
-        assert {observation.dependency for observation in found} <= {observation.dependency for observation in seen}
-        self.traces[keys.trace(DECLARED, seen).key] = result
+        observations, result = self.run_user_code()
+        chain_observations = extend(DECLARED, observations, self.read_link, self.write_link, self.observe)
+        assert {observation.dependency for observation in observations} <= {
+            observation.dependency for observation in chain_observations
+        }
+        self.traces[keys.trace(DECLARED, chain_observations).key] = result
         return result
 
     def build(self) -> bool:
@@ -68,7 +70,7 @@ class FakeTraces:
             ran = True
         else:
             ran = False
-        assert hit == self.found()[1], "a wrong hit"
+        assert hit == self.run_user_code()[1], "a wrong hit"
         return ran
 
 
@@ -78,23 +80,23 @@ WORLDS = st.dictionaries(st.sampled_from(NAMES), CONTENTS)
 
 
 @given(WORLDS, st.lists(st.tuples(st.sampled_from(NAMES), CONTENTS | st.none()), max_size=12))
-def test_a_trace_is_found_when_all_that_it_read_is_unchanged_and_only_then(
+def test_a_trace_is_found_only_if_all_files_that_it_read_are_unchanged(
     files: dict[str, str], edits: list[tuple[str, str | None]]
 ) -> None:
     world = FakeTraces(dict(files))
     assert world.build()
-    results = {world.found()[1]}
+    results = {world.run_user_code()[1]}
     for name, content in edits:
         if content is None:
             world.files.pop(name, None)
         else:
             world.files[name] = content
-        assert world.build() == (world.found()[1] not in results)
-        results.add(world.found()[1])
+        assert world.build() == (world.run_user_code()[1] not in results)
+        results.add(world.run_user_code()[1])
 
 
 @given(WORLDS, st.lists(st.tuples(st.sampled_from(NAMES), CONTENTS), max_size=12), st.randoms(use_true_random=False))
-def test_an_order_of_discovery_that_varies_gives_no_wrong_hit_and_no_endless_misses(
+def test_with_a_varying_order_of_discovery_the_second_build_is_a_right_hit(
     files: dict[str, str], edits: list[tuple[str, str]], order: random.Random
 ) -> None:
     world = FakeTraces(dict(files), order)
@@ -106,18 +108,16 @@ def test_an_order_of_discovery_that_varies_gives_no_wrong_hit_and_no_endless_mis
 
 
 @given(WORLDS, st.sampled_from(NAMES), CONTENTS)
-def test_editing_what_was_not_read_never_misses_and_what_was_read_always_does(
-    files: dict[str, str], name: str, content: str
-) -> None:
+def test_only_an_edit_of_a_file_that_was_read_is_a_miss(files: dict[str, str], name: str, content: str) -> None:
     world = FakeTraces(dict(files))
     world.build()
-    read = {observation.dependency.name for observation in world.found()[0]}
+    read = {observation.dependency.name for observation in world.run_user_code()[0]}
     changed = world.files.get(name) != content
     world.files[name] = content
     assert (world.hit() is None) == (name in read and changed)
 
 
-def test_a_file_that_was_looked_for_and_absent_counts() -> None:
+def test_an_absent_file_that_was_looked_for_is_a_dependency() -> None:
     world = FakeTraces({"main": "optional"})
     world.build()
     world.files["optional"] = ""
@@ -138,7 +138,7 @@ def test_a_link_and_a_trace_have_different_keys() -> None:
 
 
 @pytest.mark.parametrize("count", [1, SINGLE, SINGLE + 1, 5_000])
-def test_thousands_of_files_are_a_few_dozen_links(count: int) -> None:
+def test_thousands_of_files_need_a_few_dozen_links(count: int) -> None:
     world = FakeTraces({"main": " ".join(f"f{k}" for k in range(count))})
     world.build()
     assert len(world.links) <= SINGLE + 14
@@ -147,47 +147,49 @@ def test_thousands_of_files_are_a_few_dozen_links(count: int) -> None:
     assert world.looked_up == len(world.links) + 1
 
 
-def test_the_first_links_name_one_file_each_so_another_content_reads_little() -> None:
-    """User code that reads another file after an edit must not be led to files that only the old content led to."""
+def test_the_first_links_name_one_file_each() -> None:
+    """After an edit, the lookup must not read files that only the old content named."""
     world = FakeTraces({"main": "a x", "a": "b", "b": "c", "c": "d", "d": ""})
     world.build()
     world.files["main"] = "other"
-    seen: list[Dependency] = []
+    observed: list[Dependency] = []
 
     def observe(dependency: Dependency) -> str:
-        seen.append(dependency)
+        observed.append(dependency)
         return world.observe(dependency)
 
     follow(DECLARED, world.read_link, observe)
-    assert [dependency.name for dependency in seen] == ["main"]
+    assert [dependency.name for dependency in observed] == ["main"]
 
 
-def found_of(*names: str) -> list[Observation]:
+def observations_of(*names: str) -> list[Observation]:
     return [Observation(Dependency("file", name), f"content of {name}") for name in names]
 
 
-def test_another_order_follows_the_links_that_are_there_and_extends_their_end() -> None:
+def test_another_order_follows_the_existing_links_and_extends_the_chain() -> None:
     world = FakeTraces({name: f"content of {name}" for name in "abcd"})
-    one = extend(DECLARED, found_of("a", "b", "c"), world.read_link, world.write_link, world.observe)
-    other = extend(DECLARED, found_of("c", "d", "a"), world.read_link, world.write_link, world.observe)
-    assert [o.dependency.name for o in one] == ["a", "b", "c"]
-    assert [o.dependency.name for o in other] == ["a", "b", "c", "d"]  # b: a superset is sound
-    assert follow(DECLARED, world.read_link, world.observe) == other
+    first = extend(DECLARED, observations_of("a", "b", "c"), world.read_link, world.write_link, world.observe)
+    second = extend(DECLARED, observations_of("c", "d", "a"), world.read_link, world.write_link, world.observe)
+    assert [o.dependency.name for o in first] == ["a", "b", "c"]
+    assert [o.dependency.name for o in second] == ["a", "b", "c", "d"]  # with b: it may have too many
+    assert follow(DECLARED, world.read_link, world.observe) == second
 
 
-def test_a_dependency_that_was_met_twice_counts_once() -> None:
+def test_a_dependency_that_was_observed_twice_counts_once() -> None:
     world = FakeTraces({"a": "content of a", "b": "content of b"})
-    seen = extend(DECLARED, found_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
-    assert seen == tuple(found_of("a", "b"))
-    assert len(keys.trace(DECLARED, seen).key) == 64
+    observations = extend(DECLARED, observations_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
+    assert observations == tuple(observations_of("a", "b"))
+    assert len(keys.trace(DECLARED, observations).key) == 64
 
 
-def test_the_trace_s_own_observation_counts_not_what_is_there_later() -> None:
+def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:
     world = FakeTraces({"a": "edited since"})
-    assert extend(DECLARED, found_of("a"), world.read_link, world.write_link, world.observe) == tuple(found_of("a"))
+    assert extend(DECLARED, observations_of("a"), world.read_link, world.write_link, world.observe) == tuple(
+        observations_of("a")
+    )
 
 
-def test_the_loser_of_a_race_goes_on_from_the_winner_s_link() -> None:
+def test_the_loser_of_a_race_continues_from_the_winners_link() -> None:
     world = FakeTraces({name: f"content of {name}" for name in "abz"})
 
     def write_second(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
@@ -195,29 +197,29 @@ def test_the_loser_of_a_race_goes_on_from_the_winner_s_link() -> None:
             world.write_link(recipe, [Dependency("file", "z")])  # another build was faster
         world.links.setdefault(recipe.key, tuple(named))
 
-    seen = extend(DECLARED, found_of("a", "b"), world.read_link, write_second, world.observe)
-    assert [o.dependency.name for o in seen] == ["z", "a", "b"]
-    assert follow(DECLARED, world.read_link, world.observe) == seen
+    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, write_second, world.observe)
+    assert [o.dependency.name for o in observations] == ["z", "a", "b"]
+    assert follow(DECLARED, world.read_link, world.observe) == observations
 
 
 def test_a_link_that_names_nothing_new_ends_the_chain_and_is_replaced() -> None:
     world = FakeTraces({"a": "content of a", "b": "content of b"})
-    extend(DECLARED, found_of("a"), world.read_link, world.write_link, world.observe)
-    damaged = link_recipe(DECLARED, found_of("a"))
+    extend(DECLARED, observations_of("a"), world.read_link, world.write_link, world.observe)
+    damaged = link_recipe(DECLARED, observations_of("a"))
     world.links[damaged.key] = (Dependency("file", "a"), Dependency("file", "a"))
-    assert follow(DECLARED, world.read_link, world.observe) == tuple(found_of("a"))
+    assert follow(DECLARED, world.read_link, world.observe) == tuple(observations_of("a"))
 
     def replacing(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         world.links[recipe.key] = tuple(named)
 
-    seen = extend(DECLARED, found_of("a", "b"), world.read_link, replacing, world.observe)
-    assert seen == tuple(found_of("a", "b")) == follow(DECLARED, world.read_link, world.observe)
+    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, replacing, world.observe)
+    assert observations == tuple(observations_of("a", "b")) == follow(DECLARED, world.read_link, world.observe)
 
 
 def test_a_link_that_names_one_dependency_twice_is_followed_once() -> None:
     world = FakeTraces({"a": "content of a"})
     world.links[link_recipe(DECLARED, ()).key] = (Dependency("file", "a"), Dependency("file", "a"))
-    assert follow(DECLARED, world.read_link, world.observe) == tuple(found_of("a"))
+    assert follow(DECLARED, world.read_link, world.observe) == tuple(observations_of("a"))
 
 
 @pytest.mark.parametrize(
@@ -234,15 +236,15 @@ def test_rejects_invalid_links(data: bytes) -> None:
         min_size=1,
     )
 )
-def test_a_link_survives_its_document(named: list[Dependency]) -> None:
+def test_a_link_is_read_back_from_its_document(named: list[Dependency]) -> None:
     assert parse_link(link_bytes(named)) == tuple(named)
 
 
-def test_the_first_new_link_says_what_comes_after_it_and_all_of_that_is_asked_for_at_once() -> None:
+def test_the_first_new_link_lists_the_later_dependencies_so_that_they_are_requested_together() -> None:
     names = [f"f{number}" for number in range(SINGLE + 9)]
     links: dict[str, tuple[Dependency, ...]] = {}
     hints: dict[str, Sequence[Dependency]] = {}
-    asked: list[str] = []
+    requested: list[str] = []
     expected: list[str] = []
 
     def write(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency]) -> None:
@@ -250,18 +252,18 @@ def test_the_first_new_link_says_what_comes_after_it_and_all_of_that_is_asked_fo
         hints[recipe.key] = ahead
 
     def read(recipe: Recipe) -> Sequence[Dependency] | None:
-        asked.append(recipe.key)
+        requested.append(recipe.key)
         return links.get(recipe.key)
 
-    extend(DECLARED, found_of(*names), read, write, lambda dependency: "new")
+    extend(DECLARED, observations_of(*names), read, write, lambda dependency: "new")
     assert [len(hint) for hint in hints.values() if hint] == [len(names) - 1]
-    asked.clear()
-    seen = {observation.dependency: observation.seen for observation in found_of(*names)}
+    requested.clear()
+    state_of = {observation.dependency: observation.seen for observation in observations_of(*names)}
     follow(
         DECLARED,
         read,
-        seen.__getitem__,
+        state_of.__getitem__,
         lambda link: hints[link.key],
         lambda likely: expected.extend(recipe.key for recipe in likely()),
     )
-    assert asked[1:] == expected, "all except the first, the end of the chain among them"
+    assert requested[1:] == expected, "all except the first, the end of the chain among them"

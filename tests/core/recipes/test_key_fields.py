@@ -1,4 +1,4 @@
-"""Every field of every type that a manifest or an engine job is made of: which keys it is in, or why it is in none."""
+"""Every field of the types in manifests and engine jobs: the keys that contain it, or the reason why no key does."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from trtbuild.core.recipes import key_fields
 
 TRACE, LOWER, PARTITION, ENGINE, PACKAGE = "trace", "lower", "partition", "engine", "package"
 
-#: Type → field → the stages whose key changes when that field alone does, while all that earlier steps leave stays.
-#: A new field fails `test_rule_4_2_every_field_is_accounted_for` until it is written down here, and decided.
-SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
+#: Type → field → the stages whose keys change if only that field changes, and earlier steps have the same results.
+#: `test_rule_4_2_every_field_is_accounted_for` fails for a new field until it has an entry here.
+CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     Model: {
         "name": {PACKAGE},
         "source": {TRACE},
@@ -54,8 +54,8 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
     ),
     BuilderSettings: {
         **{field.name: {ENGINE} for field in dataclasses.fields(BuilderSettings)},
-        "version_compatible": {ENGINE, PACKAGE},  # a loader must know
-        "exclude_lean_runtime": {ENGINE, PACKAGE},  # this too
+        "version_compatible": {ENGINE, PACKAGE},  # a loader reads it
+        "exclude_lean_runtime": {ENGINE, PACKAGE},  # a loader reads it
     },
     Target: {
         "name": {PACKAGE},
@@ -70,7 +70,7 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
         **dict.fromkeys(
             ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
         ),
-        "inputs": set(),  # what the compiled network is held to
+        "inputs": set(),  # they only check the compiled network
         "outputs": set(),
     },
     Symbol: {
@@ -82,18 +82,18 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
     },
 }
 
-#: Types that no key is made of.
+#: Types that are not part of a key, and why.
 OUTSIDE = {
     spec.Project: "a list of models, and of the files they were read from",
-    spec.Origin: "where something was written down",
+    spec.Origin: "the place of a value in a manifest",
     shapes.ShapePlan: "symbols and axes: each dim and each input's shape is in the trace",
     shapes.SymbolAxis: "the number of a symbol: in the trace, in each input's shape",
     shapes.ShapeProblem: "an error",
     spec.GraphKind: "a constant of the code, which follows from the source's kind",
 }
 
-#: Profiles whose sizes leave room for a change of any number, and inputs without shared dims.
-ROOMY = replace(
+#: A model that stays valid if any size of a profile changes by one, because its inputs do not share a dim.
+FLEXIBLE = replace(
     MODEL,
     dims=(NamedDim("batch", (("image", 0),)),),
     profiles=(
@@ -102,13 +102,13 @@ ROOMY = replace(
 )
 
 
-def another(value: Any) -> Any:
-    """A value of the same kind that is not `value`."""
+def changed_value(value: Any) -> Any:
+    """Return a value of the same type that differs from `value`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         field = next(
             f.name for f in dataclasses.fields(value) if (type(value).__name__, f.name) not in key_fields.EXCLUDED
         )
-        return replace(value, **{field: another(getattr(value, field))})
+        return replace(value, **{field: changed_value(getattr(value, field))})
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -120,50 +120,50 @@ def another(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {**value, "another": 1}
     if value and not isinstance(value[0], str):
-        return (another(value[0]), *value[1:])
+        return (changed_value(value[0]), *value[1:])
     return (*value, "another")
 
 
 def renamed(model: Model, old: str, new: str) -> Model:
-    """`model` with another name of an input, in every place that has the name."""
-    swap: Callable[[str], str] = lambda name: new if name == old else name  # noqa: E731
+    """Return `model` with the input `old` renamed to `new`, in all its fields."""
+    rename: Callable[[str], str] = lambda name: new if name == old else name  # noqa: E731
     return replace(
         model,
-        inputs=tuple(replace(entry, name=swap(entry.name)) for entry in model.inputs),
-        profiles=tuple(replace(p, shapes=tuple((swap(n), r) for n, r in p.shapes)) for p in model.profiles),
-        dims=tuple(replace(d, at=tuple((swap(n), axis) for n, axis in d.at)) for d in model.dims),
+        inputs=tuple(replace(entry, name=rename(entry.name)) for entry in model.inputs),
+        profiles=tuple(replace(p, shapes=tuple((rename(n), r) for n, r in p.shapes)) for p in model.profiles),
+        dims=tuple(replace(d, at=tuple((rename(n), axis) for n, axis in d.at)) for d in model.dims),
     )
 
 
 def with_range(model: Model, field: str) -> Model:
-    """`model` with another min, opt or max of the first axis, in the last profile."""
+    """Return `model` with another min, opt or max (`field`) of the first axis, in the last profile."""
     *others, last = model.profiles
     (name, shape), *rest = last.shapes
-    changed = replace(shape, **{field: another(getattr(shape, field))})
+    changed = replace(shape, **{field: changed_value(getattr(shape, field))})
     return replace(model, profiles=(*others, replace(last, shapes=((name, changed), *rest))))
 
 
 def mutations(kind: type, field: str) -> tuple[Build, Build]:
-    """A build, and the same with `field` of one `kind` changed, and nothing else."""
+    """Return a build, and a build in which only `field` of a value of type `kind` differs."""
     before = Build(replace(MODEL, dims=()))
     model = before.model
 
     def changed(value: Any) -> Any:
-        return replace(value, **{field: another(getattr(value, field))})
+        return replace(value, **{field: changed_value(getattr(value, field))})
 
     if kind is EngineJob:
         return before, replace(before, job=changed(before.engine_job()))
     if kind is Weight:
         return before, replace(before, weights=(changed(WEIGHTS[0]), *WEIGHTS[1:]))
     if kind is Symbol:
-        before = Build(ROOMY, shapes=shapes_of(ROOMY))
+        before = Build(FLEXIBLE, shapes=shapes_of(FLEXIBLE))
         assert before.shapes is not None
         first, *rest = before.shapes.symbols
         return before, replace(before, shapes=replace(before.shapes, symbols=(changed(first), *rest)))
     if kind is NamedDim:
-        dim = ROOMY.dims[0]
-        more = replace(dim, at=(*dim.at, ("mask", 0))) if field == "at" else changed(dim)
-        return Build(ROOMY), Build(replace(ROOMY, dims=(more,)))
+        dim = FLEXIBLE.dims[0]
+        changed_dim = replace(dim, at=(*dim.at, ("mask", 0))) if field == "at" else changed(dim)
+        return Build(FLEXIBLE), Build(replace(FLEXIBLE, dims=(changed_dim,)))
     after: dict[type, Callable[[], Model]] = {
         Source: lambda: replace(model, source=changed(model.source)),
         Input: lambda: replace(model, inputs=(changed(model.inputs[0]), *model.inputs[1:])),
@@ -187,39 +187,39 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
     return before, replace(before, model=special.get((kind, field), after[kind])())
 
 
-def moved(before: Build, after: Build) -> set[str]:
-    """The stages whose key is another one."""
-    one, other = before.recipes(), after.recipes()
-    return {stage for stage in one if one[stage].key != other[stage].key}
+def changed_stages(before: Build, after: Build) -> set[str]:
+    """Return the stages whose keys differ."""
+    recipes, changed_recipes = before.recipes(), after.recipes()
+    return {stage for stage in recipes if recipes[stage].key != changed_recipes[stage].key}
 
 
 def types_of_settings() -> list[type]:
-    found = [value for module in (spec, engine_job, shapes) for value in vars(module).values()]
-    return list(dict.fromkeys(t for t in found if isinstance(t, type) and dataclasses.is_dataclass(t)))
+    values = [value for module in (spec, engine_job, shapes) for value in vars(module).values()]
+    return list(dict.fromkeys(t for t in values if isinstance(t, type) and dataclasses.is_dataclass(t)))
 
 
 @pytest.mark.parametrize("kind", types_of_settings(), ids=lambda kind: kind.__name__)
 def test_rule_4_2_every_field_is_accounted_for(kind: type) -> None:
     if kind in OUTSIDE:
-        assert kind not in SHOWS
+        assert kind not in CHANGED_KEYS
         return
-    assert set(SHOWS[kind]) == {field.name for field in dataclasses.fields(kind)}
+    assert set(CHANGED_KEYS[kind]) == {field.name for field in dataclasses.fields(kind)}
 
 
 @pytest.mark.parametrize(
     ("kind", "field"),
-    [(kind, field) for kind, fields in SHOWS.items() for field in fields],
+    [(kind, field) for kind, fields in CHANGED_KEYS.items() for field in fields],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other(kind: type, field: str) -> None:
     before, after = mutations(kind, field)
     assert before != after or field == "places"
-    assert moved(before, after) == SHOWS[kind][field]
+    assert changed_stages(before, after) == CHANGED_KEYS[kind][field]
 
 
-def test_rule_4_2_in_by_default() -> None:
-    """Each field is in the key of some step that makes a result, or excluded with a reason that holds."""
-    for kind, fields in SHOWS.items():
+def test_rule_4_2_every_field_is_in_a_key_or_excluded() -> None:
+    """Each field is in the key of a step, or is excluded with a reason that is true."""
+    for kind, fields in CHANGED_KEYS.items():
         for field, stages in fields.items():
             reason = key_fields.EXCLUDED.get((kind.__name__, field))
             if reason is None:
@@ -232,16 +232,16 @@ def test_rule_4_2_in_by_default() -> None:
                 assert reason.startswith("in another form: ")
 
 
-def test_rule_4_2_what_is_excluded_exists_and_has_a_reason() -> None:
-    known = {(kind.__name__, field.name) for kind in types_of_settings() for field in dataclasses.fields(kind)}
-    assert set(key_fields.EXCLUDED) <= known
+def test_rule_4_2_every_excluded_field_exists_and_has_a_reason() -> None:
+    fields = {(kind.__name__, field.name) for kind in types_of_settings() for field in dataclasses.fields(kind)}
+    assert set(key_fields.EXCLUDED) <= fields
     assert all(len(reason) > 10 for reason in key_fields.EXCLUDED.values())
 
 
-def test_rule_4_2_an_excluded_name_means_one_type() -> None:
-    """`EXCLUDED` has the names of types: two types of one name in core would share their exclusions."""
+def test_rule_4_2_every_excluded_type_has_a_unique_name() -> None:
+    """`EXCLUDED` contains names of types. Two types of core with the same name would share their exclusions."""
     modules = [
-        importlib.import_module(found.name) for found in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
+        importlib.import_module(info.name) for info in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
     ]
     names = Counter(
         value.__name__
@@ -265,9 +265,9 @@ def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> Non
     assert key_fields.fields_of(BuilderSettings()).keys() == IN_EVERY_KEY
     for name in SETTINGS:
         value = other_value(name)
-        found = key_fields.fields_of(replace(BuilderSettings(), **{name: value}))
-        assert found.keys() == {*IN_EVERY_KEY, name}
-        assert found[name] == (list(value) if isinstance(value, tuple) else value)
+        fields = key_fields.fields_of(replace(BuilderSettings(), **{name: value}))
+        assert fields.keys() == {*IN_EVERY_KEY, name}
+        assert fields[name] == (list(value) if isinstance(value, tuple) else value)
 
 
 def test_a_later_field_of_another_type_is_none_by_default() -> None:

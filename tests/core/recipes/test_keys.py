@@ -28,19 +28,19 @@ def declared(**changes: Any) -> str:
 
 def test_rule_4_1_arguments_of_a_model_are_typed() -> None:
     values: list[Any] = [1, 1.0, True, "1", None, "", [1], [[1]], {"a": 1}, 0, 0.0, -0.0, False]
-    found = {declared(source=replace(MODEL.source, kwargs={"x": value})) for value in values}
-    assert len(found) == len(values)
-    assert declared(source=replace(MODEL.source, kwargs={})) not in found
+    distinct = {declared(source=replace(MODEL.source, kwargs={"x": value})) for value in values}
+    assert len(distinct) == len(values)
+    assert declared(source=replace(MODEL.source, kwargs={})) not in distinct
 
 
 def test_rule_4_13_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
-    one = replace(MODEL.source, kwargs={"a": {"x": 1, "y": 2}, "b": 2})
-    other = replace(MODEL.source, kwargs={"b": 2, "a": {"y": 2, "x": 1}})
-    assert declared(source=one) == declared(source=other)
+    first = replace(MODEL.source, kwargs={"a": {"x": 1, "y": 2}, "b": 2})
+    second = replace(MODEL.source, kwargs={"b": 2, "a": {"y": 2, "x": 1}})
+    assert declared(source=first) == declared(source=second)
 
 
 def test_keyword_inputs_are_distinguished_by_name() -> None:
-    """Two keyword inputs of one type and shape: swapped, the model gets other tensors."""
+    """Two keyword inputs have one type and shape. If they were swapped, the model would get other tensors."""
     inputs = (Input("image"), Input("a", keyword=True), Input("b", keyword=True))
     size = ShapeRange((1,), (1,), (1,))
 
@@ -70,10 +70,10 @@ def test_opt_of_the_first_profile_is_the_example_of_the_trace() -> None:
 
 
 def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its_values() -> None:
-    def key(heads: Any) -> str:
-        return keys.trace(keys.trace_declared(MODEL, shapes_of(MODEL), heads, "linux-x86_64", VERSIONS), []).key
+    def key(tables: Any) -> str:
+        return keys.trace(keys.trace_declared(MODEL, shapes_of(MODEL), tables, "linux-x86_64", VERSIONS), []).key
 
-    heads = [
+    tables = [
         None,
         [],
         [("w", "float32", (2, 3))],
@@ -81,16 +81,16 @@ def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its
         [("w", "float16", (2, 3))],
         [("w", "float32", (6,))],
     ]
-    assert len({key(head) for head in heads}) == len(heads)
+    assert len({key(table) for table in tables}) == len(tables)
 
 
 def test_every_observation_is_in_the_trace() -> None:
     kinds = [Dependency(kind, "a.py") for kind in ("file", "listing", "environment", "distribution")]
-    one, other = Observation(kinds[0], A), Observation(Dependency("file", "b.py"), A)
-    found = [(), (one, other), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
-    found += [(Observation(dependency, A),) for dependency in kinds]
+    first, second = Observation(kinds[0], A), Observation(Dependency("file", "b.py"), A)
+    variants = [(), (first, second), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
+    variants += [(Observation(dependency, A),) for dependency in kinds]
     declared = keys.trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
-    assert len({keys.trace(declared, seen).key for seen in found}) == len(found)
+    assert len({keys.trace(declared, observations).key for observations in variants}) == len(variants)
 
 
 # -- lower, partition, convert
@@ -133,17 +133,17 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     assert parts(narrows=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
         narrows=False
     )
-    anywhere = keys.partition_with_any_parser(
+    pointer = keys.partition_with_any_parser(
         keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows=True)
     )
-    assert ("narrowed", keys.INT64_RULES_VERSION) in anywhere.parts  # what was cut by other rules stands for nothing
+    assert ("narrowed", keys.INT64_RULES_VERSION) in pointer.parts  # a partition of other rules is not accepted
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
     assert keys.lower(A, B, "float32", VERSIONS).key != keys.lower(A, C, "float32", VERSIONS).key
 
 
-def test_module_paths_are_in_partition_only_where_granularity_asks_for_them() -> None:
+def test_module_paths_are_in_partition_only_if_granularity_is_set() -> None:
     def key(modules: str, settings: PartitionSettings) -> str:
         return keys.partition(A, modules, settings, "tensorrt", "11", 22, VERSIONS).key
 
@@ -158,7 +158,7 @@ def test_the_parser_and_its_opset_are_in_partition() -> None:
     assert len({key(), key("tensorrt-rtx"), key(version="11.1"), key(opset=23)}) == 4
 
 
-def test_a_conversion_is_its_structure_and_opset() -> None:
+def test_the_key_of_a_conversion_has_its_graph_and_opset() -> None:
     assert [name for name, _ in keys.convert(A, 22, VERSIONS).parts] == ["graph", "opset", "versions"]
     assert keys.convert(A, 22, VERSIONS).key != keys.convert(A, 23, VERSIONS).key
     assert keys.convert(A, 22, VERSIONS).key != keys.convert(B, 22, VERSIONS).key
@@ -172,35 +172,43 @@ def engine(**changes: Any) -> str:
 
 
 def test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order() -> None:
-    one, other = WEIGHTS[0], replace(WEIGHTS[0], sha256=C)
-    found = [
+    first, second = WEIGHTS[0], replace(WEIGHTS[0], sha256=C)
+    variants = [
         (),
-        (one,),
-        (other,),
-        (one, other),
-        (other, one),
-        (one, one),
-        (replace(one, shape=(3, 2)),),
-        (replace(one, dtype="int32"),),
+        (first,),
+        (second,),
+        (first, second),
+        (second, first),
+        (first, first),
+        (replace(first, shape=(3, 2)),),
+        (replace(first, dtype="int32"),),
     ]
-    assert len({engine(weights=weights) for weights in found}) == len(found)
+    assert len({engine(weights=weights) for weights in variants}) == len(variants)
 
 
 def test_rule_4_6_all_profiles_count_in_order() -> None:
-    one, other = ShapeRange((1,), (2,), (3,)), ShapeRange((1,), (3,), (3,))
-    found = [((one,),), ((other,),), ((one,), (other,)), ((other,), (one,)), ((one, other),), ((one,), (one,)), ()]
-    assert len({engine(profiles=profiles) for profiles in found}) == len(found)
+    first, second = ShapeRange((1,), (2,), (3,)), ShapeRange((1,), (3,), (3,))
+    variants = [
+        ((first,),),
+        ((second,),),
+        ((first,), (second,)),
+        ((second,), (first,)),
+        ((first, second),),
+        ((first,), (first,)),
+        (),
+    ]
+    assert len({engine(profiles=profiles) for profiles in variants}) == len(variants)
 
 
 def test_rule_4_6_min_opt_and_max_are_not_mixed_up() -> None:
-    found = [ShapeRange((1,), (2,), (2,)), ShapeRange((1,), (1,), (2,)), ShapeRange((1, 2), (1, 2), (1, 2))]
-    assert len({engine(profiles=((shape,),)) for shape in found}) == len(found)
+    variants = [ShapeRange((1,), (2,), (2,)), ShapeRange((1,), (1,), (2,)), ShapeRange((1, 2), (1, 2), (1, 2))]
+    assert len({engine(profiles=((shape,),)) for shape in variants}) == len(variants)
 
 
 def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
     job = Build().engine_job()
     target = job.target
-    found = {
+    distinct = {
         engine(),
         engine(toolchain_version="1.4.0.77"),
         engine(target=replace(target, toolchain="tensorrt")),
@@ -209,11 +217,11 @@ def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
         keys.engine(job, {}).key,
         keys.engine(job, {**ENVIRONMENT, "CUDA_MODULE_LOADING": "LAZY"}).key,
     }
-    assert len(found) == 7
+    assert len(distinct) == 7
 
 
 @pytest.mark.parametrize(
-    ("toolchain", "version", "said"),
+    ("toolchain", "version", "weakly_typed"),
     [
         ("tensorrt", "8.6.0", True),
         ("tensorrt", "9.0.1", False),
@@ -222,13 +230,13 @@ def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
     ],
 )
 def test_rules_for_layer_types_are_in_the_key_if_the_network_is_weakly_typed(
-    toolchain: Any, version: str, said: bool
+    toolchain: Any, version: str, weakly_typed: bool
 ) -> None:
     job = Build().engine_job()
     changed = replace(job, target=replace(job.target, toolchain=toolchain), toolchain_version=version)
     parts = dict(keys.engine(changed, ENVIRONMENT).parts)
-    assert parts.get("typed") == (keys.LAYER_TYPES_VERSION if said else None)
-    assert release(toolchain, version).strongly_typed is not said
+    assert parts.get("typed") == (keys.LAYER_TYPES_VERSION if weakly_typed else None)
+    assert release(toolchain, version).strongly_typed is not weakly_typed
 
 
 def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
@@ -238,12 +246,12 @@ def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
     assert engine(settings=explicit) == engine()
 
 
-def test_rule_4_8_a_pin_is_the_version_that_it_names() -> None:
+def test_rule_4_8_a_pinned_version_and_the_same_installed_version_have_one_key() -> None:
     target = Build().engine_job().target
     assert engine(target=replace(target, version="1.4.0.76")) == engine(target=replace(target, version=None))
 
 
-def test_rule_4_9_a_target_is_sm_and_policy_never_its_name() -> None:
+def test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not() -> None:
     target = Build().engine_job().target
     assert engine(target=replace(target, name="gpu0")) == engine()
     assert engine(target=replace(target, sm=90)) != engine()
@@ -253,7 +261,9 @@ def test_rule_4_9_a_target_is_sm_and_policy_never_its_name() -> None:
 
 
 @pytest.mark.parametrize("stage", keys.STEP_VERSIONS)
-def test_rule_4_10_a_bumped_step_changes_its_own_key_alone(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_4_10_a_new_step_version_changes_the_key_of_that_step_only(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Build().recipes()
     monkeypatch.setitem(keys.STEP_VERSIONS, stage, 99)
     after = Build().recipes()
@@ -271,30 +281,30 @@ def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
 # -- machines without torch
 
 
-def test_rule_4_8_any_trace_forgets_versions_and_nothing_else() -> None:
-    made = Build().trace()
-    unversioned = keys.trace_with_any_versions(made)
-    assert unversioned.parts == tuple(part for part in made.parts if part[0] != "versions")
+def test_rule_4_8_the_recipe_with_any_versions_leaves_out_the_versions_only() -> None:
+    recipe = Build().trace()
+    unversioned = keys.trace_with_any_versions(recipe)
+    assert unversioned.parts == tuple(part for part in recipe.parts if part[0] != "versions")
     assert unversioned.key == keys.trace_with_any_versions(Build().trace(versions=None)).key
-    assert unversioned.key != made.key
+    assert unversioned.key != recipe.key
 
 
 def test_rule_4_8_matching_a_trace_without_versions() -> None:
-    made, unversioned = Build().trace(), Build().trace(versions=None)
-    assert keys.matches_without_versions(made, unversioned)
-    # a file that only one of them observed is not a difference
-    assert keys.matches_without_versions(replace(made, parts=(*made.parts, ("file:more.py", A))), unversioned)
-    assert keys.matches_without_versions(made, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
-    # a file that both observed, or that was declared, is a difference
+    recipe, unversioned = Build().trace(), Build().trace(versions=None)
+    assert keys.matches_without_versions(recipe, unversioned)
+    # a file that only one trace observed is not a difference
+    assert keys.matches_without_versions(replace(recipe, parts=(*recipe.parts, ("file:more.py", A))), unversioned)
+    assert keys.matches_without_versions(recipe, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
+    # another state of a dependency that both observed is a difference, and so is another declared part
     assert not keys.matches_without_versions(
-        made, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
+        recipe, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
     )
-    assert not keys.matches_without_versions(replace(made, parts=made.parts[1:]), unversioned)
+    assert not keys.matches_without_versions(replace(recipe, parts=recipe.parts[1:]), unversioned)
     assert not keys.matches_without_versions(
         Build(replace(MODEL, source=replace(MODEL.source, target="x:y"))).trace(), unversioned
     )
-    assert not keys.matches_without_versions(replace(made, version=made.version + 1), unversioned)
-    assert not keys.matches_without_versions(replace(made, stage="lower"), unversioned)
+    assert not keys.matches_without_versions(replace(recipe, version=recipe.version + 1), unversioned)
+    assert not keys.matches_without_versions(replace(recipe, stage="lower"), unversioned)
 
 
 # -- invariance
@@ -303,7 +313,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def _keys_in(cwd: Path, **environment: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(_ROOT / "tests" / "core" / "recipe_values.py")],
         cwd=cwd,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), **environment},
@@ -311,12 +321,12 @@ def _keys_in(cwd: Path, **environment: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout
+    return process.stdout
 
 
 def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user(tmp_path: Path) -> None:
-    one = _keys_in(_ROOT, PYTHONHASHSEED="1", TZ="UTC", USER="ann", LC_ALL="C", HOME="/root", PYTHONUTF8="0")
-    other = _keys_in(
+    first = _keys_in(_ROOT, PYTHONHASHSEED="1", TZ="UTC", USER="ann", LC_ALL="C", HOME="/root", PYTHONUTF8="0")
+    second = _keys_in(
         tmp_path,
         PYTHONHASHSEED="2",
         TZ="Asia/Kathmandu",
@@ -325,21 +335,21 @@ def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_use
         HOME="/nowhere",
         LOGNAME="bob",
     )
-    assert one == other
-    assert one.split() == [text for stage, recipe in Build().recipes().items() for text in (stage, recipe.key)]
+    assert first == second
+    assert first.split() == [text for stage, recipe in Build().recipes().items() for text in (stage, recipe.key)]
 
 
-def test_settings_that_are_equal_and_not_the_same_stay_apart() -> None:
-    one, true = BuilderSettings(max_aux_streams=1), BuilderSettings(max_aux_streams=True)
-    assert one == true
-    assert encode(key_fields.settings_of(one)) == encode(key_fields.fields_of(one))
+def test_settings_of_different_types_that_compare_equal_are_encoded_differently() -> None:
+    number, boolean = BuilderSettings(max_aux_streams=1), BuilderSettings(max_aux_streams=True)
+    assert number == boolean
+    assert encode(key_fields.settings_of(number)) == encode(key_fields.fields_of(number))
     assert (
-        encode(key_fields.settings_of(true))
-        == encode(key_fields.fields_of(true))
-        != encode(key_fields.settings_of(one))
+        encode(key_fields.settings_of(boolean))
+        == encode(key_fields.fields_of(boolean))
+        != encode(key_fields.settings_of(number))
     )
 
 
-def test_only_conversions_to_lowered_opsets_have_the_edition_of_the_lowering() -> None:
+def test_only_conversions_to_older_opsets_have_the_version_of_the_downgrade() -> None:
     assert "lowered" not in dict(keys.convert(A, 18, VERSIONS).parts)
     assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.OPSET_DOWNGRADE_VERSION

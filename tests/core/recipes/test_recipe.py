@@ -1,4 +1,4 @@
-"""Recipes: golden vectors, and the wording of what changed."""
+"""Recipes: golden keys, and the text of the changes between two recipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.recipe import SCHEMA, Recipe, changes
 from trtbuild.core.values.encoding import Value, digest, encode
 
-#: A change here throws every team's cache away: it needs a reason, a bump of the schema or of the step's version, and a
+#: A change here makes every team's cache useless. It needs a reason, a new version of the schema or of the step, and a
 #: line in the CHANGELOG.
 GOLDEN = {
     "trace": "c3dbd51d663fd239766c13ebaaff0bf259d60b7345051c84ca6d3e706f12f537",
@@ -36,11 +36,11 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_rule_4_13_golden_keys(name: str) -> None:
-    assert recipe_values.one_of_each()[name].key == GOLDEN[name]
+    assert recipe_values.recipe_of_each_stage()[name].key == GOLDEN[name]
 
 
 def test_every_stage_has_a_golden_key() -> None:
-    assert set(GOLDEN) == set(recipe_values.one_of_each()) == set(keys.STEP_VERSIONS)
+    assert set(GOLDEN) == set(recipe_values.recipe_of_each_stage()) == set(keys.STEP_VERSIONS)
 
 
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
@@ -72,27 +72,27 @@ def test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding() -> None:
     assert recipe.key == hashlib.sha256(encode(SCHEMA) + encode(value)).hexdigest() == digest(SCHEMA, value)
 
 
-def a(*parts: tuple[str, Value], version: int = 1, stage: str = "engine") -> Recipe:
+def a_recipe(*parts: tuple[str, Value], version: int = 1, stage: str = "engine") -> Recipe:
     return Recipe(stage, version, parts)
 
 
 def test_stage_version_names_and_order_of_parts_are_in_the_key() -> None:
     recipes = [
-        a(("x", 1), ("y", 2)),
-        a(("y", 2), ("x", 1)),
-        a(("x", 2), ("y", 1)),
-        a(("x", 1), ("z", 2)),
-        a(("x", 1)),
-        a(("x", 1), ("y", 2), version=2),
-        a(("x", 1), ("y", 2), stage="lower"),
-        a(),
+        a_recipe(("x", 1), ("y", 2)),
+        a_recipe(("y", 2), ("x", 1)),
+        a_recipe(("x", 2), ("y", 1)),
+        a_recipe(("x", 1), ("z", 2)),
+        a_recipe(("x", 1)),
+        a_recipe(("x", 1), ("y", 2), version=2),
+        a_recipe(("x", 1), ("y", 2), stage="lower"),
+        a_recipe(),
     ]
     assert len({recipe.key for recipe in recipes}) == len(recipes)
 
 
-def test_refuses_a_part_that_stands_twice() -> None:
+def test_rejects_a_part_that_occurs_twice() -> None:
     with pytest.raises(ValueError, match="twice"):
-        _ = a(("x", 1), ("x", 2)).key
+        _ = a_recipe(("x", 1), ("x", 2)).key
 
 
 RECIPES = st.builds(
@@ -104,23 +104,23 @@ RECIPES = st.builds(
 
 
 @given(RECIPES)
-def test_a_recipe_survives_json(recipe: Recipe) -> None:
-    read = Recipe.from_json(json.loads(json.dumps(recipe.to_json())))
-    assert read.key == recipe.key and read.same_as(recipe)
+def test_a_recipe_is_read_back_from_json(recipe: Recipe) -> None:
+    decoded = Recipe.from_json(json.loads(json.dumps(recipe.to_json())))
+    assert decoded.key == recipe.key and decoded.same_as(recipe)
 
 
 @given(RECIPES, RECIPES)
-def test_same_as_is_equality_of_keys(one: Recipe, other: Recipe) -> None:
-    assert one.same_as(other) == (one.key == other.key)
-    assert one.same_as(one)
+def test_same_as_is_equality_of_keys(first: Recipe, second: Recipe) -> None:
+    assert first.same_as(second) == (first.key == second.key)
+    assert first.same_as(first)
 
 
 @given(RECIPES, RECIPES)
-def test_different_keys_have_a_listed_change(one: Recipe, other: Recipe) -> None:
-    other = Recipe(one.stage, other.version, other.parts)
-    found = changes(one, other)
-    assert bool(found) == (one.key != other.key)
-    assert all(change.was != change.now for change in found)
+def test_different_keys_have_a_listed_change(first: Recipe, second: Recipe) -> None:
+    second = Recipe(first.stage, second.version, second.parts)
+    listed = changes(first, second)
+    assert bool(listed) == (first.key != second.key)
+    assert all(change.was != change.now for change in listed)
 
 
 @pytest.mark.parametrize(
@@ -146,47 +146,49 @@ def test_rejects_invalid_recipes(data: object) -> None:
         Recipe.from_json(data)
 
 
-def shown(was: Recipe, now: Recipe) -> list[tuple[str, str, str]]:
-    return [(change.part, change.was, change.now) for change in changes(was, now)]
+def change_texts(before: Recipe, after: Recipe) -> list[tuple[str, str, str]]:
+    return [(change.part, change.was, change.now) for change in changes(before, after)]
 
 
 def test_the_smallest_changed_part_is_listed() -> None:
-    was = a(("settings", {"level": 3, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [4, 3]}}}))
-    now = a(("settings", {"level": 4, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [5, 3]}}}))
-    assert shown(was, now) == [("settings.level", "3", "4"), ("profiles.0.i0.opt[0]", "4", "5")]
+    before = a_recipe(("settings", {"level": 3, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [4, 3]}}}))
+    after = a_recipe(("settings", {"level": 4, "tf32": True}), ("profiles", {"0": {"i0": {"opt": [5, 3]}}}))
+    assert change_texts(before, after) == [("settings.level", "3", "4"), ("profiles.0.i0.opt[0]", "4", "5")]
 
 
-def test_lists_of_two_lengths_are_shown_whole() -> None:
-    assert shown(a(("x", [1, 2])), a(("x", [1]))) == [("x", "[1, 2]", "[1]")]
+def test_lists_of_different_lengths_are_shown_completely() -> None:
+    assert change_texts(a_recipe(("x", [1, 2])), a_recipe(("x", [1]))) == [("x", "[1, 2]", "[1]")]
 
 
-def test_types_are_shown_where_the_text_is_equal() -> None:
-    assert shown(a(("x", 1)), a(("x", "1"))) == [("x", "1 (int)", "1 (str)")]
-    assert shown(a(("x", True)), a(("x", "true"))) == [("x", "true (bool)", "true (str)")]
-    assert shown(a(("x", None)), a(("x", "none"))) == [("x", "none (NoneType)", "none (str)")]
+def test_types_are_shown_if_the_texts_are_equal() -> None:
+    assert change_texts(a_recipe(("x", 1)), a_recipe(("x", "1"))) == [("x", "1 (int)", "1 (str)")]
+    assert change_texts(a_recipe(("x", True)), a_recipe(("x", "true"))) == [("x", "true (bool)", "true (str)")]
+    assert change_texts(a_recipe(("x", None)), a_recipe(("x", "none"))) == [("x", "none (NoneType)", "none (str)")]
 
 
-def test_the_exact_values_are_shown_where_text_and_types_are_equal() -> None:
-    assert shown(a(("x", ["a, b"])), a(("x", ["a", "b"]))) == [("x", '["a, b"]', '["a", "b"]')]
+def test_the_exact_values_are_shown_if_texts_and_types_are_equal() -> None:
+    assert change_texts(a_recipe(("x", ["a, b"])), a_recipe(("x", ["a", "b"]))) == [("x", '["a, b"]', '["a", "b"]')]
     other = struct.unpack(">d", bytes.fromhex("7ff8000000000001"))[0]
-    ((_, was, now),) = shown(a(("x", math.nan)), a(("x", other)))
+    ((_, was, now),) = change_texts(a_recipe(("x", math.nan)), a_recipe(("x", other)))
     assert "7ff8000000000000" in was and "7ff8000000000001" in now
 
 
 def test_floats_are_compared_by_type_and_bits() -> None:
-    assert shown(a(("x", 0.0)), a(("x", -0.0))) == [("x", "0.0", "-0.0")]
-    assert shown(a(("x", 1)), a(("x", 1.0))) == [("x", "1", "1.0")]
+    assert change_texts(a_recipe(("x", 0.0)), a_recipe(("x", -0.0))) == [("x", "0.0", "-0.0")]
+    assert change_texts(a_recipe(("x", 1)), a_recipe(("x", 1.0))) == [("x", "1", "1.0")]
 
 
 def test_added_and_removed_parts_are_listed() -> None:
-    was, now = a(("x", 1), ("old", "o")), a(("new", "n"), ("x", 1))
-    assert shown(was, now) == [("new", "(absent)", "n"), ("old", "o", "(absent)")]
-    assert shown(a(("m", {"k": 1})), a(("m", {}))) == [("m.k", "1", "(absent)")]
+    before, after = a_recipe(("x", 1), ("old", "o")), a_recipe(("new", "n"), ("x", 1))
+    assert change_texts(before, after) == [("new", "(absent)", "n"), ("old", "o", "(absent)")]
+    assert change_texts(a_recipe(("m", {"k": 1})), a_recipe(("m", {}))) == [("m.k", "1", "(absent)")]
 
 
-def test_a_bumped_step_and_another_order_are_listed() -> None:
-    assert shown(a(("x", 1)), a(("x", 1), version=2)) == [("step version", "1", "2")]
-    assert shown(a(("x", 1), ("y", 2)), a(("y", 2), ("x", 1))) == [("order of parts", "x, y", "y, x")]
+def test_a_new_step_version_and_another_order_are_listed() -> None:
+    assert change_texts(a_recipe(("x", 1)), a_recipe(("x", 1), version=2)) == [("step version", "1", "2")]
+    assert change_texts(a_recipe(("x", 1), ("y", 2)), a_recipe(("y", 2), ("x", 1))) == [
+        ("order of parts", "x, y", "y, x")
+    ]
 
 
 @given(RECIPES)
@@ -195,7 +197,7 @@ def test_the_text_is_the_json_form(recipe: Recipe) -> None:
 
 
 @given(RECIPES, st.integers(0, 4))
-def test_a_recipe_that_is_made_bit_by_bit_has_the_same_key(recipe: Recipe, count: int) -> None:
+def test_a_recipe_that_is_built_in_two_pieces_has_the_same_key(recipe: Recipe, count: int) -> None:
     start = Recipe(recipe.stage, recipe.version, recipe.parts[:count])
     assert start.followed_by(recipe.parts[count:]).key == recipe.key
     assert start.followed_by(recipe.parts[count:]) == recipe

@@ -1,4 +1,4 @@
-"""Record documents: what is written is read back, and nothing else is."""
+"""Record documents: a written record is read back, and a damaged document is rejected."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ OUTPUTS = st.dictionaries(
 
 
 @given(RECIPES, OUTPUTS)
-def test_a_record_survives_its_document(recipe: Recipe, outputs: dict[str, Output]) -> None:
-    read = Record.from_bytes(Record(recipe, outputs, {"who": "ann"}).to_bytes())
-    assert read.recipe.key == recipe.key
-    assert (read.outputs, read.provenance) == (outputs, {"who": "ann"})
+def test_a_record_is_read_back_from_its_document(recipe: Recipe, outputs: dict[str, Output]) -> None:
+    record = Record.from_bytes(Record(recipe, outputs, {"who": "ann"}).to_bytes())
+    assert record.recipe.key == recipe.key
+    assert (record.outputs, record.provenance) == (outputs, {"who": "ann"})
 
 
 @given(RECIPES, RECIPES)
@@ -43,8 +43,8 @@ def test_the_wanted_recipe_does_not_change_the_read_record(recipe: Recipe, wante
 
 
 @pytest.mark.parametrize("member", ["outputs", "provenance"])
-def test_a_recipe_that_stands_in_another_place_is_not_the_records(member: str) -> None:
-    """A document that holds the wanted recipe, but not as its own."""
+def test_a_recipe_in_another_field_of_the_document_is_not_the_records(member: str) -> None:
+    """The document has another recipe, and the wanted recipe in another field."""
     document = json.loads(Record(Recipe("engine", 1, (("onnx", B),)), {}).to_bytes())
     inner = json.dumps({"recipe": RECORD.recipe.to_json(), "schema": SCHEMA}, separators=(",", ":"), sort_keys=True)
     document["key"] = RECORD.recipe.key
@@ -60,10 +60,10 @@ def test_a_recipe_that_stands_in_another_place_is_not_the_records(member: str) -
 def test_rule_4_13_a_document_is_canonical() -> None:
     data = RECORD.to_bytes()
     assert data == json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
-    turned = Record(
+    reordered = Record(
         RECORD.recipe, dict(reversed([*RECORD.outputs.items()])), dict(reversed([*RECORD.provenance.items()]))
     )
-    assert turned.to_bytes() == data == Record.from_bytes(data).to_bytes()
+    assert reordered.to_bytes() == data == Record.from_bytes(data).to_bytes()
 
 
 def test_a_document_names_its_schema_and_key() -> None:
@@ -72,7 +72,7 @@ def test_a_document_names_its_schema_and_key() -> None:
     assert (document["schema"], document["key"]) == (SCHEMA, RECORD.recipe.key)
 
 
-def test_provenance_identifies_nothing() -> None:
+def test_provenance_is_not_in_the_key() -> None:
     assert Record(RECORD.recipe, RECORD.outputs, {}).recipe.key == RECORD.recipe.key
 
 
@@ -84,7 +84,7 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "another recipe": lambda d: d["recipe"]["parts"][0].__setitem__(1, B),
     "another part": lambda d: d["recipe"]["parts"].pop(),
     "another version": lambda d: d["recipe"].update(version=2),
-    "a part that stands twice": lambda d: d["recipe"]["parts"].append(d["recipe"]["parts"][0]),
+    "a part that occurs twice": lambda d: d["recipe"]["parts"].append(d["recipe"]["parts"][0]),
     "no recipe": lambda d: d.pop("recipe"),
     "a float in the recipe": lambda d: d["recipe"]["parts"][1].__setitem__(1, 0.5),
     "half a surrogate pair": lambda d: d["recipe"]["parts"][0].__setitem__(1, "\ud800"),

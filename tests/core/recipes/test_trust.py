@@ -1,4 +1,4 @@
-"""The text that a signature covers, and the places where a record may be stored."""
+"""The text that a signature covers, and the keys under which a record may be stored."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
 SIGNATURE = Signature("ci", bytes(range(32)), "release", "me@here", "2026-01-02T03:04:05Z", bytes(64))
 
 
-def test_the_statement_is_part_of_the_format() -> None:
-    said = statement(KEY, DOCUMENT, SIGNATURE)
-    assert said.startswith(b"S" + (20).to_bytes(8, "big") + b"trtbuild.signature/1" + b"M")
-    assert hashlib.sha256(said).hexdigest() == "35409569d41c1af4e7697686ad450d8aa8767e6de860e0525d590be5fb9eccca"
+def test_golden_statement() -> None:
+    text = statement(KEY, DOCUMENT, SIGNATURE)
+    assert text.startswith(b"S" + (20).to_bytes(8, "big") + b"trtbuild.signature/1" + b"M")
+    assert hashlib.sha256(text).hexdigest() == "35409569d41c1af4e7697686ad450d8aa8767e6de860e0525d590be5fb9eccca"
 
 
 def test_all_fields_of_a_signature_are_signed() -> None:
-    said = statement(KEY, DOCUMENT, SIGNATURE)
-    others = {
+    text = statement(KEY, DOCUMENT, SIGNATURE)
+    changed = {
         statement(OTHER, DOCUMENT, SIGNATURE),
         statement(KEY, Output(OTHER, 1234), SIGNATURE),
         statement(KEY, Output(DOCUMENT.sha256, 1235), SIGNATURE),
     }
     for name in (field.name for field in fields(Signature) if field.name != "value"):
-        others.add(statement(KEY, DOCUMENT, replace(SIGNATURE, **{name: b"x" if name == "public_key" else "x"})))
-    assert said not in others
-    assert len(others) == 3 + 5
-    assert statement(KEY, DOCUMENT, replace(SIGNATURE, value=b"x")) == said
+        changed.add(statement(KEY, DOCUMENT, replace(SIGNATURE, **{name: b"x" if name == "public_key" else "x"})))
+    assert text not in changed
+    assert len(changed) == 3 + 5
+    assert statement(KEY, DOCUMENT, replace(SIGNATURE, value=b"x")) == text
 
 
-def test_parts_of_a_statement_do_not_run_into_each_other() -> None:
-    one = replace(SIGNATURE, signer="a", domain="bc")
-    two = replace(SIGNATURE, signer="ab", domain="c")
-    assert statement(KEY, DOCUMENT, one) != statement(KEY, DOCUMENT, two)
+def test_moving_text_between_fields_changes_the_statement() -> None:
+    first = replace(SIGNATURE, signer="a", domain="bc")
+    second = replace(SIGNATURE, signer="ab", domain="c")
+    assert statement(KEY, DOCUMENT, first) != statement(KEY, DOCUMENT, second)
 
 
-def test_the_key_of_a_domain_is_part_of_the_format() -> None:
+def test_golden_key_of_a_domain() -> None:
     assert domain_key("ci", KEY) == "f28111eb45d4c8c04d1dab875542f0bdda642e2456c5d42f88806fcc77873c65"
     assert len({domain_key("ci", KEY), domain_key("ci", OTHER), domain_key("c", KEY), KEY}) == 4
 
 
-def test_where_a_record_may_stand() -> None:
+def test_the_keys_under_which_a_record_may_be_stored() -> None:
     policy = TrustAll(enforced=True, own_domain="ci", read_domains=("release", "ci"))
     assert tuple(places(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
     machine = TrustAll(enforced=True, own_domain=f"{LOCAL}1", read_domains=("ci",))
@@ -72,22 +72,22 @@ def test_an_entry_is_stored_under_its_key_or_its_domains_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["ci", "pr-17", "refs/pull/17", "a.b_c@d+e", "x" * 100])
-def test_names_of_domains(name: str) -> None:
+def test_accepts_names_of_domains(name: str) -> None:
     assert is_domain(name)
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a,b", "a;b", "a:b", "é", "a\n", "x" * 101])
-def test_rejects_other_names(name: str) -> None:
+def test_rejects_invalid_names_of_domains(name: str) -> None:
     assert not is_domain(name)
 
 
-def test_where_no_keys_are_configured_all_is_believed_and_nothing_signed() -> None:
-    everyone = TrustAll()
-    assert not everyone.enforced
-    assert everyone.sign(KEY, DOCUMENT) == ()
-    assert everyone.refusal(KEY, DOCUMENT, ()) is None
-    assert everyone.voucher(KEY, DOCUMENT, [SIGNATURE]) is None
-    assert everyone.to_json() is None
+def test_without_keys_every_record_is_trusted_and_no_record_is_signed() -> None:
+    policy = TrustAll()
+    assert not policy.enforced
+    assert policy.sign(KEY, DOCUMENT) == ()
+    assert policy.refusal(KEY, DOCUMENT, ()) is None
+    assert policy.voucher(KEY, DOCUMENT, [SIGNATURE]) is None
+    assert policy.to_json() is None
 
 
 def test_local_signatures_are_not_sent_to_others() -> None:

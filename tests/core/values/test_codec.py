@@ -1,4 +1,4 @@
-"""Jobs and results as JSON, and back."""
+"""Encoding jobs and results as JSON, and decoding them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Own:
+class Custom:
     text: str
 
     def to_json(self) -> str:
         return self.text
 
     @classmethod
-    def from_json(cls, data: str) -> Own:
+    def from_json(cls, data: str) -> Custom:
         return cls(data)
 
 
@@ -37,18 +37,18 @@ class Outer:
     pairs: tuple[tuple[str, float], ...] = ()
     table: Mapping[str, Inner] = field(default_factory=dict)
     maybe: Inner | None = None
-    own: Own | None = None
+    own: Custom | None = None
     anything: Any = None
     ends: tuple[int, int] | tuple[float, float] | None = None
 
 
-WHOLE = Outer(
-    Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Own("text"), [1, {"a": None}], (0, 0.5)
+ALL_FIELDS = Outer(
+    Inner((1, 2)), "b", (("x", 1.5),), {"k": Inner(())}, Inner((3,), "y"), Custom("text"), [1, {"a": None}], (0, 0.5)
 )
 
 
-@pytest.mark.parametrize("value", [WHOLE, Outer(Inner(()), "a")])
-def test_there_and_back(value: Outer) -> None:
+@pytest.mark.parametrize("value", [ALL_FIELDS, Outer(Inner(()), "a")])
+def test_an_encoded_value_is_decoded(value: Outer) -> None:
     assert decode(Outer, json.loads(json.dumps(encode(value)))) == value
 
 
@@ -66,7 +66,7 @@ def test_an_optional_field_is_left_out_and_has_its_name_in_json() -> None:
         decode(Sparse, {"start": "a", "end": "b"})
 
 
-def test_an_absent_field_has_its_default() -> None:
+def test_a_missing_field_has_its_default() -> None:
     assert decode(Outer, {"inner": {"shape": [1]}, "kind": "a"}) == Outer(Inner((1,)), "a")
 
 
@@ -82,12 +82,12 @@ def test_an_absent_field_has_its_default() -> None:
         (None, TypeError),
     ],
 )
-def test_anything_else_is_refused(data: Any, error: type[Exception]) -> None:
+def test_rejects_data_that_does_not_fit_the_type(data: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         decode(Inner, data)
 
 
-def test_a_literal_is_one_of_its_values() -> None:
+def test_rejects_a_value_that_is_not_in_the_literal() -> None:
     with pytest.raises(ValueError, match="'c' is not one of"):
         decode(Outer, {"inner": {"shape": []}, "kind": "c"})
 

@@ -1,4 +1,4 @@
-"""The canonical encoding, against an independent decoder and against all pairs that must not share an encoding."""
+"""The canonical encoding, checked by an independent decoder and by values whose encodings must differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from trtbuild.core.values.encoding import Shared, Value, digest, encode, from_json, json_text, to_json
 
-TEXT = st.text(st.characters(codec=None), max_size=8)  # any code point, lone surrogates too
+TEXT = st.text(st.characters(codec=None), max_size=8)  # any code point, including lone surrogates
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=True), TEXT, st.binary(max_size=8))
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=12
@@ -24,7 +24,7 @@ VALUES = st.recursive(
 
 
 def typed(value: Any) -> Any:
-    """`value` in a form whose ``==`` is equality of typed values: floats by their bits, mappings without order."""
+    """Return a form of `value` for ``==`` that compares types, the bits of floats, and mappings without order."""
     if isinstance(value, float):
         return ("float", struct.pack("<d", value))
     if isinstance(value, dict):
@@ -35,33 +35,33 @@ def typed(value: Any) -> Any:
 
 
 def decode(data: bytes) -> Any:
-    """An independent reader of the format; fails where bytes are left or lengths do not fit."""
+    """Decode the format without code of the encoder. Fails if bytes remain or a length is wrong."""
     value, end = _decode(data, 0)
     assert end == len(data)
     return value
 
 
-def _decode(data: bytes, at: int) -> tuple[Any, int]:
-    tag, at = data[at : at + 1], at + 1
+def _decode(data: bytes, offset: int) -> tuple[Any, int]:
+    tag, offset = data[offset : offset + 1], offset + 1
     if tag in b"NTF":
-        return {b"N": None, b"T": True, b"F": False}[tag], at
+        return {b"N": None, b"T": True, b"F": False}[tag], offset
     if tag == b"D":
-        return struct.unpack(">d", data[at : at + 8])[0], at + 8
-    size, at = int.from_bytes(data[at : at + 8], "big"), at + 8
+        return struct.unpack(">d", data[offset : offset + 8])[0], offset + 8
+    size, offset = int.from_bytes(data[offset : offset + 8], "big"), offset + 8
     if tag in b"ISB":
-        body, end = data[at : at + size], at + size
+        body, end = data[offset : offset + size], offset + size
         assert len(body) == size
         if tag == b"I":
             return int(body), end
         return (body.decode("utf-8", "surrogatepass") if tag == b"S" else body), end
     items = []
     for _ in range(size * (2 if tag == b"M" else 1)):
-        item, at = _decode(data, at)
+        item, offset = _decode(data, offset)
         items.append(item)
     if tag == b"L":
-        return items, at
+        return items, offset
     assert tag == b"M"
-    return dict(zip(items[::2], items[1::2], strict=True)), at
+    return dict(zip(items[::2], items[1::2], strict=True)), offset
 
 
 @given(VALUES)
@@ -70,16 +70,16 @@ def test_encoded_values_are_decoded(value: Value) -> None:
 
 
 @given(VALUES, VALUES)
-def test_two_values_share_an_encoding_when_they_are_equal_and_only_then(one: Value, other: Value) -> None:
-    assert (encode(one) == encode(other)) == (typed(one) == typed(other))
+def test_two_values_share_an_encoding_only_if_they_are_equal(first: Value, second: Value) -> None:
+    assert (encode(first) == encode(second)) == (typed(first) == typed(second))
 
 
-def test_rule_4_1_types_differ() -> None:
+def test_rule_4_1_values_of_different_types_have_different_encodings() -> None:
     values: list[Value] = [1, 1.0, True, "1", b"1", [1], {"1": 1}, "", None, b"", [], {}, 0, 0.0, False, [None], [[]]]
     assert len({encode(value) for value in values}) == len(values)
 
 
-def test_rule_4_1_framing_keeps_neighbours_apart() -> None:
+def test_rule_4_1_moving_text_between_neighbours_changes_the_encoding() -> None:
     values: list[Value] = [
         ["ab", "c"],
         ["a", "bc"],
@@ -92,7 +92,7 @@ def test_rule_4_1_framing_keeps_neighbours_apart() -> None:
     assert len({encode(value) for value in values}) == len(values)
 
 
-def test_rule_4_1_floats_enter_by_their_bits() -> None:
+def test_rule_4_1_floats_are_encoded_by_their_bits() -> None:
     nans = [
         struct.unpack(">d", bytes.fromhex(bits))[0]
         for bits in ("7ff8000000000000", "7ff8000000000001", "fff8000000000000")
@@ -155,13 +155,13 @@ class Name(str):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_refuses_what_has_no_encoding(value: Any) -> None:
+def test_rejects_values_without_an_encoding(value: Any) -> None:
     with pytest.raises(TypeError):
         encode(value)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), np.float64(1.0), Colour.RED, range(3), {1: 2}])
-def test_refuses_what_has_no_json_form(value: Any) -> None:
+def test_rejects_values_without_a_json_form(value: Any) -> None:
     with pytest.raises(TypeError):
         to_json(value)
 
@@ -171,7 +171,7 @@ def test_a_digest_belongs_to_its_domain() -> None:
     assert len(digest("recipe", None)) == 64
 
 
-#: JSON joins a pair of lone surrogates into one character; no name of a file has such a pair.
+#: Without surrogates: JSON joins a pair of lone surrogates into one character. No file name has such a pair.
 JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), JSON_TEXT, st.binary(max_size=8))
 MARKED = JSON_TEXT | st.sampled_from(["$f64", "$bytes", "$map", "$"])
@@ -181,17 +181,17 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_a_value_survives_json(value: Value) -> None:
+def test_a_value_is_read_back_from_json(value: Value) -> None:
     assert encode(from_json(json.loads(json.dumps(to_json(value), allow_nan=False)))) == encode(value)
 
 
-def test_an_undecodable_byte_survives_json() -> None:
+def test_an_undecodable_byte_is_read_back_from_json() -> None:
     name = b"weights-\xff.bin".decode("utf-8", "surrogateescape")
     assert from_json(json.loads(json.dumps(to_json(name)))) == name
 
 
-def test_the_json_form_of_a_mapping_shows_no_order() -> None:
-    """The order of a mapping is not in the key, so a reader (keyword arguments of a model's function) must not see it."""
+def test_the_json_form_of_a_mapping_is_sorted() -> None:
+    """Keys ignore the order of a mapping, so a model's function must not see an order in its keyword arguments."""
     value: Value = {"relu": 1, "conv": {"b": 1, "a": 2}}
     form = to_json(value)
     assert isinstance(form, dict)
@@ -227,15 +227,15 @@ def test_rejects_invalid_json_forms(data: Any) -> None:
         from_json(data)
 
 
-def test_reading_json_leaves_it_as_it_is() -> None:
+def test_reading_json_does_not_change_it() -> None:
     data = {"$f64": "3ff0000000000000"}
     assert from_json(data) == from_json(data) == 1.0
 
 
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
-def test_a_shared_mapping_is_a_mapping(value: dict[str, Value]) -> None:
+def test_a_shared_mapping_is_encoded_like_a_mapping(value: dict[str, Value]) -> None:
     shared = Shared(value)
-    for _ in range(2):  # made, and kept
+    for _ in range(2):  # computed first, then stored
         assert encode(shared) == encode(value)
         assert encode([shared, {"a": shared}]) == encode([value, {"a": value}])
         assert json_text(shared) == json_text(value)

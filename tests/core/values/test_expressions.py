@@ -1,4 +1,4 @@
-"""Size expressions: the interval of an expression holds every value that it can take."""
+"""Size expressions: the interval of an expression contains all its values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rule_4_6_the_interval_holds_every_value(expression: Any, symbols: list[
 
 
 @pytest.mark.parametrize("operator", BINARY)
-def test_rule_4_6_the_interval_of_each_operator_holds_every_value_negative_ones_too(operator: str) -> None:
+def test_rule_4_6_the_interval_of_each_operator_holds_every_value_including_negative_values(operator: str) -> None:
     ends = [-4, -3, -1, 0, 1, 2, 5]
     ranges = [(low, high) for low, high in itertools.combinations_with_replacement(ends, 2)]
     for left, right in itertools.product(ranges, ranges):
@@ -78,7 +78,7 @@ def test_rule_4_6_the_interval_of_each_operator_holds_every_value_negative_ones_
         (["mul", ["sym", 0], ["sym", 1]], [(2, 3), (4, 5)], (8, 15)),
         (["floordiv", 60, ["sym", 0]], [(2, 8)], (7, 30)),
         (["floordiv", 60, ["sym", 0]], [(0, 8)], (7, 60)),
-        (["add", ["sym", 0], ["mul", -1, ["sym", 0]]], [(1, 8)], (-7, 7)),  # sound, not tight
+        (["add", ["sym", 0], ["mul", -1, ["sym", 0]]], [(1, 8)], (-7, 7)),  # right, but larger than necessary
     ],
     ids=json.dumps,
 )
@@ -86,7 +86,7 @@ def test_bounds_of_the_usual_sizes(expression: Any, symbols: list[Interval], exp
     assert interval(expression, symbols) == expected
 
 
-def test_a_modulo_is_why_ends_are_not_enough() -> None:
+def test_the_bounds_of_a_modulo_are_not_its_values_at_the_ends() -> None:
     size: Expression = ["add", 1, ["mod", ["sym", 0], 8]]
     assert (evaluate(size, [1]), evaluate(size, [8])) == (2, 1)
     assert interval(size, [(1, 8)]) == (1, 8)
@@ -111,7 +111,7 @@ def test_a_modulo_is_why_ends_are_not_enough() -> None:
     ],
     ids=json.dumps,
 )
-def test_values(expression: Any, value: int) -> None:
+def test_evaluates_an_expression(expression: Any, value: int) -> None:
     assert evaluate(expression, [10, 20]) == value
 
 
@@ -133,23 +133,23 @@ def test_values(expression: Any, value: int) -> None:
     ],
     ids=json.dumps,
 )
-def test_rejects_what_has_no_value(expression: Any) -> None:
+def test_rejects_expressions_without_a_value(expression: Any) -> None:
     with pytest.raises(ValueError):
         evaluate(expression, [1])
 
 
 @pytest.mark.parametrize("expression", [["xor", 1, 2], ["sym", "0"], ["add", "1"], ["mod", 1]], ids=json.dumps)
-def test_rejects_what_has_no_bounds(expression: Any) -> None:
+def test_rejects_expressions_without_bounds(expression: Any) -> None:
     with pytest.raises(ValueError):
         interval(expression, [(1, 2)])
 
 
 def test_a_size_that_depends_on_data_has_no_upper_bound() -> None:
     assert interval(["data", 0], [])[0] == 0
-    assert interval(["pow", ["data", 0], ["data", 0]], [])[1] >= 2**31 - 1  # and ends
+    assert interval(["pow", ["data", 0], ["data", 0]], [])[1] >= 2**31 - 1  # the computation ends
 
 
-def test_which_symbols_and_whether_data() -> None:
+def test_symbols_and_data_dependence_of_an_expression() -> None:
     size: Any = ["add", 3, ["mul", ["sym", 0], ["sym", 2]], ["data", 1]]
     assert symbols_of(size) == {0, 2}
     assert depends_on_data(size)
@@ -158,7 +158,7 @@ def test_which_symbols_and_whether_data() -> None:
 
 
 def test_powers_of_powers_are_refused_at_once() -> None:
-    """An index may say anything: this number would have 63^8 digits."""
+    """A damaged index may contain any expression. This number would have 63^8 digits."""
     tower: Any = 9
     for _ in range(8):
         tower = ["pow", tower, 63]
@@ -174,7 +174,7 @@ HEIGHT, ROWS = ["sym", 1], ["sym", 0]
     ("expression", "text"),
     [
         (ROWS, "rows"),
-        (["mul", 2, ROWS], "2*rows"),  # not the dim: twice as long
+        (["mul", 2, ROWS], "2*rows"),  # twice the dim
         (["mul", 32, HEIGHT], "height"),
         (["mul", 64, HEIGHT], "2*height"),
         (["mul", 16, HEIGHT], "16*(height//32)"),
@@ -193,5 +193,5 @@ def test_sizes_are_written_in_whole_dims(expression: Any, text: str) -> None:
     assert expression_text(expression, ["rows", "height"], [1, 32]) == text
 
 
-def test_without_units_a_size_is_written_as_it_stands() -> None:
+def test_without_units_a_size_is_written_with_all_its_factors() -> None:
     assert expression_text(["mul", 32, HEIGHT], ["rows", "height"]) == "32*height"

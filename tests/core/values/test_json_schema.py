@@ -1,4 +1,4 @@
-"""JSON Schemas of dataclasses: what the codec writes meets them, and what it would not write does not."""
+"""JSON Schemas of dataclasses: documents of the codec match them, and wrong documents do not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_encoded_documents_match_the_schema() -> None:
         {"maybe": 1},
     ],
 )
-def test_rejects_anything_else(wrong: dict[str, Any]) -> None:
+def test_rejects_documents_that_do_not_match(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**encode(Whole(parts=[], table={}, pair=("a", 1))), **wrong}, schema())
 

@@ -1,4 +1,4 @@
-"""The nearest name, and what a message says of the allowed ones."""
+"""The nearest name, and the text of a message about the allowed names."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_a_suggestion_names_the_nearest_and_the_allowed() -> None:
 
 def test_a_suggestion_of_many_names_is_short_but_looks_at_all() -> None:
     names = [f"model{number}" for number in range(LISTED)] + ["special", "other"]
-    said = suggestion("specal", names, "models")
-    assert said.startswith("did you mean 'special'?")
-    assert said.endswith("and 2 more")
+    text = suggestion("specal", names, "models")
+    assert text.startswith("did you mean 'special'?")
+    assert text.endswith("and 2 more")

@@ -1,4 +1,4 @@
-"""Safetensors files as the library writes and rejects them. `driver/project/test_weights_file.py` has more damaged ones."""
+"""Files that the safetensors library writes or rejects. `driver/project/test_weights_file.py` has more damaged files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtbuild.core.values.safetensors import tensors
 def test_a_file_of_the_library_is_read() -> None:
     values = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 4)}
     data = safetensors.torch.save(values, {"made by": "the library"})
-    found = {entry.name: (entry.dtype, entry.shape, raw) for entry, raw in tensors(data)}
-    assert found == {
+    result = {entry.name: (entry.dtype, entry.shape, raw) for entry, raw in tensors(data)}
+    assert result == {
         name: (str(value.dtype).removeprefix("torch."), tuple(value.shape), value.view(torch.uint8).numpy().tobytes())
         for name, value in values.items()
     }

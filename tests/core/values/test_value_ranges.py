@@ -1,4 +1,4 @@
-"""Ranges of values: what fits a type, and what does not."""
+"""Ranges of values: ranges that a type can hold, and ranges that it cannot."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_the_limits_are_those_of_the_types(dtype: str) -> None:
     assert value_range(dtype, *LIMITS[dtype]) == LIMITS[dtype]
 
 
-def test_equal_ranges_are_equal_and_of_one_kind() -> None:
-    found = value_range("float32", 0, 1)
-    assert found == (0.0, 1.0) and all(type(end) is float for end in found)
+def test_the_ends_of_a_range_have_the_type_of_the_input() -> None:
+    result = value_range("float32", 0, 1)
+    assert result == (0.0, 1.0) and all(type(end) is float for end in result)
     assert value_range("int64", 5, 5) == (5, 5)
 
 
@@ -43,12 +43,12 @@ def test_equal_ranges_are_equal_and_of_one_kind() -> None:
     ],
 )
 def test_an_invalid_range_has_an_error_and_a_hint(dtype: str, low: Any, high: Any, text: str, hint: str) -> None:
-    found = value_range(dtype, low, high)
-    assert isinstance(found, Misfit) and text in found.text and hint in found.hint
+    result = value_range(dtype, low, high)
+    assert isinstance(result, Misfit) and text in result.text and hint in result.hint
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         ("index out of range in self", True),
         ("index 7 is out of bounds for dimension 0 with size 5", True),
@@ -58,5 +58,5 @@ def test_an_invalid_range_has_an_error_and_a_hint(dtype: str, low: Any, high: An
         ("out of memory", False),
     ],
 )
-def test_index_errors_of_operators_are_recognized(said: str, expected: bool) -> None:
-    assert is_index_error(said) == expected
+def test_index_errors_of_operators_are_recognized(message: str, expected: bool) -> None:
+    assert is_index_error(message) == expected

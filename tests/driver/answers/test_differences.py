@@ -15,7 +15,7 @@ from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, e
 
 
 def write_project(folder: Path) -> None:
-    """The project as it is before each test. It has a second target, which no model uses."""
+    """Write the project of the tests. It has a second target, which no model uses."""
     copy_project("blocks", folder, WITH_WEIGHTS, ADA_AND_AMPERE[0])
     write_weights(folder / "net.safetensors", BLOCKS)
 
@@ -36,15 +36,15 @@ def trtbuild(built: CommandLine) -> Iterator[CommandLine]:
     write_project(built.project)
 
 
-def areas(document: Any) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def changes_by_area(document: Any) -> dict[str, list[str]]:
+    changes: dict[str, list[str]] = {}
     for entry in document["differences"]:
-        found.setdefault(entry["area"], []).append(f"{entry['change']} {entry['name']}")
-    return found
+        changes.setdefault(entry["area"], []).append(f"{entry['change']} {entry['name']}")
+    return changes
 
 
 @pytest.mark.parametrize("sides", [("old", "dist/net"), ("old", "net"), ("net", "net")])
-def test_the_same_exits_with_0(trtbuild: CommandLine, sides: tuple[str, str]) -> None:
+def test_equal_sides_exit_with_0(trtbuild: CommandLine, sides: tuple[str, str]) -> None:
     document = trtbuild("diff", *sides)
     assert document["schema"] == "trtbuild.diff/1"
     assert document["ok"]
@@ -54,10 +54,10 @@ def test_the_same_exits_with_0(trtbuild: CommandLine, sides: tuple[str, str]) ->
     assert "no differences" in trtbuild.run("diff", *sides).stdout
 
 
-def test_a_fine_tune_is_weights_by_name_and_the_engines_that_have_them(trtbuild: CommandLine) -> None:
+def test_a_fine_tune_changes_named_weights_and_their_engines(trtbuild: CommandLine) -> None:
     write_weights(trtbuild.project / "net.safetensors", BLOCKS, changed="layers.1.linear.bias")
     document = trtbuild("diff", "old", "net", expect=1)
-    assert areas(document) == {
+    assert changes_by_area(document) == {
         "weights": ["changed layers.1.linear.bias.sha256"],
         "engines": ["changed layers.1@ada"],
     }
@@ -69,29 +69,29 @@ def test_a_fine_tune_is_weights_by_name_and_the_engines_that_have_them(trtbuild:
 def test_a_builder_setting_is_named_in_each_engine(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 3", "optimization_level: 1")
     document = trtbuild("diff", "dist/net", "net", expect=1)
-    assert areas(document) == {"engines": [f"changed layers.{number}@ada" for number in range(3)]}
+    assert changes_by_area(document) == {"engines": [f"changed layers.{number}@ada" for number in range(3)]}
     for engine in document["differences"]:
         assert engine["parts"] == [{"part": "settings.optimization_level", "was": "3", "now": "1"}]
 
 
-def test_what_the_manifest_declares_is_compared_without_a_build(trtbuild: CommandLine) -> None:
+def test_fields_of_the_manifest_are_compared_without_a_build(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "max: [8, 8]", "max: [16, 8]")
     edit(trtbuild.project / "trtbuild.yaml", "[ada]", "[ada, ampere]\n    precision: float16")
     document = trtbuild("diff", "old", "net", expect=1)
     assert document["b"]["known_from"] == "manifest"
-    found = areas(document)
-    assert found["profiles"] == ["changed rows.x.max"]
-    assert found["dims"] == ["changed x.0.max"] or len(found["dims"]) == 1
-    assert found["precision"] == ["changed precision"]
-    assert found["targets"] == ["added ampere"]
-    assert found["unknown"] == ["changed net/trace"]
-    assert not {"engines", "partitions"} & found.keys()
+    changes = changes_by_area(document)
+    assert changes["profiles"] == ["changed rows.x.max"]
+    assert changes["dims"] == ["changed x.0.max"] or len(changes["dims"]) == 1
+    assert changes["precision"] == ["changed precision"]
+    assert changes["targets"] == ["added ampere"]
+    assert changes["unknown"] == ["changed net/trace"]
+    assert not {"engines", "partitions"} & changes.keys()
 
 
 def test_an_edited_source_is_named_although_nothing_has_run(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "models/layer.py", "torch.relu", "torch.sigmoid")
-    found = areas(trtbuild("diff", "old", "net", expect=1))
-    assert found == {"source": ["changed file:models/layer.py"], "unknown": ["changed net/trace"]}
+    changes = changes_by_area(trtbuild("diff", "old", "net", expect=1))
+    assert changes == {"source": ["changed file:models/layer.py"], "unknown": ["changed net/trace"]}
     assert "net/trace has to run" in trtbuild.run("diff", "old", "net").stdout
     assert trtbuild("diff", "net", "net")["same"]
 
@@ -100,15 +100,15 @@ def test_another_graph_is_a_changed_partition(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "models/net.py", "(1.0, 1.0, 1.0)", "(2.0, 1.0, 1.0)")
     trtbuild("build")
     document = trtbuild("diff", "old", "dist/net", expect=1)
-    found = areas(document)
-    assert found["partitions"] == ["changed layers.0.graph"]
-    assert found["engines"] == ["changed layers.0@ada"]
-    assert "weights" not in found
+    changes = changes_by_area(document)
+    assert changes["partitions"] == ["changed layers.0.graph"]
+    assert changes["engines"] == ["changed layers.0@ada"]
+    assert "weights" not in changes
     write_project(trtbuild.project)
     trtbuild("build")
 
 
-def test_without_the_records_the_indices_alone_are_compared(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_without_records_only_the_indexes_are_compared(trtbuild: CommandLine, tmp_path: Path) -> None:
     other = CommandLine(trtbuild.project, tmp_path / "another-cache")
     assert other("diff", "old", "dist/net")["a"]["known_from"] == "index"
     index = json.loads((trtbuild.project / "old/index.json").read_text())
@@ -123,7 +123,7 @@ def test_without_the_records_the_indices_alone_are_compared(trtbuild: CommandLin
 
 
 @pytest.mark.parametrize(
-    ("sides", "said"),
+    ("sides", "message"),
     [
         (("old", "nte"), "did you mean 'net'"),
         (("./.trtbuild", "net"), "no index.json"),
@@ -131,10 +131,10 @@ def test_without_the_records_the_indices_alone_are_compared(trtbuild: CommandLin
         (("strange", "net"), "has the format trtbuild.package/9"),
     ],
 )
-def test_trouble_exits_with_2(trtbuild: CommandLine, sides: tuple[str, str], said: str) -> None:
+def test_sides_that_cannot_be_read_exit_with_2(trtbuild: CommandLine, sides: tuple[str, str], message: str) -> None:
     for name, text in (("broken", "{"), ("strange", '{"schema": "trtbuild.package/9"}')):
         (trtbuild.project / name).mkdir(exist_ok=True)
         (trtbuild.project / name / "index.json").write_text(text)
-    done = trtbuild.run("diff", *sides)
-    assert done.returncode == 2
-    assert said in done.stderr
+    process = trtbuild.run("diff", *sides)
+    assert process.returncode == 2
+    assert message in process.stderr

@@ -1,4 +1,4 @@
-"""`trtbuild init`: what it writes is right, builds, and overwrites nothing."""
+"""`trtbuild init`: its files are right and build, and it overwrites nothing."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def test_init_and_build_make_an_engine(command_line: CommandLine) -> None:
     assert list(index["targets"]) == document["targets"]
 
 
-def test_what_is_written_is_commented_and_says_what_to_do_next(command_line: CommandLine) -> None:
-    done = command_line.run("init")
-    assert done.returncode == 0
-    assert "trtbuild build" in done.stdout
+def test_the_manifest_has_comments_and_the_output_names_the_next_command(command_line: CommandLine) -> None:
+    process = command_line.run("init")
+    assert process.returncode == 0
+    assert "trtbuild build" in process.stdout
     text = (command_line.project / "trtbuild.yaml").read_text()
     assert text.count("#") > 10
     assert "turing: {sm: 75}" in text
 
 
-def test_a_named_source_has_its_manifest_and_marks_what_to_fill_in(command_line: CommandLine) -> None:
+def test_the_manifest_of_a_named_source_marks_the_fields_to_fill_in(command_line: CommandLine) -> None:
     (command_line.project / "models").mkdir()
     (command_line.project / "models" / "vit.py").write_text("def build(): ...\n")
     document = command_line("init", "models.vit:build")
@@ -52,32 +52,32 @@ def test_a_named_source_has_its_manifest_and_marks_what_to_fill_in(command_line:
     assert command_line("plan")["ok"]
 
 
-def test_a_source_that_is_not_there_is_a_warning(command_line: CommandLine) -> None:
+def test_a_missing_source_is_a_warning(command_line: CommandLine) -> None:
     document = command_line("init", "nets.det:define")
     assert "nets/det.py does not exist yet" in document["warnings"][0]
 
 
 @pytest.mark.parametrize("source", ["models/vit.py", "models.vit", "models.vit:", ":build", "models..vit:build", "1:2"])
-def test_rejects_what_is_no_source(command_line: CommandLine, source: str) -> None:
+def test_rejects_names_that_are_not_sources(command_line: CommandLine, source: str) -> None:
     document = command_line("init", source, expect=2)
     assert "module.path:callable" in document["errors"][0]["text"]
     assert list(command_line.project.iterdir()) == []
 
 
-@pytest.mark.parametrize("there", ["trtbuild.yaml", "manifests/a.yaml", "models/example.py"])
-def test_nothing_is_overwritten(command_line: CommandLine, there: str) -> None:
-    path = command_line.project / there
+@pytest.mark.parametrize("existing", ["trtbuild.yaml", "manifests/a.yaml", "models/example.py"])
+def test_nothing_is_overwritten(command_line: CommandLine, existing: str) -> None:
+    path = command_line.project / existing
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
-    done = command_line.run("init")
-    assert done.returncode == 2
-    assert there in done.stderr
-    assert "nothing was written" in done.stderr
+    process = command_line.run("init")
+    assert process.returncode == 2
+    assert existing in process.stderr
+    assert "nothing was written" in process.stderr
     assert path.read_text() == "mine"
     assert [entry for entry in command_line.project.rglob("*") if entry.is_file()] == [path]
 
 
-def test_gitignore_gets_what_it_lacks(command_line: CommandLine) -> None:
+def test_missing_entries_are_added_to_gitignore(command_line: CommandLine) -> None:
     (command_line.project / ".gitignore").write_text("*.pyc\n/cache")
     document = command_line("init")
     (entry,) = [entry for entry in document["files"] if entry["path"] == ".gitignore"]
@@ -112,11 +112,13 @@ def test_targets_are_those_of_this_machine(
     assert {target.toolchain for target in model.targets} == {toolchain.name}
     assert [target.name for target in model.targets] == document.targets
     assert model.precision == ("float16" if 75 in targets else "float32")
-    warned = " ".join(document.warnings)
-    assert ("SM 90, which tensorrt-rtx does not support" in warned) == (toolchain.devices == (90,) and targets == [89])
+    warnings = " ".join(document.warnings)
+    assert ("SM 90, which tensorrt-rtx does not support" in warnings) == (
+        toolchain.devices == (90,) and targets == [89]
+    )
     assert ("pip install" in document.next[0]) == (toolchain.version is None)
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_rejects_a_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a directory"):
         new_project.create(tmp_path / "nowhere", None, RTX)

@@ -11,35 +11,35 @@ class FakeWatcher(Watcher):
     """Records the events that it receives."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.received: list[str] = []
 
     def opened(self, *_: object) -> None:
-        self.told.append("opened")
+        self.received.append("opened")
 
     def planned(self, *_: object) -> None:
-        self.told.append("planned")
+        self.received.append("planned")
 
     def started(self, *_: object) -> None:
-        self.told.append("started")
+        self.received.append("started")
 
     def finished(self, *_: object) -> None:
-        self.told.append("finished")
+        self.received.append("finished")
 
     def failed(self, *_: object) -> None:
-        self.told.append("failed")
+        self.received.append("failed")
 
     def phase_started(self, name: str) -> None:
-        self.told.append(f"{name} {{")
+        self.received.append(f"{name} {{")
 
     def phase_finished(self, name: str) -> None:
-        self.told.append(f"}} {name}")
+        self.received.append(f"}} {name}")
 
     def close(self) -> None:
-        self.told.append("close")
+        self.received.append("close")
 
 
-def tell_all(watcher: Watcher) -> None:
-    """Every call of the interface, with what a watcher that only writes down does not look at."""
+def send_all_events(watcher: Watcher) -> None:
+    """Call every method of the interface. The arguments are None where the watchers of these tests ignore them."""
     anything: object = None
     for name in ("planned",):
         getattr(watcher, name)(anything)
@@ -52,11 +52,11 @@ def tell_all(watcher: Watcher) -> None:
         pass
 
 
-def test_every_watcher_is_told_everything() -> None:
-    one, two = FakeWatcher(), FakeWatcher()
-    with Watchers([one, two]) as watcher:
-        tell_all(watcher)
-    assert one.told == [
+def test_every_watcher_receives_every_event() -> None:
+    first, second = FakeWatcher(), FakeWatcher()
+    with Watchers([first, second]) as watcher:
+        send_all_events(watcher)
+    assert first.received == [
         "planned",
         "opened",
         "started",
@@ -68,18 +68,18 @@ def test_every_watcher_is_told_everything() -> None:
         "} verify",
         "close",
     ]
-    assert two.told == one.told
+    assert second.received == first.received
     public = {name for name in vars(Watcher) if not name.startswith("_")} - {"phase", "work"}
     assert public <= set(vars(Watchers)), "a call that is not passed on"
 
 
-def test_a_phase_ends_and_a_watcher_is_closed_when_something_goes_wrong() -> None:
-    one = FakeWatcher()
-    with pytest.raises(ValueError, match="no"), Watchers([one]) as watcher, watcher.phase("plan"):
+def test_after_an_exception_phases_end_and_watchers_are_closed() -> None:
+    first = FakeWatcher()
+    with pytest.raises(ValueError, match="no"), Watchers([first]) as watcher, watcher.phase("plan"):
         raise ValueError("no")
-    assert one.told == ["plan {", "} plan", "close"]
+    assert first.received == ["plan {", "} plan", "close"]
 
 
-def test_the_base_does_nothing() -> None:
+def test_the_base_class_ignores_every_event() -> None:
     with Watcher() as watcher:
-        tell_all(watcher)
+        send_all_events(watcher)

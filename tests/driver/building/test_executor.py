@@ -1,4 +1,4 @@
-"""The executor does what plans say, in an order that their steps allow, each key once."""
+"""The executor runs the steps of the plans after their inputs exist, and each key once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def a_step(model: str, stage: Stage, name: str, *after: str, key: str | None = N
 
 
 class FakeProject:
-    """Plans over a set of finished keys; running a step finishes its key."""
+    """Plans over a set of finished keys. After a step has run, its key is in the set."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
         self.done: dict[str, Record] = {}
         self.order: list[str] = []
         self.fails: set[str] = set()
-        self.together = 0
+        self.most_running = 0
         self._running = 0
         self._lock = threading.Lock()
 
@@ -55,7 +55,7 @@ class FakeProject:
     def run(self, step: Step, plan: ModelPlan) -> Ran:
         with self._lock:
             self._running += 1
-            self.together = max(self.together, self._running)
+            self.most_running = max(self.most_running, self._running)
             self.order.append(step.id)
         threading.Event().wait(0.01)
         with self._lock:
@@ -100,7 +100,7 @@ class FakeProject:
         return [name for name in self.order if not name.endswith("/outputs")]
 
 
-def test_a_step_runs_after_what_it_consumes() -> None:
+def test_a_step_runs_after_its_inputs_exist() -> None:
     project = FakeProject(
         a_step("m", "trace", "t"), a_step("m", "engine", "a", "m/trace/t"), a_step("m", "package", "p", "m/engine/a")
     )
@@ -113,11 +113,11 @@ def test_a_step_runs_after_what_it_consumes() -> None:
 def test_at_most_jobs_steps_run_together() -> None:
     project = FakeProject(*(a_step("m", "engine", f"e{k}") for k in range(8)))
     assert project.execute(jobs=3).ok
-    assert project.together <= 3
-    assert project.together > 1
+    assert project.most_running <= 3
+    assert project.most_running > 1
 
 
-def test_of_steps_with_one_key_one_runs_and_the_others_become_hits() -> None:
+def test_one_of_several_steps_with_the_same_key_runs_and_the_others_become_hits() -> None:
     project = FakeProject(
         a_step("m", "engine", "one", key="same"),
         a_step("m", "engine", "two", key="same"),
@@ -128,7 +128,7 @@ def test_of_steps_with_one_key_one_runs_and_the_others_become_hits() -> None:
     assert len(project.ran) == len(outcome.ran) == 1
 
 
-def test_a_failure_skips_what_is_below_and_starts_nothing_new() -> None:
+def test_after_a_failure_no_other_step_starts() -> None:
     project = FakeProject(
         a_step("m", "trace", "t"),
         a_step("m", "engine", "a", "m/trace/t"),
@@ -142,7 +142,7 @@ def test_a_failure_skips_what_is_below_and_starts_nothing_new() -> None:
     assert set(outcome.failed) == {"m/trace/t"}
 
 
-def test_keep_going_builds_what_does_not_depend_on_the_failure() -> None:
+def test_keep_going_runs_the_steps_that_do_not_depend_on_the_failure() -> None:
     project = FakeProject(
         a_step("m", "trace", "t"),
         a_step("m", "engine", "a", "m/trace/t"),
@@ -155,33 +155,33 @@ def test_keep_going_builds_what_does_not_depend_on_the_failure() -> None:
     assert project.ran == ["m/trace/t", "n/trace/u", "n/engine/b"]
 
 
-def damaged(project: FakeProject, times: int) -> Outcome:
-    """Runs `m/package/p` of a project, whose engine's blob turns out to be damaged that often."""
-    whole = project.run
-    left = [times]
+def execute_with_damage(project: FakeProject, times: int) -> Outcome:
+    """Run `m/package/p` of a project. The blob of its engine is found to be damaged `times` times."""
+    original_run = project.run
+    remaining = [times]
 
     def run(step: Step, plan: ModelPlan) -> Ran:
-        if step.stage == "package" and left[0]:
-            left[0] -= 1
-            project.done.clear()  # it is in quarantine now: the engine's step is a miss
+        if step.stage == "package" and remaining[0]:
+            remaining[0] -= 1
+            project.done.clear()  # as if in quarantine: the engine's step is a miss now
             project.order.append("damage")
             raise EntryCorrupt("not what its name says")
-        return whole(step, plan)
+        return original_run(step, plan)
 
     return project.execute(jobs=1, run=run)
 
 
-def test_a_blob_that_turns_out_to_be_damaged_is_made_again_by_the_step_that_left_it() -> None:
+def test_a_damaged_blob_is_made_again_by_its_step() -> None:
     project = FakeProject(a_step("m", "engine", "a"), a_step("m", "package", "p", "m/engine/a"))
-    outcome = damaged(project, 1)
+    outcome = execute_with_damage(project, 1)
     assert outcome.ok
     assert project.ran == ["m/engine/a", "damage", "m/engine/a", "m/package/p"]
     assert outcome.retries == {"m/package/p": 1}
 
 
-def test_a_blob_that_is_damaged_again_and_again_is_an_error() -> None:
+def test_a_blob_that_is_damaged_after_every_retry_is_an_error() -> None:
     project = FakeProject(a_step("m", "engine", "a"), a_step("m", "package", "p", "m/engine/a"))
-    outcome = damaged(project, MAX_RETRIES + 1)
+    outcome = execute_with_damage(project, MAX_RETRIES + 1)
     assert set(outcome.failed) == {"m/package/p"}
 
 
@@ -195,15 +195,15 @@ def chain(model: str, *, key: str = "") -> list[Step]:
 
 def test_outputs_are_written_as_soon_as_their_model_is_done() -> None:
     project = FakeProject(*chain("m"), *chain("n"))
-    done = threading.Event()
+    written = threading.Event()
 
     def run(step: Step, plan: ModelPlan) -> Ran:
         if step.model == "n" and step.stage == "engine":
-            assert done.wait(30), "m's outputs are written while n is built"
+            assert written.wait(30), "m's outputs are written while n is built"
         return project.run(step, plan)
 
     def write(plan: ModelPlan) -> list[Written]:
-        done.set()
+        written.set()
         return project.write(plan)
 
     outcome = project.execute(run=run, write=write)
@@ -211,7 +211,7 @@ def test_outputs_are_written_as_soon_as_their_model_is_done() -> None:
     assert list(outcome.written) == ["m", "n"]
 
 
-def test_outputs_of_models_that_were_done_before_are_written_too_after_a_failure_elsewhere() -> None:
+def test_outputs_of_finished_models_are_written_although_another_model_fails() -> None:
     project = FakeProject(*chain("m"), *chain("n"))
     for step in chain("m"):
         assert step.recipe is not None
@@ -222,15 +222,15 @@ def test_outputs_of_models_that_were_done_before_are_written_too_after_a_failure
     assert set(outcome.failed) == {"n/trace/t"}
 
 
-def test_outputs_whose_blobs_cannot_be_read_are_written_after_the_step_that_left_them_ran_again() -> None:
+def test_outputs_with_damaged_blobs_are_written_after_their_step_has_run_again() -> None:
     project = FakeProject(*chain("m"))
-    left = [2]
+    remaining = [2]
 
     def write(plan: ModelPlan) -> list[Written]:
-        if left[0]:
-            left[0] -= 1
+        if remaining[0]:
+            remaining[0] -= 1
             (engine,) = [step for step in project.steps if step.stage == "engine"]
-            del project.done[engine.key or ""]  # in quarantine
+            del project.done[engine.key or ""]  # as if in quarantine
             raise EntryCorrupt("not what its name says")
         return project.write(plan)
 
@@ -241,21 +241,21 @@ def test_outputs_whose_blobs_cannot_be_read_are_written_after_the_step_that_left
 
 
 @pytest.mark.parametrize("rebuild_lost", [True, False])
-def test_outputs_that_cannot_be_read_again_and_again_are_an_error(rebuild_lost: bool) -> None:
+def test_outputs_that_cannot_be_read_after_every_retry_are_an_error(rebuild_lost: bool) -> None:
     project = FakeProject(*chain("m"))
-    asked = []
+    attempts = []
 
     def write(plan: ModelPlan) -> list[Written]:
-        asked.append(plan.model.name)
+        attempts.append(plan.model.name)
         raise BlobMissing("gone")
 
     outcome = project.execute(write=write, rebuild_lost=rebuild_lost)
     assert not outcome.ok
     assert isinstance(outcome.unwritten["m"], BlobMissing)
-    assert len(asked) == (MAX_RETRIES + 1 if rebuild_lost else 1)
+    assert len(attempts) == (MAX_RETRIES + 1 if rebuild_lost else 1)
 
 
-def test_a_step_whose_result_is_gone_each_time_is_an_error_and_no_endless_loop() -> None:
+def test_a_step_whose_result_disappears_each_time_is_an_error_and_not_an_endless_loop() -> None:
     project = FakeProject(*chain("m"))
 
     def run(step: Step, plan: ModelPlan) -> Ran:
@@ -270,29 +270,29 @@ def test_a_step_whose_result_is_gone_each_time_is_an_error_and_no_endless_loop()
     assert "missing or damaged each time" in error.text
 
 
-def test_a_model_that_cannot_be_planned_again_fails_alone() -> None:
+def test_only_the_model_that_cannot_be_planned_again_fails() -> None:
     project = FakeProject(*chain("m"), *chain("n"))
-    plain = project.plan
+    original_plan = project.plan
 
     def plan(name: str) -> ModelPlan:
         if name == "m":
             raise SourceError("its weights file is gone")
-        return plain(name)
+        return original_plan(name)
 
-    outcome = Outcome({name: plain(name) for name in ("m", "n")})
+    outcome = Outcome({name: original_plan(name) for name in ("m", "n")})
     execute(outcome, Callbacks(plan, project.run, project.write), jobs=2, keep_going=True, watcher=Watcher())
     assert set(outcome.failed) == {"m/engine/e"}
     assert set(outcome.written) == {"n"}
 
 
-def test_a_step_waits_until_its_memory_is_there_and_one_always_runs() -> None:
+def test_a_step_waits_for_memory_unless_no_other_step_runs() -> None:
     project = FakeProject(*(a_step("m", "engine", f"e{k}") for k in range(6)))
     assert project.execute(jobs=4, limit=MemoryLimit(lambda step: 10, lambda: 9)).ok
-    assert project.together == 1
+    assert project.most_running == 1
     assert project.execute(jobs=4).ok
 
 
-def test_a_failure_of_one_key_is_a_failure_for_all_models_that_have_it() -> None:
+def test_a_failed_key_is_not_run_again_for_another_model() -> None:
     project = FakeProject(*chain("m", key="same"), *chain("n", key="same"))
     project.fails = {"m/engine/e", "n/engine/e"}
     outcome = project.execute(jobs=1, keep_going=True)
@@ -300,7 +300,7 @@ def test_a_failure_of_one_key_is_a_failure_for_all_models_that_have_it() -> None
     assert len(outcome.failed) == 1
 
 
-def test_engines_of_one_model_do_not_make_it_plan_again_each() -> None:
+def test_a_model_is_planned_again_once_for_all_its_engines() -> None:
     engines = [a_step("m", "engine", f"e{k}", "m/trace/t") for k in range(50)]
     package = a_step("m", "package", "p", *(step.id for step in engines))
     project = FakeProject(a_step("m", "trace", "t"), *engines, package)
@@ -317,7 +317,7 @@ def test_engines_of_one_model_do_not_make_it_plan_again_each() -> None:
     assert len(planned) == 3, "after the trace, after the last engine, after the package"
 
 
-def test_an_interrupted_build_ends_what_runs_and_does_not_wait_for_a_thread_that_cannot_end(
+def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trtbuild.driver.building.executor.SHUTDOWN_TIMEOUT_S", 0.1)
@@ -327,7 +327,7 @@ def test_an_interrupted_build_ends_what_runs_and_does_not_wait_for_a_thread_that
     def run(step: Step, plan: ModelPlan) -> Ran:
         if step.model == "m":
             stuck.wait(60)
-        raise KeyboardInterrupt  # as if the signal had come now
+        raise KeyboardInterrupt  # as if a signal had arrived now
 
     outcome = Outcome({name: project.plan(name) for name in ("m", "n")})
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ def _steps() -> dict[str, Step]:
     return world.plan(model).steps
 
 
-def test_one_engine_for_a_gpu_at_a_time_and_any_number_of_others() -> None:
+def test_one_engine_at_a_time_uses_the_gpu_and_other_steps_are_not_limited() -> None:
     steps = _steps()
     hopper = [step for name, step in steps.items() if name.endswith("@hopper") and step.stage == "engine"]
     ada = [step for name, step in steps.items() if name.endswith("@ada") and step.stage == "engine"]
@@ -32,7 +32,7 @@ def test_one_engine_for_a_gpu_at_a_time_and_any_number_of_others() -> None:
     assert limit.allows(hopper[1])
 
 
-def test_there_is_no_more_room_than_inside() -> None:
+def test_the_inner_limit_applies_to_every_step() -> None:
     class Full(NoLimit):
         def allows(self, step: Step) -> bool:
             return False

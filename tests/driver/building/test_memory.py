@@ -1,4 +1,4 @@
-"""A step starts beside others only if its memory is there; one always runs."""
+"""A step starts beside others only if its memory is free. One step may always run."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("estimate", "running", "at_rest", "now", "may"),
+    ("estimate", "running", "at_rest", "now", "allowed"),
     [
-        (9 * GIB, [], 1 * GIB, 1 * GIB, True),  # one always runs
+        (9 * GIB, [], 1 * GIB, 1 * GIB, True),  # one step may always run
         (2 * GIB, [2 * GIB], 8 * GIB, 6 * GIB, True),
-        (2 * GIB, [2 * GIB], 8 * GIB, 1 * GIB, False),  # another program has taken it
-        (2 * GIB, [3 * GIB, 4 * GIB], 8 * GIB, 7 * GIB, False),  # those that run have not taken theirs yet
-        (1 * GIB, [3 * GIB, 4 * GIB], 8 * GIB, 7 * GIB, True),  # exactly
-        (2 * GIB, [2 * GIB], None, None, True),  # nothing is known
+        (2 * GIB, [2 * GIB], 8 * GIB, 1 * GIB, False),  # another program uses the memory
+        (2 * GIB, [3 * GIB, 4 * GIB], 8 * GIB, 7 * GIB, False),  # the running steps do not use all their memory yet
+        (1 * GIB, [3 * GIB, 4 * GIB], 8 * GIB, 7 * GIB, True),  # the step fits exactly
+        (2 * GIB, [2 * GIB], None, None, True),  # the free memory is unknown
         (2 * GIB, [2 * GIB], None, 1 * GIB, False),
-        (0, [9 * GIB], 1 * GIB, 1 * GIB, True),  # takes nothing: a package
+        (0, [9 * GIB], 1 * GIB, 1 * GIB, True),  # a package step needs no memory
     ],
 )
-def test_may_start(estimate: int, running: list[int], at_rest: int | None, now: int | None, may: bool) -> None:
-    assert may_start(estimate, running, at_rest, now) is may
+def test_may_start(estimate: int, running: list[int], at_rest: int | None, now: int | None, allowed: bool) -> None:
+    assert may_start(estimate, running, at_rest, now) is allowed
 
 
-def test_an_estimate_is_the_last_peak_or_made_from_the_weights() -> None:
+def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:
     assert estimate_bytes("engine", GIB, 10 * GIB) == 11 * GIB
     assert estimate_bytes("engine", GIB, None) == BASE["engine"] + int(PER_BYTE["engine"] * GIB)
     assert estimate_bytes("convert", GIB, None) == BASE["convert"]
     assert estimate_bytes("package", GIB, None) == 0
 
 
-def machine(tmp_path: Path, groups: str, files: dict[str, str], available_kib: int = 8 << 20) -> int | None:
+def free_bytes_with(tmp_path: Path, groups: str, files: dict[str, str], available_kib: int = 8 << 20) -> int | None:
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(f"MemTotal: 16000000 kB\nMemAvailable:   {available_kib} kB\n")
@@ -48,31 +48,31 @@ def machine(tmp_path: Path, groups: str, files: dict[str, str], available_kib: i
     return free_bytes(proc, tmp_path / "groups")
 
 
-def test_without_a_limit_it_is_what_linux_calls_available(tmp_path: Path) -> None:
+def test_without_a_limit_the_available_memory_of_linux_is_free(tmp_path: Path) -> None:
     files = {"job/memory.max": "max\n", "job/memory.current": "1\n"}
-    assert machine(tmp_path, "0::/job\n", files) == 8 * GIB
+    assert free_bytes_with(tmp_path, "0::/job\n", files) == 8 * GIB
 
 
-def test_a_version_2_group_bounds_it_and_page_cache_is_free(tmp_path: Path) -> None:
+def test_a_version_2_cgroup_limits_free_memory_and_page_cache_counts_as_free(tmp_path: Path) -> None:
     files = {
         "job/memory.max": f"{4 * GIB}\n",
         "job/memory.current": f"{3 * GIB}\n",
         "job/memory.stat": f"anon 5\ninactive_file {1 * GIB}\n",
     }
-    assert machine(tmp_path, "0::/job\n", files) == 2 * GIB
+    assert free_bytes_with(tmp_path, "0::/job\n", files) == 2 * GIB
 
 
-def test_a_group_above_bounds_it_too(tmp_path: Path) -> None:
+def test_a_parent_cgroup_limits_free_memory(tmp_path: Path) -> None:
     files = {
         "a/memory.max": f"{2 * GIB}\n",
         "a/memory.current": f"{1 * GIB}\n",
         "a/b/memory.max": "max\n",
         "a/b/memory.current": "0\n",
     }
-    assert machine(tmp_path, "0::/a/b\n", files) == 1 * GIB
+    assert free_bytes_with(tmp_path, "0::/a/b\n", files) == 1 * GIB
 
 
-def test_a_version_1_group_bounds_it(tmp_path: Path) -> None:
+def test_a_version_1_cgroup_limits_free_memory(tmp_path: Path) -> None:
     files = {
         "memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
         "memory/job/memory.usage_in_bytes": f"{3 * GIB}\n",
@@ -80,29 +80,29 @@ def test_a_version_1_group_bounds_it(tmp_path: Path) -> None:
         "memory/memory.limit_in_bytes": f"{2**63 - 4096}\n",
         "memory/memory.usage_in_bytes": f"{3 * GIB}\n",
     }
-    assert machine(tmp_path, "5:cpu:/job\n4:memory:/job\n0::/\n", files) == GIB + GIB // 2
+    assert free_bytes_with(tmp_path, "5:cpu:/job\n4:memory:/job\n0::/\n", files) == GIB + GIB // 2
 
 
-def test_a_group_that_is_the_hosts_path_is_bounded_by_what_the_container_sees(tmp_path: Path) -> None:
+def test_in_a_container_the_limit_of_the_visible_cgroup_is_read(tmp_path: Path) -> None:
     files = {"memory.max": f"{2 * GIB}\n", "memory.current": f"{1 * GIB}\n"}
-    assert machine(tmp_path, "0::/system.slice/docker-4711.scope\n", files) == 1 * GIB
+    assert free_bytes_with(tmp_path, "0::/system.slice/docker-4711.scope\n", files) == 1 * GIB
 
 
-def test_a_group_beyond_its_limit_has_nothing_left(tmp_path: Path) -> None:
+def test_a_cgroup_above_its_limit_has_no_free_memory(tmp_path: Path) -> None:
     files = {"job/memory.max": f"{2 * GIB}\n", "job/memory.current": f"{3 * GIB}\n"}
-    assert machine(tmp_path, "0::/job\n", files) == 0
+    assert free_bytes_with(tmp_path, "0::/job\n", files) == 0
 
 
-def test_where_nothing_can_be_read_there_is_no_limit(tmp_path: Path) -> None:
+def test_free_memory_is_unknown_if_no_file_can_be_read(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "no proc", tmp_path / "no groups") is None
 
 
-def test_this_machine_has_some() -> None:
-    found = free_bytes()
-    assert found is None or found > 0
+def test_this_machine_has_free_memory() -> None:
+    free = free_bytes()
+    assert free is None or free > 0
 
 
-def test_the_room_counts_what_runs() -> None:
+def test_the_limit_counts_the_memory_of_running_steps() -> None:
     sizes = {"a": 4 * GIB, "b": 4 * GIB, "c": 1 * GIB}
     a, b, c = (Step(name, "m", "engine", "run", Reason("new", "")) for name in "abc")
     limit = MemoryLimit(lambda step: sizes[step.id], lambda: 6 * GIB)

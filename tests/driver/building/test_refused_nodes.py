@@ -15,26 +15,26 @@ def _refused(*nodes: str) -> ToolchainError:
     return error
 
 
-def _said(world: Any, error: ToolchainError, step: str = "net/engine/layers.1@ada") -> ToolchainError:
+def _with_names(world: Any, error: ToolchainError, step: str = "net/engine/layers.1@ada") -> ToolchainError:
     plan = world.plan(a_model())
     name_operators(error, plan, plan.steps[step], world)
     return error
 
 
-def test_the_module_the_operator_and_what_keeps_it_in_pytorch() -> None:
+def test_the_error_names_module_operator_and_the_setting_that_keeps_it_in_pytorch() -> None:
     world = FakeWorld()
     world.build(a_model())
-    error = _said(world, _refused("n0", "n9"))
+    error = _with_names(world, _refused("n0", "n9"))
     assert error.text.splitlines()[1:] == ["    n0 is linear in layers.1"]
     assert error.hint == "keep the refused operators in PyTorch: partition: {torch_executed_ops: [linear]}"
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_names_are_left_out() -> None:
     world = FakeWorld()
     world.build(a_model())
-    for error in (_said(world, _refused("n9")), _said(world, _refused())):
+    for error in (_with_names(world, _refused("n9")), _with_names(world, _refused())):
         assert error.text == _refused().text and error.hint is None
     record = world.plan(a_model()).steps["net/lower"].record
     assert record is not None
     world.evict(record.outputs["modules"])
-    assert _said(world, _refused("n0")).text == _refused().text
+    assert _with_names(world, _refused("n0")).text == _refused().text

@@ -1,4 +1,4 @@
-"""The schedule adds steps as soon as they may start: urgent first, each key once, plans only if a step depends on them."""
+"""The schedule returns the steps that may start: the most urgent first, and one of several with the same key."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def taken(schedule: Schedule) -> Iterator[Step]:
         yield step
 
 
-def test_the_most_urgent_first_and_in_order_where_that_is_equal() -> None:
+def test_the_most_urgent_step_is_first_and_equal_steps_keep_their_order() -> None:
     schedule = Schedule()
     steps = [a_step("m", "engine", name) for name in "abcd"]
     schedule.put(a_plan("m", *steps), {"m/engine/c": 5.0, "m/engine/d": 1.0, "m/engine/b": 1.0})
     assert [step.id[-1] for step in taken(schedule)] == ["c", "b", "d", "a"]
 
 
-def test_what_consumes_a_step_that_is_no_hit_waits() -> None:
+def test_a_step_waits_until_the_steps_before_it_are_hits() -> None:
     schedule = Schedule()
     trace, below = a_step("m", "trace", "t"), a_step("m", "lower", "l", "m/trace/t")
     schedule.put(a_plan("m", trace, below), {"m/lower/l": 9.0})
@@ -50,7 +50,7 @@ def test_what_consumes_a_step_that_is_no_hit_waits() -> None:
     assert [step.id for step in taken(schedule)] == ["m/lower/l"]
 
 
-def test_of_steps_with_one_key_one_runs_at_a_time_and_the_models_of_all_are_planned_again() -> None:
+def test_one_of_several_steps_with_the_same_key_runs_and_all_their_models_are_planned_again() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put(a_plan(name, a_step(name, "engine", "e", key="same")), {})
@@ -59,7 +59,7 @@ def test_of_steps_with_one_key_one_runs_at_a_time_and_the_models_of_all_are_plan
     assert sorted(schedule.due()) == ["m", "n"]
 
 
-def test_a_key_that_has_to_be_tried_again_is_free_for_the_other_model() -> None:
+def test_a_key_that_is_tried_again_may_run_for_the_other_model() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put(a_plan(name, a_step(name, "engine", "e", key="same")), {})
@@ -81,7 +81,7 @@ def test_a_key_that_has_failed_never_starts_again() -> None:
     assert schedule.outdated() == []
 
 
-def test_engines_that_are_done_make_their_model_due_only_when_the_last_is() -> None:
+def test_a_model_is_due_only_after_its_last_engine() -> None:
     schedule = Schedule()
     engines = [a_step("m", "engine", str(k)) for k in range(5)]
     package = a_step("m", "package", "p", *(step.id for step in engines), verdict="unknown")
@@ -93,7 +93,7 @@ def test_engines_that_are_done_make_their_model_due_only_when_the_last_is() -> N
     assert schedule.due() == ["m"]
 
 
-def test_a_model_is_planned_again_after_a_step_that_it_no_longer_has() -> None:
+def test_a_model_is_due_after_a_step_that_is_no_longer_in_its_plan() -> None:
     schedule = Schedule()
     schedule.put(a_plan("m", a_step("m", "engine", "e", key="old")), {})
     (running,) = taken(schedule)
@@ -102,7 +102,7 @@ def test_a_model_is_planned_again_after_a_step_that_it_no_longer_has() -> None:
     assert schedule.due() == ["m"]
 
 
-def test_what_is_given_up_is_not_started_and_not_due() -> None:
+def test_steps_of_a_model_that_is_given_up_do_not_start() -> None:
     schedule = Schedule()
     schedule.put(a_plan("m", a_step("m", "trace", "t"), a_step("m", "trace", "u")), {})
     step = schedule.take()
@@ -114,7 +114,7 @@ def test_what_is_given_up_is_not_started_and_not_due() -> None:
     assert schedule.due() == schedule.outdated() == []
 
 
-def test_a_smaller_step_may_go_ahead_of_one_that_does_not_fit() -> None:
+def test_a_smaller_step_may_start_before_a_step_that_does_not_fit() -> None:
     schedule = Schedule()
     steps = [a_step("m", "engine", name) for name in ("large", "small")]
     schedule.put(a_plan("m", *steps), {"m/engine/large": 2.0, "m/engine/small": 1.0})
@@ -123,15 +123,15 @@ def test_a_smaller_step_may_go_ahead_of_one_that_does_not_fit() -> None:
     assert [step.id for step in taken(schedule)] == ["m/engine/large"], "it is not forgotten"
 
 
-def test_only_some_are_looked_at_when_none_fits() -> None:
+def test_at_most_look_ahead_steps_are_checked_if_no_step_fits() -> None:
     schedule = Schedule()
     schedule.put(a_plan("m", *(a_step("m", "engine", str(k)) for k in range(1000))), {})
-    asked: list[str] = []
+    checked: list[str] = []
 
     def fits(step: Step) -> bool:
-        asked.append(step.id)
+        checked.append(step.id)
         return False
 
     assert schedule.take(fits) is None
-    assert len(asked) == LOOK_AHEAD
+    assert len(checked) == LOOK_AHEAD
     assert len(list(taken(schedule))) == 1000

@@ -1,4 +1,4 @@
-"""Threads that do steps: as many as are needed, each as long as its pool, and none that an exit waits for."""
+"""Threads that run steps. A thread starts when it is needed, and the process does not wait for it at exit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from queue import SimpleQueue
 from trtbuild.driver.building.thread_pool import Done, ThreadPool
 
 
-def test_no_more_threads_than_work_and_each_stays() -> None:
-    done: SimpleQueue[Done[int, str]] = SimpleQueue()
-    pool: ThreadPool[int, str] = ThreadPool(4, done)
+def test_an_idle_thread_takes_the_next_task() -> None:
+    results: SimpleQueue[Done[int, str]] = SimpleQueue()
+    pool: ThreadPool[int, str] = ThreadPool(4, results)
     names = set()
     for number in range(3):
         pool.submit(number, lambda: threading.current_thread().name)
-        task, name = done.get(timeout=30)
+        task, name = results.get(timeout=30)
         pool.busy -= 1
         assert task == number
         names.add(name)
@@ -24,22 +24,22 @@ def test_no_more_threads_than_work_and_each_stays() -> None:
     assert pool.shut_down(30)
 
 
-def test_what_is_raised_is_handed_over() -> None:
-    done: SimpleQueue[Done[int, str]] = SimpleQueue()
-    pool: ThreadPool[int, str] = ThreadPool(1, done)
+def test_an_exception_is_returned_as_the_result() -> None:
+    results: SimpleQueue[Done[int, str]] = SimpleQueue()
+    pool: ThreadPool[int, str] = ThreadPool(1, results)
 
     def work() -> str:
         raise SystemExit(3)
 
     pool.submit(7, work)
-    task, error = done.get(timeout=30)
+    task, error = results.get(timeout=30)
     assert task == 7 and isinstance(error, SystemExit)
     pool.submit(8, lambda: "it still works")
-    assert done.get(timeout=30) == (8, "it still works")
+    assert results.get(timeout=30) == (8, "it still works")
     assert pool.shut_down(30)
 
 
-def test_a_thread_that_is_stuck_is_not_waited_for_nor_by_the_process() -> None:
+def test_neither_shut_down_nor_the_process_waits_for_a_thread_that_hangs() -> None:
     program = """
 import threading
 from queue import SimpleQueue
@@ -48,5 +48,5 @@ pool = ThreadPool(1, SimpleQueue())
 pool.submit("stuck", lambda: threading.Event().wait(600))
 print(pool.shut_down(0.1))
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""`--trace` writes Chrome's trace events: complete, one event at a time in a lane, also if the build fails."""
+"""`--trace` writes Chrome's trace events, also if the build fails. Events in a lane do not overlap."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trtbuild.driver.project.outcome import Ran
 from trtbuild.errors import ToolchainError, UsageError
 
 
-def fail(complaint: str) -> None:
-    raise AssertionError(complaint)
+def fail(message: str) -> None:
+    raise AssertionError(message)
 
 
 def a_step(name: str, stage: Stage = "engine") -> Step:
@@ -27,13 +27,13 @@ def a_step(name: str, stage: Stage = "engine") -> Step:
     return Step(f"m/{stage}/{name}", "m", stage, "run", reason, "ada", Recipe(stage, 1, (("name", name),)))
 
 
-def done(step: Step) -> Ran:
+def result_of(step: Step) -> Ran:
     assert step.recipe is not None
     return Ran(Record(step.recipe, {}, {"statistics": {"layers": 3}}), 0.1, peak_rss_bytes=2**20)
 
 
-def checked(document: Any) -> dict[str, Any]:
-    """The complete events by name, after a look at the whole document as a viewer would take it."""
+def checked_events(document: Any) -> dict[str, Any]:
+    """Check a document like a viewer of traces, and return its complete events by name."""
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     named, lanes, events = set(), defaultdict(list), {}
     for event in document["traceEvents"]:
@@ -57,71 +57,71 @@ def checked(document: Any) -> dict[str, Any]:
     return events
 
 
-def test_steps_that_run_together_have_lanes_of_their_own_and_lanes_are_used_again(tmp_path: Path) -> None:
-    one, two, three = a_step("one"), a_step("two"), a_step("three")
+def test_steps_that_run_together_have_separate_lanes_and_lanes_are_reused(tmp_path: Path) -> None:
+    first, second, third = a_step("one"), a_step("two"), a_step("three")
     with Timeline(tmp_path / "t.json", fail) as timeline:
         with timeline.phase("plan"):
             pass
-        timeline.started(one)
-        timeline.started(two)
-        timeline.finished(one, done(one))
-        timeline.started(three)
-        timeline.failed(two, ToolchainError("refused"))
-        timeline.finished(three, done(three))
-    events = checked(json.loads((tmp_path / "t.json").read_text()))
-    assert [events[step.id]["tid"] for step in (one, two, three)] == [0, 1, 0]
+        timeline.started(first)
+        timeline.started(second)
+        timeline.finished(first, result_of(first))
+        timeline.started(third)
+        timeline.failed(second, ToolchainError("refused"))
+        timeline.finished(third, result_of(third))
+    events = checked_events(json.loads((tmp_path / "t.json").read_text()))
+    assert [events[step.id]["tid"] for step in (first, second, third)] == [0, 1, 0]
     assert events["plan"]["pid"] == BUILD
-    assert events[one.id]["pid"] == WORKERS
-    assert events[one.id]["cat"] == "engine"
-    said = events[one.id]["args"]
-    assert said["verdict"] == "run"
-    assert said["key"] == one.key
-    assert said["reason"]["code"] == "changed"
-    assert said["changed"] == [{"part": "onnx", "was": "a", "now": "b"}]
-    assert said["peak_rss_bytes"] == 2**20
-    assert said["statistics"] == {"layers": 3}
-    assert events[two.id]["args"]["verdict"] == "failed"
-    assert events[two.id]["args"]["text"] == "refused"
+    assert events[first.id]["pid"] == WORKERS
+    assert events[first.id]["cat"] == "engine"
+    arguments = events[first.id]["args"]
+    assert arguments["verdict"] == "run"
+    assert arguments["key"] == first.key
+    assert arguments["reason"]["code"] == "changed"
+    assert arguments["changed"] == [{"part": "onnx", "was": "a", "now": "b"}]
+    assert arguments["peak_rss_bytes"] == 2**20
+    assert arguments["statistics"] == {"layers": 3}
+    assert events[second.id]["args"]["verdict"] == "failed"
+    assert events[second.id]["args"]["text"] == "refused"
 
 
-def test_what_ran_when_the_build_was_interrupted_is_in_it(tmp_path: Path) -> None:
+def test_the_timeline_has_the_steps_that_an_interrupt_ended(tmp_path: Path) -> None:
     step = a_step("one")
     with pytest.raises(KeyboardInterrupt), Timeline(tmp_path / "t.json", fail) as timeline:
         timeline.started(step)
         raise KeyboardInterrupt
-    assert checked(json.loads((tmp_path / "t.json").read_text()))[step.id]["args"]["verdict"] == "interrupted"
+    assert checked_events(json.loads((tmp_path / "t.json").read_text()))[step.id]["args"]["verdict"] == "interrupted"
 
 
 def test_phases_in_several_threads_do_not_share_a_lane(tmp_path: Path) -> None:
     with Timeline(tmp_path / "t.json", fail) as timeline, timeline.phase("write a"), timeline.phase("write b"):
         pass
-    events = checked(json.loads((tmp_path / "t.json").read_text()))
+    events = checked_events(json.loads((tmp_path / "t.json").read_text()))
     assert {event["tid"] for event in events.values()} == {0, 1}
 
 
-def test_the_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_the_file_is_replaced_at_the_end_and_no_other_file_remains(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text("old")
     with Timeline(path, fail):
         assert path.read_text() == "old"
-    checked(json.loads(path.read_text()))
+    checked_events(json.loads(path.read_text()))
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json"]
 
 
-def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     with Timeline("/dev/null", fail):
         pass
     assert Path("/dev/null").is_char_device()
 
 
 @pytest.mark.parametrize("path", [".", "nowhere/t.json"])
-def test_a_place_where_no_file_can_be_is_an_error_before_any_work(tmp_path: Path, path: str) -> None:
+def test_rejects_an_impossible_path_before_any_work(tmp_path: Path, path: str) -> None:
     with pytest.raises(UsageError, match="--trace"):
         Timeline(tmp_path / path, fail)
 
 
 def test_a_disk_that_is_full_at_the_end_does_not_fail_the_build() -> None:
-    said: list[str] = []
-    with Timeline("/dev/full", said.append):
+    complaints: list[str] = []
+    with Timeline("/dev/full", complaints.append):
         pass
-    assert said == ["the timeline could not be written to /dev/full: No space left on device"]
+    assert complaints == ["the timeline could not be written to /dev/full: No space left on device"]

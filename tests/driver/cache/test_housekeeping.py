@@ -1,4 +1,4 @@
-"""`cache gc`: of the project's store, of a local store elsewhere, of a shared directory; with locks."""
+"""`cache gc` on the project's store, on a local store elsewhere and on a shared directory, with lock files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
-    """Three records of engines, last used long ago; the first is the oldest."""
+    """Write three records of engines that were last used days ago. The first is the oldest."""
     records = []
     for number in range(3):
         plan = store.put_bytes(b"%d" % number * 9000)
@@ -40,8 +40,8 @@ def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
     for path in [*root.glob("ac/??/*"), *root.glob("cas/??/*")]:
         os.utime(path, (time.time() - 9 * DAY,) * 2)
     for number, record in enumerate(records):
-        then = time.time() - (8 - number) * DAY
-        os.utime(root / "ac" / record.recipe.key[:2] / record.recipe.key, (then, then))
+        last_used = time.time() - (8 - number) * DAY
+        os.utime(root / "ac" / record.recipe.key[:2] / record.recipe.key, (last_used, last_used))
     return records
 
 
@@ -52,7 +52,7 @@ def fill_shared(root: Path) -> list[Record]:
     return records
 
 
-def left(root: Path, records: list[Record]) -> list[bool]:
+def records_exist(root: Path, records: list[Record]) -> list[bool]:
     return [(root / "ac" / record.recipe.key[:2] / record.recipe.key).exists() for record in records]
 
 
@@ -65,50 +65,52 @@ def collect(project: Path, max_size: str | None = None, max_age: str | None = No
     return housekeeping.collect(Request(project=project), max_size, max_age, dry_run=False, **rest)  # type: ignore[arg-type]
 
 
-def test_what_the_projects_lock_names_stays(project: Path) -> None:
+def test_records_in_lock_files_are_kept(project: Path) -> None:
     root = project.parent / "cache"
     records = fill(LocalStore(root), root)
     (project / "trtbuild.lock").write_text(lock_of(records[0]))
     (project / "release.lock").write_text(lock_of(records[2]))
     document = collect(project, "0B", locks=[str(project / "release.lock")])
-    assert left(root, records) == [True, False, True]
+    assert records_exist(root, records) == [True, False, True]
     assert document.kept_because == {"pinned": 2} and document.cache == str(root)
     collect(project, "0B")
-    assert left(root, records) == [True, False, False]
+    assert records_exist(root, records) == [True, False, False]
 
 
-def test_the_size_is_the_configured_one_unless_another_is_given(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_on_the_command_line_overrides_the_configured_size(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = project.parent / "cache"
     records = fill(LocalStore(root), root)
     monkeypatch.setenv("TRTBUILD_CACHE_MAX_SIZE", "1B")
     collect(project, "1GiB")
-    assert left(root, records) == [True] * 3
+    assert records_exist(root, records) == [True] * 3
     collect(project)
-    assert left(root, records) == [False] * 3
+    assert records_exist(root, records) == [False] * 3
 
 
-def test_a_shared_directory(project: Path) -> None:
+def test_a_shared_directory_is_collected(project: Path) -> None:
     root = project.parent / "share"
     records = fill_shared(root)
     (project / "release.lock").write_text(lock_of(records[0]))
     document = collect(project, None, "3d", directory=str(root), locks=[str(project / "release.lock")])
-    assert left(root, records) == [True, False, False]
+    assert records_exist(root, records) == [True, False, False]
     assert (document.records_removed, document.blobs_condemned, document.cache) == (2, 4, str(root))
     assert not (root / "format").exists() and not (project.parent / "cache").exists()
 
 
-def test_a_local_store_elsewhere_is_collected_as_one(project: Path) -> None:
+def test_a_local_store_elsewhere_is_collected_like_the_projects_store(project: Path) -> None:
     root = project.parent / "other"
     records = fill(LocalStore(root), root)
     document = collect(project, None, "7d", directory=str(root))
-    assert left(root, records) == [False, True, True]
+    assert records_exist(root, records) == [False, True, True]
     assert (document.blobs_removed, document.blobs_condemned) == (2, 0)
     assert not (root / "gc").exists()
     with pytest.raises(UsageError, match="local store"):
         collect(project, directory=str(root), grace="2h")
 
 
-def test_wrong_words_are_told_before_anything_is_removed(project: Path) -> None:
+def test_invalid_arguments_are_rejected_before_anything_is_removed(project: Path) -> None:
     root = project.parent / "share"
     records = fill_shared(root)
     for rest in ({"grace": "10m"}, {"grace": "soon"}, {"locks": ["absent.lock"]}):
@@ -116,4 +118,4 @@ def test_wrong_words_are_told_before_anything_is_removed(project: Path) -> None:
             collect(project, "0B", directory=str(root), **rest)
     with pytest.raises(StoreUnavailable, match="not a cache"):
         collect(project, "0B", directory=str(project))
-    assert left(root, records) == [True] * 3
+    assert records_exist(root, records) == [True] * 3

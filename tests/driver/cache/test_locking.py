@@ -1,6 +1,6 @@
-"""``trtbuild lock`` and what a lock changes, by the real command line on one model that is built once.
+"""``trtbuild lock`` and the effects of a lock, with the real command line.
 
-`built` is that project; each test has a copy of it and of its cache.
+The fixture `built` builds one model once. Each test gets a copy of this project and of its cache.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """The built project in another place, unlocked."""
+    """Return a copy of the built project, without a lock."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return replace(built, project=tmp_path / "project", cache=tmp_path / "cache")
@@ -68,7 +68,7 @@ def lock_of(trtbuild: CommandLine) -> Lock:
 
 
 def installed(folder: Path, **versions: str) -> dict[str, str]:
-    """An environment in which these distributions have other versions."""
+    """Return environment variables with which these distributions have other versions."""
     for name, version in versions.items():
         information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir(parents=True)
@@ -76,57 +76,57 @@ def installed(folder: Path, **versions: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-# -- writing it
+# -- writing a lock
 
 
-def test_what_is_not_built_is_listed_and_nothing_is_written(trtbuild: CommandLine) -> None:
+def test_steps_that_are_not_built_are_listed_and_no_lock_is_written(trtbuild: CommandLine) -> None:
     shutil.rmtree(trtbuild.cache)
-    found = trtbuild("lock", expect=1)
-    assert (found["schema"], found["ok"], found["written"]) == ("trtbuild.locked/1", False, False)
-    assert [entry["id"] for entry in found["missing"]][:2] == ["net/trace", "net/lower"]
-    assert found["missing"][0]["reason"]["code"] == "evicted"
-    assert found["next"] == ["trtbuild build", "trtbuild lock"]
+    document = trtbuild("lock", expect=1)
+    assert (document["schema"], document["ok"], document["written"]) == ("trtbuild.locked/1", False, False)
+    assert [entry["id"] for entry in document["missing"]][:2] == ["net/trace", "net/lower"]
+    assert document["missing"][0]["reason"]["code"] == "evicted"
+    assert document["next"] == ["trtbuild build", "trtbuild lock"]
     assert not (trtbuild.project / "trtbuild.lock").exists()
     assert "→ trtbuild build, then trtbuild lock" in trtbuild.run("lock").stdout
 
 
-def test_it_names_the_keys_and_digests_of_what_is_built(trtbuild: CommandLine) -> None:
+def test_a_lock_has_the_keys_and_digests_of_all_results(trtbuild: CommandLine) -> None:
     plan = trtbuild("plan")
-    found = trtbuild("lock")
-    assert found["ok"] and found["written"] and not found["existed"]
-    assert found["models"] == [
+    document = trtbuild("lock")
+    assert document["ok"] and document["written"] and not document["existed"]
+    assert document["models"] == [
         {"model": "net", "steps": 6, "engines": 1, "targets": ["ada"]}
         | {"engine_bytes": step(plan, ENGINE)["outputs"]["plan"]["size"]}
     ]
     lock = lock_of(trtbuild)
     assert {name: entry.key for name, entry in lock.steps.items()} == {e["id"]: e["key"] for e in plan["steps"]}
     for name in (ENGINE, "net/package"):
-        outputs = {what: output.to_json() for what, output in lock.steps[name].outputs.items()}
+        outputs = {kind: output.to_json() for kind, output in lock.steps[name].outputs.items()}
         assert outputs and outputs.items() <= step(plan, name)["outputs"].items()
     assert lock.models["net"].versions.keys() == {"python", "torch", "onnx", "onnx-ir", "onnxscript"}
     assert lock.models["net"].targets["ada"].toolchain == "tensorrt-rtx"
     assert list(lock.manifests) == ["trtbuild.yaml"]
 
 
-def test_locking_again_writes_nothing_and_makes_nothing_stale(locked: CommandLine) -> None:
+def test_locking_again_writes_nothing_and_no_step_runs(locked: CommandLine) -> None:
     path = locked.project / "trtbuild.lock"
     before = (path.stat().st_ino, path.stat().st_mtime_ns)
-    found = locked("lock")
-    assert (found["ok"], found["written"], found["differences"]) == (True, False, [])
+    document = locked("lock")
+    assert (document["ok"], document["written"], document["differences"]) == (True, False, [])
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
     assert "nothing to change" in locked.run("lock").stdout
-    assert ran(locked("build")) == {}  # though the model lists the directory that the lock is in
+    assert ran(locked("build")) == {}  # although the model lists the directory in which the lock is
 
 
 def test_a_check_lists_the_differences_and_writes_nothing(locked: CommandLine) -> None:
     assert locked("lock", "--check")["ok"]
     text = (locked.project / "trtbuild.lock").read_text()
     edit(locked.project / "trtbuild.yaml", "version: 1\n", "version: 1  # the first\n")
-    assert locked("lock", "--check")["ok"]  # the digest of a manifest is there for information
+    assert locked("lock", "--check")["ok"]  # the digest of a manifest is for information only
     edit(locked.project / "trtbuild.lock", lock_of(locked).steps[ENGINE].outputs["plan"].sha256, "0" * 64)
-    found = locked("lock", "--check", expect=1)
-    assert [(entry["area"], entry["name"]) for entry in found["differences"]] == [("step", ENGINE)]
-    assert found["next"] == ["trtbuild lock"]
+    document = locked("lock", "--check", expect=1)
+    assert [(entry["area"], entry["name"]) for entry in document["differences"]] == [("step", ENGINE)]
+    assert document["next"] == ["trtbuild lock"]
     shown = locked.run("lock", "--check").stdout
     assert "out of date: trtbuild.lock" in shown and ENGINE in shown and "plan 000000000000" in shown
     assert locked("lock")["written"]
@@ -136,15 +136,15 @@ def test_a_check_lists_the_differences_and_writes_nothing(locked: CommandLine) -
     assert not (locked.project / "trtbuild.lock").exists()
 
 
-def test_a_check_of_an_edited_model_lists_missing_steps_and_no_removed_ones(locked: CommandLine) -> None:
+def test_a_check_of_an_edited_model_lists_missing_steps_not_removed_steps(locked: CommandLine) -> None:
     edit(locked.project / "models" / "layer.py", "16", "16  # wide")
-    found = locked("lock", "--check", expect=1)
-    assert found["missing"][0]["id"] == "net/trace"
-    assert found["differences"] == []
-    assert found["next"] == ["trtbuild build", "trtbuild lock"]
+    document = locked("lock", "--check", expect=1)
+    assert document["missing"][0]["id"] == "net/trace"
+    assert document["differences"] == []
+    assert document["next"] == ["trtbuild build", "trtbuild lock"]
 
 
-def test_some_models_are_locked_beside_the_others_and_all_at_once_drops_what_is_gone(locked: CommandLine) -> None:
+def test_locking_one_model_keeps_the_others_and_locking_all_drops_removed_models(locked: CommandLine) -> None:
     edit(locked.project / "trtbuild.yaml", "models:\n", f"models:\n{TWIN}")
     net = lock_of(locked).models["net"]
     assert [entry["id"] for entry in locked("lock", expect=1)["missing"]] == ["twin/package"]
@@ -153,19 +153,19 @@ def test_some_models_are_locked_beside_the_others_and_all_at_once_drops_what_is_
     assert lock_of(locked).models["net"] == net
     assert lock_of(locked).models["twin"].steps["twin/trace"] == net.steps["net/trace"]
     edit(locked.project / "trtbuild.yaml", TWIN, "")
-    found = locked("lock")
+    document = locked("lock")
     assert list(lock_of(locked).models) == ["net"]
-    assert {entry["change"] for entry in found["differences"] if entry["area"] == "step"} == {"removed"}
+    assert {entry["change"] for entry in document["differences"] if entry["area"] == "step"} == {"removed"}
 
 
-def test_a_lock_is_for_all_targets_and_known_models(locked: CommandLine) -> None:
-    refused = locked("lock", "--target", "ada", expect=2)
-    assert (refused["schema"], refused["ok"]) == ("trtbuild.locked/1", False)
-    assert "all targets" in refused["errors"][0]["text"]
+def test_rejects_a_lock_of_one_target_or_an_unknown_model(locked: CommandLine) -> None:
+    document = locked("lock", "--target", "ada", expect=2)
+    assert (document["schema"], document["ok"]) == ("trtbuild.locked/1", False)
+    assert "all targets" in document["errors"][0]["text"]
     assert "'nett'" in locked("lock", "nett", expect=2)["errors"][0]["text"]
 
 
-def test_one_that_cannot_be_read_stops_every_command_but_the_one_that_writes_it_anew(locked: CommandLine) -> None:
+def test_an_unreadable_lock_is_an_error_for_every_command_except_lock_upgrade(locked: CommandLine) -> None:
     edit(locked.project / "trtbuild.lock", ' "platform"', '<<<<<<< HEAD\n "platform"')
     for command in ("build", "plan", "lock"):
         (error,) = locked(command, expect=2)["errors"]
@@ -178,14 +178,16 @@ def test_one_that_cannot_be_read_stops_every_command_but_the_one_that_writes_it_
 # -- versions
 
 
-def test_a_newer_toolchain_plans_what_is_locked_and_builds_nothing_with_it(locked: CommandLine, tmp_path: Path) -> None:
+def test_with_a_newer_toolchain_locked_results_are_hits_and_no_engine_is_built(
+    locked: CommandLine, tmp_path: Path
+) -> None:
     newer = installed(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
     assert ran(locked("build", "--frozen", environment=newer)) == {}
     assert locked("lock", "--check", environment=newer)["ok"]
     upgraded = locked("plan", "--upgrade", environment=newer)
     assert step(upgraded, "net/partition")["verdict"] == "run"
-    found = locked("lock", "--upgrade", environment=newer, expect=1)
-    assert found["next"] == ["trtbuild build --upgrade", "trtbuild lock --upgrade"]
+    document = locked("lock", "--upgrade", environment=newer, expect=1)
+    assert document["next"] == ["trtbuild build --upgrade", "trtbuild lock --upgrade"]
 
     edit(locked.project / "trtbuild.yaml", "    inputs:", "    builder: {optimization_level: 2}\n    inputs:")
     (error,) = locked("build", environment=newer, expect=2)["errors"]
@@ -194,12 +196,12 @@ def test_a_newer_toolchain_plans_what_is_locked_and_builds_nothing_with_it(locke
     assert f"trtbuild.lock requires tensorrt-rtx {version}; 99.0 is installed" in error["text"]
     assert f"pip install 'tensorrt-rtx=={version}'" in error["hint"]
     assert "trtbuild build --upgrade" in error["hint"]
-    assert locked("plan", environment=newer, expect=2)["totals"]["engine"]["run"] == 1  # and the plan prints
+    assert locked("plan", environment=newer, expect=2)["totals"]["engine"]["run"] == 1
     (locked.project / "trtbuild.lock").unlink()
     assert step(locked("plan", environment=newer), "net/partition")["verdict"] == "run"
 
 
-def test_a_newer_torch_takes_the_locked_trace_and_traces_nothing(locked: CommandLine, tmp_path: Path) -> None:
+def test_with_a_newer_torch_the_locked_trace_is_used_and_nothing_is_traced(locked: CommandLine, tmp_path: Path) -> None:
     newer = installed(tmp_path / "site", torch="99.0", numpy="99.0")
     document = locked("build", "--frozen", environment=newer)
     assert ran(document) == {}
@@ -217,7 +219,7 @@ def test_a_newer_torch_takes_the_locked_trace_and_traces_nothing(locked: Command
     assert ("versions.torch", torch, "99.0") in [(change["part"], change["was"], change["now"]) for change in changed]
 
 
-def test_a_model_that_the_lock_does_not_know_is_as_without_one(locked: CommandLine, tmp_path: Path) -> None:
+def test_the_lock_does_not_apply_to_a_model_that_it_does_not_contain(locked: CommandLine, tmp_path: Path) -> None:
     newer = installed(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
     edit(locked.project / "trtbuild.yaml", "models:\n", f"models:\n{TWIN}")
     plan = locked("plan", environment=newer)
@@ -225,7 +227,7 @@ def test_a_model_that_the_lock_does_not_know_is_as_without_one(locked: CommandLi
     assert step(plan, "twin/partition")["verdict"] == "run"
 
 
-def test_a_pin_that_is_not_the_locked_version_is_out_of_date_in_two_places(locked: CommandLine) -> None:
+def test_the_error_about_another_pinned_version_names_manifest_and_lock(locked: CommandLine) -> None:
     version = lock_of(locked).models["net"].targets["ada"].version
     edit(locked.project / "trtbuild.yaml", "{sm: 89}", f'{{sm: 89, version: "{version}"}}')
     assert ran(locked("build", "--frozen")) == {}
@@ -238,11 +240,11 @@ def test_a_pin_that_is_not_the_locked_version_is_out_of_date_in_two_places(locke
     assert step(locked("plan", "--upgrade", expect=2), "net/partition")["verdict"] == "run"
 
 
-# -- what is locked is what is used
+# -- builds use the locked results
 
 
-def lie(trtbuild: CommandLine) -> None:
-    """Replace the engine's record by a valid one with another plan."""
+def replace_engine(trtbuild: CommandLine) -> None:
+    """Replace the engine's record by a valid record with another plan."""
     store = LocalStore(trtbuild.cache)
     key = step(trtbuild("plan"), ENGINE)["key"]
     record = store.get_record(key)
@@ -250,8 +252,8 @@ def lie(trtbuild: CommandLine) -> None:
     store.put_record(replace(record, outputs={**record.outputs, "plan": store.put_bytes(b"another")}), replace=True)
 
 
-def test_an_engine_that_is_not_the_locked_one_is_not_used_and_built_again(locked: CommandLine) -> None:
-    lie(locked)
+def test_an_engine_that_differs_from_the_lock_is_built_again(locked: CommandLine) -> None:
+    replace_engine(locked)
     planned = step(locked("plan"), ENGINE)
     assert planned["verdict"] == "run"
     assert planned["reason"]["code"] == "untrusted"
@@ -266,12 +268,12 @@ def test_an_engine_that_is_not_the_locked_one_is_not_used_and_built_again(locked
     assert ran(locked("build", "--frozen")) == {}
 
 
-def test_without_a_lock_the_same_engine_would_be_used(trtbuild: CommandLine) -> None:
-    lie(trtbuild)
+def test_without_a_lock_that_engine_is_used(trtbuild: CommandLine) -> None:
+    replace_engine(trtbuild)
     assert step(trtbuild("plan"), ENGINE)["verdict"] == "hit"
 
 
-def relocked(trtbuild: CommandLine, plan: Output) -> None:
+def change_locked_plan(trtbuild: CommandLine, plan: Output) -> None:
     lock = lock_of(trtbuild)
     model = lock.models["net"]
     steps = {**model.steps, ENGINE: replace(model.steps[ENGINE], outputs={"plan": plan})}
@@ -279,8 +281,8 @@ def relocked(trtbuild: CommandLine, plan: Output) -> None:
     (trtbuild.project / "trtbuild.lock").write_text(text)
 
 
-def test_a_build_that_gives_other_bytes_than_the_locked_ones_warns(locked: CommandLine) -> None:
-    relocked(locked, Output("0" * 64, 7))
+def test_a_build_warns_about_bytes_that_differ_from_the_lock(locked: CommandLine) -> None:
+    change_locked_plan(locked, Output("0" * 64, 7))
     assert locked("build", "--frozen", expect=3)["errors"][0]["type"] == "FrozenError"
     document = locked("build")
     assert ran(document)["engine"] == 1
@@ -290,7 +292,7 @@ def test_a_build_that_gives_other_bytes_than_the_locked_ones_warns(locked: Comma
     assert ran(locked("build", "--frozen")) == {}
 
 
-def test_the_build_that_has_nothing_to_do_looks_at_the_lock(trtbuild: CommandLine) -> None:
+def test_a_null_build_compares_the_lock_file(trtbuild: CommandLine) -> None:
     def build() -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **trtbuild.environment, "TRTBUILD_CACHE_DIR": str(trtbuild.cache)}
         command = [sys.executable, "-m", "trtbuild", "build"]
@@ -323,7 +325,7 @@ def test_a_depfile_names_the_lock(locked: CommandLine) -> None:
 
 @pytest.fixture
 def aged(locked: CommandLine) -> Iterator[CommandLine]:
-    """Set the times of all entries to long ago."""
+    """A locked project in which all entries of the cache are one day old."""
     yesterday = time.time() - 86400
     for path in locked.cache.rglob("*"):
         if path.is_file():
@@ -331,7 +333,7 @@ def aged(locked: CommandLine) -> Iterator[CommandLine]:
     yield locked
 
 
-def collected(trtbuild: CommandLine, pinned: frozenset[str]) -> dict[str, Any]:
+def kept_because(trtbuild: CommandLine, pinned: frozenset[str]) -> dict[str, Any]:
     return dict(collect(LocalStore(trtbuild.cache), max_size=0, pinned=pinned).kept_because)
 
 
@@ -340,22 +342,22 @@ def fresh_checkout(trtbuild: CommandLine) -> None:
         shutil.rmtree(trtbuild.project / folder)
 
 
-def test_what_is_locked_is_kept_and_stays_a_hit(aged: CommandLine) -> None:
+def test_locked_results_are_kept_and_stay_hits(aged: CommandLine) -> None:
     pinned = pinned_keys(aged.project, store=LocalStore(aged.cache))
-    assert set(lock_of(aged).by_key) < pinned  # and the links of the trace
-    kept = collected(aged, pinned)
-    assert kept["pinned"] > 6
+    assert set(lock_of(aged).by_key) < pinned  # the links of the trace are pinned, too
+    reasons = kept_because(aged, pinned)
+    assert reasons["pinned"] > 6
     fresh_checkout(aged)
     assert ran(aged("build", "--frozen")) == {}
 
 
-def test_without_the_lock_all_of_it_would_be_gone(aged: CommandLine) -> None:
-    assert "pinned" not in collected(aged, frozenset())
+def test_without_a_lock_the_results_are_removed(aged: CommandLine) -> None:
+    assert "pinned" not in kept_because(aged, frozenset())
     fresh_checkout(aged)
     assert aged("build", "--frozen", expect=3)
 
 
-def test_a_lock_elsewhere_pins_too_and_one_that_is_not_there_is_an_error(aged: CommandLine, tmp_path: Path) -> None:
+def test_a_lock_elsewhere_pins_too_and_a_missing_lock_is_an_error(aged: CommandLine, tmp_path: Path) -> None:
     store = LocalStore(aged.cache)
     pinned = pinned_keys(aged.project, store=store)
     moved = (aged.project / "trtbuild.lock").rename(tmp_path / "release.lock")
@@ -365,14 +367,14 @@ def test_a_lock_elsewhere_pins_too_and_one_that_is_not_there_is_an_error(aged: C
         pinned_keys(aged.project, tmp_path / "nothing.lock", store)
 
 
-def test_keys_are_pinned_whose_records_are_not_there(aged: CommandLine, tmp_path: Path) -> None:
+def test_keys_without_records_are_pinned_too(aged: CommandLine, tmp_path: Path) -> None:
     assert pinned_keys(aged.project, store=LocalStore(tmp_path / "empty")) == frozenset(lock_of(aged).by_key)
 
 
 # -- other machines
 
 
-def test_neither_torch_nor_a_toolchain_is_imported(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_locked_builds_import_neither_torch_nor_a_toolchain(trtbuild: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Refuse:\n"
@@ -387,16 +389,16 @@ def test_neither_torch_nor_a_toolchain_is_imported(trtbuild: CommandLine, tmp_pa
     assert ran(trtbuild("build", "--frozen", environment=blocked)) == {}
 
 
-def test_documents_are_json_and_records_are_what_a_store_has(locked: CommandLine) -> None:
+def test_the_lock_file_is_json_and_its_keys_lead_to_records(locked: CommandLine) -> None:
     lock = json.loads((locked.project / "trtbuild.lock").read_text())
     assert lock["schema"] == "trtbuild.lock/1"
-    found = LocalStore(locked.cache).get_record(lock["models"]["net"]["steps"][ENGINE]["key"])
-    assert isinstance(found, Record)
-    assert found.outputs["plan"].to_json() == lock["models"]["net"]["steps"][ENGINE]["plan"]
+    record = LocalStore(locked.cache).get_record(lock["models"]["net"]["steps"][ENGINE]["key"])
+    assert isinstance(record, Record)
+    assert record.outputs["plan"].to_json() == lock["models"]["net"]["steps"][ENGINE]["plan"]
 
 
-def test_cache_gc_keeps_what_is_locked(aged: CommandLine) -> None:
-    found = aged("cache", "gc", "--max-size", "0B")
-    assert found["kept_because"]["pinned"] > 6
+def test_cache_gc_keeps_locked_results(aged: CommandLine) -> None:
+    document = aged("cache", "gc", "--max-size", "0B")
+    assert document["kept_because"]["pinned"] > 6
     fresh_checkout(aged)
     assert ran(aged("build", "--frozen")) == {}

@@ -1,4 +1,4 @@
-"""`cache verify --rebuild` builds engines again and compares them with the cache: real engines, and a forged one."""
+"""`cache verify --rebuild` builds engines again and compares them with the cache. One of the engines is forged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_engines_that_are_built_again_equal_those_in_the_cache(built: CommandLin
         "different": [],
         "unchecked": [],
     }
-    assert sorted(path for path in built.cache.glob("*c*/??/*")) == entries  # nothing got into the cache
+    assert sorted(path for path in built.cache.glob("*c*/??/*")) == entries  # the cache has not changed
     assert click.unstyle(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))[0]).startswith(
         f"equal: {count} of {count} engines built again"
     )
@@ -74,8 +74,8 @@ def test_without_the_option_nothing_is_rebuilt(built: CommandLine) -> None:
     assert "rebuilt" not in built("cache", "verify")
 
 
-def lie(line: CommandLine, identifier: str) -> tuple[Record, Record]:
-    """Replace an engine's record by a valid one with another plan. Returns the true record and the forged one."""
+def forge(line: CommandLine, identifier: str) -> tuple[Record, Record]:
+    """Replace an engine's record by a valid record with another plan. Returns the true and the forged record."""
     key = step(line("plan"), identifier)["key"]
     store = LocalStore(line.cache)
     honest = store.get_record(key)
@@ -87,14 +87,14 @@ def lie(line: CommandLine, identifier: str) -> tuple[Record, Record]:
     return honest, forged
 
 
-def test_a_forged_record_is_found_named_and_quarantined(trtbuild: CommandLine) -> None:
+def test_a_forged_record_is_reported_and_quarantined(trtbuild: CommandLine) -> None:
     name = engines(trtbuild)[0]
-    honest, forged = lie(trtbuild, name)
-    assert trtbuild("cache", "verify")["ok"]  # every byte is what its name says: reading alone finds nothing
+    honest, forged = forge(trtbuild, name)
+    assert trtbuild("cache", "verify")["ok"]  # every digest is right, so reading the cache finds no damage
     document = trtbuild("cache", "verify", "--rebuild", "100%", expect=1)
     assert not document["ok"] and document["damage"] == []
-    (found,) = document["rebuilt"]["different"]
-    assert found == {
+    (difference,) = document["rebuilt"]["different"]
+    assert difference == {
         "step": name,
         "key": honest.recipe.key,
         "recorded": forged.outputs["plan"].sha256,
@@ -118,28 +118,28 @@ def test_a_forged_engine_in_a_package_is_replaced(trtbuild: CommandLine) -> None
     name = engines(trtbuild)[0]
     plans = sorted(trtbuild.project.glob("dist/net/engines/ada/*.plan"))
     before = [plan.read_bytes() for plan in plans]
-    lie(trtbuild, name)
+    forge(trtbuild, name)
     trtbuild("build")
     shutil.rmtree(trtbuild.project / ".trtbuild")
     trtbuild("build")
     assert [plan.read_bytes() for plan in plans] != before
-    assert trtbuild("build")["ok"]  # there is nothing to do
+    assert trtbuild("build")["ok"]  # it has nothing to do
     trtbuild("cache", "verify", "--rebuild", "100%", expect=1)
     trtbuild("build")
     assert [plan.read_bytes() for plan in plans] == before
 
 
-def test_the_record_of_a_remote_is_named(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_the_remote_of_a_forged_record_is_reported(trtbuild: CommandLine, tmp_path: Path) -> None:
     name = engines(trtbuild)[0]
-    honest, _ = lie(trtbuild, name)
+    honest, _ = forge(trtbuild, name)
     (tmp_path / "share").mkdir()
     remote = {"TRTBUILD_REMOTES": f"team=rw:file://{tmp_path / 'share'}"}
-    trtbuild("build")  # packs the lie
+    trtbuild("build")  # the package has the forged engine
     trtbuild("cache", "push", environment=remote)
     shutil.rmtree(trtbuild.cache)
     document = trtbuild("cache", "verify", "--rebuild", "100%", environment=remote, expect=1)
-    (found,) = document["rebuilt"]["different"]
-    assert (found["step"], found["source"], found["remotes"]) == (name, "team", ["team"])
+    (difference,) = document["rebuilt"]["different"]
+    assert (difference["step"], difference["source"], difference["remotes"]) == (name, "team", ["team"])
     shown = click.unstyle("\n".join(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))))
     assert f"remove ac/{honest.recipe.key} from remote team" in shown
 
@@ -154,7 +154,7 @@ def test_engines_that_cannot_be_checked_are_counted_with_the_reason(trtbuild: Co
     )
 
 
-def test_missing_inputs_are_a_reason(trtbuild: CommandLine) -> None:
+def test_an_engine_with_missing_inputs_is_not_checked(trtbuild: CommandLine) -> None:
     name = engines(trtbuild)[0]
     store = LocalStore(trtbuild.cache)
     record = store.get_record(step(trtbuild("plan"), name)["key"])
@@ -178,7 +178,9 @@ def test_a_share_is_a_percentage() -> None:
             share_of(text)
 
 
-def test_only_reproducible_toolchains_build_again(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_of_toolchains_that_are_not_reproducible_are_not_checked(
+    trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     assert table.FLAVOURS["tensorrt-rtx"].reproducible and not table.FLAVOURS["tensorrt"].reproducible
@@ -187,17 +189,19 @@ def test_only_reproducible_toolchains_build_again(trtbuild: CommandLine, monkeyp
         "tensorrt-rtx": dataclasses.replace(table.FLAVOURS["tensorrt-rtx"], reproducible=False),
     }
     monkeypatch.setattr(table, "FLAVOURS", flavours)
-    found = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
-    assert (found.engines, found.sampled, found.same) == (0, 0, 0)
-    assert {each.reason for each in found.unchecked} == {"tensorrt-rtx does not give the same bytes twice"}
+    result = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
+    assert (result.engines, result.sampled, result.same) == (0, 0, 0)
+    assert {each.reason for each in result.unchecked} == {"tensorrt-rtx does not give the same bytes twice"}
 
 
-def test_another_version_of_the_toolchain_is_a_reason(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_of_another_toolchain_version_is_not_checked(
+    trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = table.installed_version("tensorrt-rtx")
     edit(trtbuild.project / "trtbuild.yaml", "ada: {sm: 89}", f'ada: {{sm: 89, version: "{version}"}}')
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     monkeypatch.setattr(table, "installed_version", lambda toolchain: "9.9.9")
-    found = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
-    (reason,) = {each.reason for each in found.unchecked}
+    result = rebuild(Request(trtbuild.project), 1.0, 1, Watcher())
+    (reason,) = {each.reason for each in result.unchecked}
     assert reason == f"it was built by tensorrt-rtx {version}, and 9.9.9 is installed here"

@@ -1,4 +1,4 @@
-"""Push, pull, export and import, by the real command line: a build on another machine runs no step afterwards."""
+"""Push, pull, export and import with the real command line. Afterwards a build on another machine runs no step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest: versions for machines without a toolchain. The first model has weights and a second target.
+#: Changes of the manifest: versions, for machines without a toolchain; weights and a second target for the first model.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
     ("  first:", "  first:\n    weights: net.safetensors\n    targets: [ada, ampere]"),
@@ -72,17 +72,17 @@ def remote(share: Path) -> dict[str, str]:
 @pytest.fixture
 def elsewhere(built: CommandLine, tmp_path: Path) -> CommandLine:
     """Another checkout, at another path, with an empty cache."""
-    kept = ("trtbuild.yaml", "nets.py", "net.safetensors")
+    names = ("trtbuild.yaml", "nets.py", "net.safetensors")
     project = tmp_path / "another" / "checkout"
     project.mkdir(parents=True)
-    for name in kept:
+    for name in names:
         shutil.copy(built.project / name, project / name)
     return CommandLine(project, tmp_path / "another" / "cache", built.environment)
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine that has neither torch nor TensorRT."""
+    """Environment variables with which Python finds neither torch nor TensorRT."""
     (folder,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -97,8 +97,8 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "bare")}
 
 
-def runs_nothing(line: CommandLine, environment: dict[str, str] | None = None) -> None:
-    """A build with no network is all hits, and its outputs are there."""
+def check_all_hits(line: CommandLine, environment: dict[str, str] | None = None) -> None:
+    """Check that a build without a network has only hits, and that its outputs exist."""
     document = line("build", "--frozen", environment=environment)
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
     assert sorted(path.name for path in line.project.glob("dist/first/engines/*/*.plan"))
@@ -108,7 +108,7 @@ def runs_nothing(line: CommandLine, environment: dict[str, str] | None = None) -
 # -- a remote
 
 
-def test_what_was_pushed_is_pulled_and_nothing_is_run(
+def test_after_push_and_pull_a_build_runs_nothing(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
 ) -> None:
     pushed = built("cache", "push", environment=remote)
@@ -123,55 +123,55 @@ def test_what_was_pushed_is_pulled_and_nothing_is_run(
     assert [(each["name"], each["records"]) for each in pulled["remotes"]] == [("team", pulled["records"])]
     assert pulled["records"] == pushed["records"]
     assert not (elsewhere.project / "dist").exists()
-    runs_nothing(elsewhere)
-    again = elsewhere("cache", "pull", environment=remote)
-    assert again["ok"] and again["remotes"] == [] and again["present"] == again["records"]
+    check_all_hits(elsewhere)
+    second = elsewhere("cache", "pull", environment=remote)
+    assert second["ok"] and second["remotes"] == [] and second["present"] == second["records"]
 
 
-def test_a_kind_of_remote_that_was_added_by_one_row_is_pushed_to_and_pulled_from(
+def test_push_and_pull_use_a_kind_of_remote_that_one_table_row_added(
     built: CommandLine, elsewhere: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_transport.add_row(monkeypatch)
     monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:sqlite://{tmp_path}/entries")
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(built.cache))
-    pushed = transfer.push(Request(built.project), None, _nobody)
+    pushed = transfer.push(Request(built.project), None, _ignore_progress)
     assert pushed.ok and pushed.records > 0
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(elsewhere.cache))
-    pulled = transfer.pull(Request(elsewhere.project), None, _nobody)
+    pulled = transfer.pull(Request(elsewhere.project), None, _ignore_progress)
     assert pulled.ok and pulled.present == 0
     assert [(each.name, each.records) for each in pulled.remotes] == [("team", pushed.records)]
-    runs_nothing(elsewhere)
+    check_all_hits(elsewhere)
 
 
 def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], bare: dict[str, str], tmp_path: Path
 ) -> None:
     built("cache", "push", environment=remote)
-    assert "torch and onnx" in elsewhere.run("build", environment=bare).stderr  # the machine is bare indeed
+    assert "torch and onnx" in elsewhere.run("build", environment=bare).stderr  # torch cannot be imported
     assert elsewhere("cache", "pull", environment={**remote, **bare})["ok"]
-    runs_nothing(elsewhere, bare)
+    check_all_hits(elsewhere, bare)
     assert elsewhere("cache", "push", environment={**remote, **bare})["ok"]
     exported = elsewhere("cache", "export", str(tmp_path / "bundle"), environment=bare)
-    # with torch, as it was installed where it was built, nothing is run either
+    # a machine with the same torch runs nothing, either
     third = CommandLine(elsewhere.project, tmp_path / "third", elsewhere.environment)
     shutil.rmtree(elsewhere.project / "dist")
     shutil.rmtree(elsewhere.project / ".trtbuild")
     assert third("cache", "import", str(tmp_path / "bundle"), environment=bare)["records"] == exported["records"]
-    runs_nothing(third)
+    check_all_hits(third)
 
 
-def test_a_package_is_written_from_engines_that_only_a_remote_has(
+def test_a_package_is_built_from_engines_that_only_a_remote_has(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
 ) -> None:
     built("cache", "push", environment=remote)
     manifest = elsewhere.project / "trtbuild.yaml"
-    manifest.write_text(manifest.read_text().replace("rows", "lines"))  # a label, which is in the package alone
+    manifest.write_text(manifest.read_text().replace("rows", "lines"))  # the name of a profile is in the package only
     assert ran(elsewhere("build", environment=remote)) == {"package": 2}
-    runs_nothing(elsewhere, remote)
+    check_all_hits(elsewhere, remote)
 
 
 @pytest.mark.parametrize("index", [b'{"files": {"../../../stolen": {"sha256": "%s"}}}' % (b"0" * 64), b"[1,"])
-def test_a_package_with_a_damaged_index_is_written_again(
+def test_a_package_with_a_damaged_index_is_built_again(
     built: CommandLine, elsewhere: CommandLine, share: Path, remote: dict[str, str], index: bytes
 ) -> None:
     built("cache", "push", environment=remote)
@@ -182,60 +182,62 @@ def test_a_package_with_a_damaged_index_is_written_again(
     outputs = {**record.outputs, "index": team.put_bytes(index)}
     team.put_record(Record(record.recipe, outputs, record.provenance), replace=True)
     assert ran(elsewhere("build", environment=remote)) == {"package": 1}
-    runs_nothing(elsewhere, remote)
-    found = team.get_record(key)
-    assert found is not None and found.outputs == record.outputs, "and shared again"
+    check_all_hits(elsewhere, remote)
+    shared = team.get_record(key)
+    assert shared is not None and shared.outputs == record.outputs, "the right record is in the remote again"
 
 
 def test_a_push_continues_where_it_was_interrupted(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
     first = built("cache", "push", environment=remote)["remotes"][0]
-    again = built("cache", "push", environment=remote)["remotes"][0]
-    assert (again["records_sent"], again["bytes_sent"]) == (0, 0)
-    assert (again["records_there"], again["bytes_there"]) == (first["records_sent"], first["bytes_sent"])
+    second = built("cache", "push", environment=remote)["remotes"][0]
+    assert (second["records_sent"], second["bytes_sent"]) == (0, 0)
+    assert (second["records_there"], second["bytes_there"]) == (first["records_sent"], first["bytes_sent"])
     key = next(each["key"] for each in built("plan")["steps"] if each["stage"] == "engine")
     record = LocalStore(built.cache).get_record(key)
     assert record is not None
     (share / "ac" / key[:2] / key).unlink()
     layers = record.outputs["layers"].sha256
     (share / "cas" / layers[:2] / layers).unlink()
-    rest = built("cache", "push", environment=remote)["remotes"][0]
-    assert rest["records_sent"] == 1
-    assert rest["bytes_sent"] == record.outputs["layers"].size or rest["bytes_sent"] < first["bytes_sent"] / 2
+    third = built("cache", "push", environment=remote)["remotes"][0]
+    assert third["records_sent"] == 1
+    assert third["bytes_sent"] == record.outputs["layers"].size or third["bytes_sent"] < first["bytes_sent"] / 2
     assert (share / "cas" / layers[:2] / layers).is_file()
 
 
-def test_through_a_real_server_with_two_logins(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
+def test_push_and_pull_through_a_real_server_with_two_logins(
+    built: CommandLine, elsewhere: CommandLine, tmp_path: Path
+) -> None:
     with running(tmp_path / "nginx") as nginx:
         writing = {"TRTBUILD_REMOTES": f"team=rw:{nginx.url_of('writer')}"}
         reading = {"TRTBUILD_REMOTES": f"team=rw:{nginx.url_of('reader')}"}
         first = built("cache", "push", environment=writing)
         assert first["ok"] and first["remotes"][0]["records_sent"] == first["records"]
-        again = built("cache", "push", environment=writing)["remotes"][0]
-        assert (again["records_sent"], again["bytes_sent"]) == (0, 0)
+        second = built("cache", "push", environment=writing)["remotes"][0]
+        assert (second["records_sent"], second["bytes_sent"]) == (0, 0)
         assert elsewhere("cache", "pull", environment=reading)["ok"]
-        runs_nothing(elsewhere)
+        check_all_hits(elsewhere)
         nginx.empty()
         refused = built("cache", "push", environment=reading, expect=1)
         assert len(refused["not_sent"]) == refused["records"]
         password = nginx.passwords["reader"]
         assert password not in json.dumps(refused)
         puts = [line for line in nginx.log() if " PUT " in line]
-        assert any(" 401 " in line for line in puts)  # it was asked, and refused
+        assert any(" 401 " in line for line in puts)  # the server received the request and refused it
         assert not list(nginx.root.glob("ac/*/*"))
 
 
 def test_only_the_selected_results_are_transferred(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
 ) -> None:
-    one = built("cache", "push", "first", "--target", "ada", environment=remote)
-    assert one["ok"]
+    selected = built("cache", "push", "first", "--target", "ada", environment=remote)
+    assert selected["ok"]
     failed = elsewhere("cache", "pull", environment=remote, expect=1)
     assert {each["step"] for each in failed["missing"]} == {"first/engine/model@ampere", "second/trace"}
     assert elsewhere("cache", "pull", "first", "--target", "ada", environment=remote)["ok"]
     document = elsewhere("build", "first", "--target", "ada", "--frozen")
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
-    everything = built("cache", "push", environment=remote)
-    assert 0 < everything["remotes"][0]["records_sent"] < everything["records"]
+    complete = built("cache", "push", environment=remote)
+    assert 0 < complete["remotes"][0]["records_sent"] < complete["records"]
 
 
 def test_results_that_no_remote_has_are_listed(
@@ -252,7 +254,7 @@ def test_results_that_no_remote_has_are_listed(
     assert not (elsewhere.project / "dist").exists()
 
 
-def test_a_push_of_what_is_not_built_fails_and_sends_the_rest(
+def test_a_push_with_missing_results_fails_and_sends_the_others(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str]
 ) -> None:
     shutil.copytree(built.cache, elsewhere.cache)
@@ -270,20 +272,20 @@ def test_a_push_to_an_unreachable_remote_fails_with_the_reason(built: CommandLin
     assert document["warnings"]
     shown = click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
     assert "not sent" in shown and "127.0.0.1:9" in shown
-    pulled = built("cache", "pull", environment=dead)  # everything is here
+    pulled = built("cache", "pull", environment=dead)  # every result is in the local cache
     assert pulled["ok"] and pulled["present"] == pulled["records"]
 
 
-def test_remotes_are_named(built: CommandLine, share: Path) -> None:
-    two = {"TRTBUILD_REMOTES": f"team=r:file://{share} mine=w:file://{share}/mine"}
-    wrong = built("cache", "push", "--remote", "team", environment=two, expect=2)
+def test_the_remote_option_accepts_names_of_suitable_remotes(built: CommandLine, share: Path) -> None:
+    two_remotes = {"TRTBUILD_REMOTES": f"team=r:file://{share} mine=w:file://{share}/mine"}
+    wrong = built("cache", "push", "--remote", "team", environment=two_remotes, expect=2)
     assert "no remote that may be written is called 'team'" in wrong["errors"][0]["text"]
-    wrong = built("cache", "pull", "--remote", "mine", environment=two, expect=2)
+    wrong = built("cache", "pull", "--remote", "mine", environment=two_remotes, expect=2)
     assert "no remote that may be read is called 'mine'" in wrong["errors"][0]["text"]
-    none = built("cache", "push", expect=2)
-    assert none["errors"][0]["text"] == "no remote is configured that may be written"
-    assert "TRTBUILD_REMOTES" in none["errors"][0]["hint"]
-    assert built("cache", "push", "--remote", "mine", environment=two)["remotes"][0]["name"] == "mine"
+    without_remotes = built("cache", "push", expect=2)
+    assert without_remotes["errors"][0]["text"] == "no remote is configured that may be written"
+    assert "TRTBUILD_REMOTES" in without_remotes["errors"][0]["hint"]
+    assert built("cache", "push", "--remote", "mine", environment=two_remotes)["remotes"][0]["name"] == "mine"
 
 
 def test_a_pull_sends_nothing(built: CommandLine, elsewhere: CommandLine, share: Path, tmp_path: Path) -> None:
@@ -312,21 +314,23 @@ def test_damaged_bytes_are_not_sent(
 # -- a bundle
 
 
-def test_what_was_exported_is_imported_and_nothing_is_run(
+def test_after_export_and_import_a_build_runs_nothing(
     built: CommandLine, elsewhere: CommandLine, tmp_path: Path
 ) -> None:
     exported = built("cache", "export", str(tmp_path / "all.bundle"))
     assert exported["bytes"] == (tmp_path / "all.bundle").stat().st_size
     imported = elsewhere("cache", "import", str(tmp_path / "all.bundle"))
     assert imported["ok"] and imported["records"] == exported["records"]
-    runs_nothing(elsewhere)
+    check_all_hits(elsewhere)
     built("cache", "export", str(tmp_path / "again.bundle"))
     assert (tmp_path / "again.bundle").read_bytes() == (tmp_path / "all.bundle").read_bytes()
     shown = click.unstyle("\n".join(transfers.imported(decode(CacheImport, imported))))
     assert shown.startswith(f"imported  {tmp_path / 'all.bundle'}  {exported['records']} records")
 
 
-def test_a_bundle_of_one_target_has_only_that(built: CommandLine, elsewhere: CommandLine, tmp_path: Path) -> None:
+def test_a_bundle_of_one_target_has_only_its_results(
+    built: CommandLine, elsewhere: CommandLine, tmp_path: Path
+) -> None:
     built("cache", "export", str(tmp_path / "ada.bundle"), "first", "--target", "ada")
     built("cache", "export", str(tmp_path / "all.bundle"))
     assert (tmp_path / "ada.bundle").stat().st_size < (tmp_path / "all.bundle").stat().st_size
@@ -336,17 +340,17 @@ def test_a_bundle_of_one_target_has_only_that(built: CommandLine, elsewhere: Com
     assert elsewhere("build", "--frozen", expect=3)["errors"]
 
 
-def test_an_export_fetches_what_only_a_remote_has(
+def test_an_export_fetches_results_that_only_a_remote_has(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], tmp_path: Path
 ) -> None:
     built("cache", "push", environment=remote)
     elsewhere("cache", "export", str(tmp_path / "bundle"), environment=remote)
     third = CommandLine(elsewhere.project, tmp_path / "third", elsewhere.environment)
     third("cache", "import", str(tmp_path / "bundle"))
-    runs_nothing(third)
+    check_all_hits(third)
 
 
-def test_what_is_not_built_is_not_exported(elsewhere: CommandLine, tmp_path: Path) -> None:
+def test_an_export_of_missing_results_is_an_error(elsewhere: CommandLine, tmp_path: Path) -> None:
     document = elsewhere("cache", "export", str(tmp_path / "bundle"), expect=1)
     (error,) = document["errors"]
     assert "first/trace" in error["text"] and "second/trace" in error["text"]
@@ -356,11 +360,11 @@ def test_what_is_not_built_is_not_exported(elsewhere: CommandLine, tmp_path: Pat
 
 def test_the_whole_cache_is_exported_without_a_manifest(built: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    here = CommandLine(tmp_path / "nothing", built.cache, built.environment)
-    exported = here("cache", "export", str(tmp_path / "bundle"), "--all")
-    there = CommandLine(tmp_path / "nothing", tmp_path / "cache", built.environment)
-    assert there("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
-    assert here("cache", "stats")["records"] == there("cache", "stats")["records"]
+    source = CommandLine(tmp_path / "nothing", built.cache, built.environment)
+    exported = source("cache", "export", str(tmp_path / "bundle"), "--all")
+    destination = CommandLine(tmp_path / "nothing", tmp_path / "cache", built.environment)
+    assert destination("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
+    assert source("cache", "stats")["records"] == destination("cache", "stats")["records"]
     assert exported["left_out"] == []
 
 
@@ -397,46 +401,46 @@ def test_an_export_that_cannot_be_written_is_an_error(built: CommandLine, tmp_pa
 
 @pytest.fixture
 def keys(elsewhere: CommandLine, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
-    """Makes a key: its file, and the public line."""
+    """A function that creates a key, and returns its file and its public line."""
 
     def make(name: str) -> tuple[str, str]:
         file = tmp_path / f"{name}.key"
-        made = elsewhere("cache", "keygen", "--name", name, "--out", str(file))
-        return str(file), made["public"]
+        document = elsewhere("cache", "keygen", "--name", name, "--out", str(file))
+        return str(file), document["public"]
 
     return make
 
 
 def signatures(cache: Path) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in cache.glob("ac/*/*"):
         entry = action_result.ActionResult.from_bytes(path.read_bytes())
-        found.update(signature.signer for signature in entry.signatures)
-    return found
+        counts.update(signature.signer for signature in entry.signatures)
+    return counts
 
 
 def test_signatures_are_transferred_unchanged_and_only_trusted_records_are_accepted(
     elsewhere: CommandLine, tmp_path: Path, keys: Callable[[str], tuple[str, str]], remote: dict[str, str]
 ) -> None:
     file, public = keys("ci")
-    _, stranger = keys("stranger")
+    _, other_public = keys("other")
     signing = {"TRTBUILD_SIGNING_KEY_FILE": file}
     elsewhere("build", "second", environment=signing)
     exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "second", environment=signing)
     assert elsewhere("cache", "push", "second", environment={**remote, **signing})["ok"]
 
-    believing = CommandLine(elsewhere.project, tmp_path / "believing", {"TRTBUILD_TRUSTED_KEYS": public})
-    assert believing("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
-    assert signatures(believing.cache) == Counter(ci=exported["records"])
-    assert {each["verdict"] for each in believing("build", "second", "--frozen")["steps"]} == {"hit"}
+    trusting = CommandLine(elsewhere.project, tmp_path / "trusting", {"TRTBUILD_TRUSTED_KEYS": public})
+    assert trusting("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
+    assert signatures(trusting.cache) == Counter(ci=exported["records"])
+    assert {each["verdict"] for each in trusting("build", "second", "--frozen")["steps"]} == {"hit"}
 
-    doubting = CommandLine(elsewhere.project, tmp_path / "doubting", {"TRTBUILD_TRUSTED_KEYS": stranger})
-    refused = doubting("cache", "import", str(tmp_path / "bundle"), expect=1)
+    distrusting = CommandLine(elsewhere.project, tmp_path / "distrusting", {"TRTBUILD_TRUSTED_KEYS": other_public})
+    refused = distrusting("cache", "import", str(tmp_path / "bundle"), expect=1)
     assert (refused["ok"], refused["records"], len(refused["untrusted"])) == (False, 0, exported["records"])
     assert all("not trusted" in each["reason"] for each in refused["untrusted"])
-    assert not list(doubting.cache.glob("ac/*/*"))
-    pulled = doubting("cache", "pull", "second", environment=remote, expect=1)
-    assert pulled["missing"] and not list(doubting.cache.glob("ac/*/*"))
+    assert not list(distrusting.cache.glob("ac/*/*"))
+    pulled = distrusting("cache", "pull", "second", environment=remote, expect=1)
+    assert pulled["missing"] and not list(distrusting.cache.glob("ac/*/*"))
 
 
 def test_records_that_only_this_machine_has_signed_are_not_sent(
@@ -450,22 +454,22 @@ def test_records_that_only_this_machine_has_signed_are_not_sent(
     record = local.put_record(Record(Recipe("engine", 1, (("number", 1),)), {"plan": local.put_bytes(b"plan")}))
     key = record.recipe.key
     assert local.get_record(key) == record
-    exported = bundles.export_all(Request(tmp_path), tmp_path / "bundle", _nobody)
+    exported = bundles.export_all(Request(tmp_path), tmp_path / "bundle", _ignore_progress)
     assert (exported.records, exported.left_out) == (0, [RefusedRecord(key=key, reason=transfer.OWN_ONLY)])
     transport = MemoryTransport()
     sending = transfer._Sending(local, RemoteStore(transport, "team", local.trust))
-    sending.send([key], _nobody)
+    sending.send([key], _ignore_progress)
     assert sending.failures == {key: transfer.OWN_ONLY}
     assert transport.entries == {}
 
 
-def test_what_several_records_name_is_sent_once(tmp_path: Path) -> None:
+def test_a_blob_of_several_records_is_sent_once(tmp_path: Path) -> None:
     local = LocalStore(tmp_path / "cache")
     plan = local.put_bytes(np.random.default_rng(0).bytes(5 << 20))
     records = [local.put_record(Record(Recipe("engine", 1, (("number", n),)), {"plan": plan})) for n in range(8)]
     transport = MemoryTransport()
     sending = transfer._Sending(local, RemoteStore(transport, "team"))
-    sending.send([record.recipe.key for record in records], _nobody)
+    sending.send([record.recipe.key for record in records], _ignore_progress)
     assert sending.failures == {} and sending.sent().bytes_sent == plan.size
     puts = Counter(name for method, kind, name, _ in transport.calls if (method, kind) == ("put", "cas"))
     assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
@@ -473,20 +477,22 @@ def test_what_several_records_name_is_sent_once(tmp_path: Path) -> None:
 
 def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None:
     local = LocalStore(tmp_path / "cache")
-    made = [
+    records = [
         local.put_record(Record(Recipe(stage, 1, (("number", n),)), {"record": local.put_bytes(bytes([n]) * 9000)}))
         for n in range(12)
         for stage in ("partition", "partition-any", "trace-any")
     ]
     transport = MemoryTransport()
-    transfer._Sending(local, RemoteStore(transport, "team")).send([record.recipe.key for record in made], _nobody)
-    stages = {record.recipe.key: record.recipe.stage for record in made}
+    transfer._Sending(local, RemoteStore(transport, "team")).send(
+        [record.recipe.key for record in records], _ignore_progress
+    )
+    stages = {record.recipe.key: record.recipe.stage for record in records}
     sent = [stages[name] for method, kind, name, _ in transport.calls if (method, kind) == ("put", "ac")]
-    assert len(sent) == len(made) and "partition" not in sent[12:]
+    assert len(sent) == len(records) and "partition" not in sent[12:]
 
 
-def _nobody(what: str, done: int, total: int, unit: str) -> None:
-    """A watcher that ignores all events."""
+def _ignore_progress(what: str, done: int, total: int, unit: str) -> None:
+    """Ignore the progress of a transfer."""
 
 
 def test_the_documents_are_json_objects_with_a_schema(
@@ -504,16 +510,16 @@ def test_the_documents_are_json_objects_with_a_schema(
 
 
 @pytest.mark.parametrize("tolerated", [True, False])
-@pytest.mark.parametrize("there", [True, False])
-def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_one(
-    tmp_path: Path, there: bool, tolerated: bool
+@pytest.mark.parametrize("in_remote", [True, False])
+def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
+    tmp_path: Path, in_remote: bool, tolerated: bool
 ) -> None:
     recipe = Recipe("engine", 1, (("number", 1),))
     transport = MemoryTransport()
-    if there:
+    if in_remote:
         other = LocalStore(tmp_path / "other")
         other.put_record(Record(recipe, {"plan": other.put_bytes(b"locked")}))
-        transfer._Sending(other, RemoteStore(transport, "team")).send([recipe.key], _nobody)
+        transfer._Sending(other, RemoteStore(transport, "team")).send([recipe.key], _ignore_progress)
     local = LocalStore(tmp_path / "cache")
     local.put_record(Record(recipe, {"plan": local.put_bytes(b"another")}))
     store = LayeredStore(local, [RemoteStore(transport, "team")])
@@ -523,7 +529,9 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_one(
         return "not the locked one" if wrong else None
 
     store.refuses = refuses
-    lacking, _ = transfer.complete(store, [recipe.key], _nobody)
-    assert lacking == ({} if there or tolerated else {recipe.key: "not the locked one"})
-    kept = local.get_record(recipe.key)
-    assert kept is not None and local.get_bytes(kept.outputs["plan"].sha256) == (b"locked" if there else b"another")
+    missing, _ = transfer.complete(store, [recipe.key], _ignore_progress)
+    assert missing == ({} if in_remote or tolerated else {recipe.key: "not the locked one"})
+    record = local.get_record(recipe.key)
+    assert record is not None and local.get_bytes(record.outputs["plan"].sha256) == (
+        b"locked" if in_remote else b"another"
+    )

@@ -1,4 +1,4 @@
-"""Where the configuration comes from, what wins, and what is refused."""
+"""The sources of the configuration, their order of precedence, and the values that are rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtbuild.store.trust.signing import Signer, parse_trusted
 KEY = "ci:" + "A" * 43 + "="
 OTHER = "old:" + "B" * 42 + "A="
 
-WHOLE = f"""\
+ALL_ENTRIES = f"""\
 [cache]
 max_size = "50GiB"
 
@@ -74,24 +74,24 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_every_entry_of_the_file_is_read(home: Home) -> None:
-    found = home.load(WHOLE)
-    assert found.cache_max_size == 50 << 30
-    assert found.remotes == (
+    result = home.load(ALL_ENTRIES)
+    assert result.cache_max_size == 50 << 30
+    assert result.remotes == (
         RemoteSettings("team", "https://cache.example/trtbuild", read=True, write=True),
         RemoteSettings("archive", "s3://bucket/prefix", read=True, write=False, patience_s=10.0, connections=4),
     )
-    assert found.trust == TrustSettings(
+    assert result.trust == TrustSettings(
         keys=(parse_trusted(KEY),),
         revoked=frozenset({parse_trusted(OTHER).public_key}),
         signing_key_file=home.root / ".config/trtbuild/ci.key",
         domain="ci",
         read_domains=("release", "ci"),
     )
-    assert found.path == str(home.file)
-    assert found.sha256 is not None
+    assert result.path == str(home.file)
+    assert result.sha256 is not None
 
 
-def test_every_entry_is_a_variable_too_and_it_wins(home: Home) -> None:
+def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
     variables = {
         "TRTBUILD_CACHE_MAX_SIZE": "1GiB",
         "TRTBUILD_REMOTES": "a=r:http://127.0.0.1:1/x  b-2=w:file:///mnt/cache/",
@@ -106,14 +106,14 @@ def test_every_entry_is_a_variable_too_and_it_wins(home: Home) -> None:
     assert set(configuration.VARIABLES) - {"TRTBUILD_SIGNING_KEY_FILE"} == {
         name for name in variables if not name.startswith("TRTBUILD_REMOTE_")
     }
-    for text in (WHOLE, ""):
-        found = home.load(text, **variables)
-        assert found.cache_max_size == 1 << 30
-        assert found.remotes == (
+    for text in (ALL_ENTRIES, ""):
+        result = home.load(text, **variables)
+        assert result.cache_max_size == 1 << 30
+        assert result.remotes == (
             RemoteSettings("a", "http://127.0.0.1:1/x", read=True, write=False),
             RemoteSettings("b-2", "file:///mnt/cache", read=False, write=True, patience_s=0.5, connections=1),
         )
-        assert found.trust == TrustSettings(
+        assert result.trust == TrustSettings(
             keys=(parse_trusted(variables["TRTBUILD_TRUSTED_KEYS"]),),
             revoked=frozenset({parse_trusted(KEY).public_key}),
             signing_key=variables["TRTBUILD_SIGNING_KEY"],
@@ -122,46 +122,46 @@ def test_every_entry_is_a_variable_too_and_it_wins(home: Home) -> None:
         )
 
 
-def test_nothing_configured_reads_nothing_and_imports_nothing(home: Home) -> None:
+def test_without_configuration_no_module_is_imported(home: Home) -> None:
     code = (
         "import sys, pathlib; from trtbuild.driver import configuration; before = set(sys.modules);"
         f"found = configuration.load({{'HOME': {str(home.root)!r}}}, pathlib.Path('.'));"
         "assert found.remotes == () and found.sha256 is None; print(*(set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == []
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.split() == []
 
 
 @pytest.mark.parametrize("name", configuration.VARIABLES)
 def test_an_empty_variable_counts_as_not_set(home: Home, name: str) -> None:
     if name == "TRTBUILD_TRUSTED_KEYS":
-        assert "would trust every signature" in str(home.refused(WHOLE, TRTBUILD_TRUSTED_KEYS=" "))
+        assert "would trust every signature" in str(home.refused(ALL_ENTRIES, TRTBUILD_TRUSTED_KEYS=" "))
     elif name == "TRTBUILD_REMOTES":
-        assert home.load(WHOLE, TRTBUILD_REMOTES="").remotes == ()
-        assert home.load(WHOLE, TRTBUILD_REMOTES="").trust == home.load(WHOLE).trust
+        assert home.load(ALL_ENTRIES, TRTBUILD_REMOTES="").remotes == ()
+        assert home.load(ALL_ENTRIES, TRTBUILD_REMOTES="").trust == home.load(ALL_ENTRIES).trust
     else:
-        assert home.load(WHOLE, **{name: ""}) == home.load(WHOLE)
+        assert home.load(ALL_ENTRIES, **{name: ""}) == home.load(ALL_ENTRIES)
 
 
-def test_the_file_is_where_the_variable_says_else_in_the_config_home(home: Home, tmp_path: Path) -> None:
+def test_the_path_of_the_file_comes_from_the_variable_or_the_config_home(home: Home, tmp_path: Path) -> None:
     home.write("[cache]\nmax_size = '1B'\n")
-    other = tmp_path / "xdg" / "trtbuild" / "config.toml"
-    other.parent.mkdir(parents=True)
-    other.write_text("[cache]\nmax_size = '2B'\n")
-    chosen = tmp_path / "chosen.toml"
-    chosen.write_text("[cache]\nmax_size = '3B'\n")
-    for path in (other, chosen):
+    in_xdg_home = tmp_path / "xdg" / "trtbuild" / "config.toml"
+    in_xdg_home.parent.mkdir(parents=True)
+    in_xdg_home.write_text("[cache]\nmax_size = '2B'\n")
+    in_variable = tmp_path / "chosen.toml"
+    in_variable.write_text("[cache]\nmax_size = '3B'\n")
+    for path in (in_xdg_home, in_variable):
         path.chmod(0o644)
     assert home.load().cache_max_size == 1
     assert home.load(XDG_CONFIG_HOME=str(tmp_path / "xdg")).cache_max_size == 2
-    assert home.load(XDG_CONFIG_HOME="xdg").cache_max_size == 1  # a relative one is ignored, as the specification says
-    assert home.load(XDG_CONFIG_HOME=str(tmp_path / "xdg"), TRTBUILD_CONFIG=str(chosen)).cache_max_size == 3
+    assert home.load(XDG_CONFIG_HOME="xdg").cache_max_size == 1  # the XDG specification ignores relative paths
+    assert home.load(XDG_CONFIG_HOME=str(tmp_path / "xdg"), TRTBUILD_CONFIG=str(in_variable)).cache_max_size == 3
     assert home.load(TRTBUILD_CONFIG="~/.config/trtbuild/config.toml").cache_max_size == 1
     assert home.load(TRTBUILD_CONFIG="/dev/null") == Configuration(path="/dev/null")
     assert home.load(TRTBUILD_CONFIG="").cache_max_size == 1
 
 
-def test_a_named_file_has_to_be_there_and_the_default_one_need_not(home: Home, tmp_path: Path) -> None:
+def test_a_named_file_must_exist_and_the_default_file_need_not(home: Home, tmp_path: Path) -> None:
     assert home.load() == Configuration(path=str(home.file))
     error = home.refused(TRTBUILD_CONFIG=str(tmp_path / "none.toml"))
     assert error.file == str(tmp_path / "none.toml")
@@ -170,7 +170,7 @@ def test_a_named_file_has_to_be_there_and_the_default_one_need_not(home: Home, t
 
 
 def test_a_project_cannot_configure_itself_by_being_the_home_directory(home: Home) -> None:
-    home.write(WHOLE)
+    home.write(ALL_ENTRIES)
     home.project = home.root
     error = home.refused()
     assert "lies in the project" in error.text
@@ -181,8 +181,8 @@ def test_a_project_cannot_configure_itself_by_being_the_home_directory(home: Hom
     home.refused()
 
 
-def test_a_default_file_that_cannot_be_looked_at_is_an_error(home: Home) -> None:
-    """It may say whom not to believe."""
+def test_a_default_file_that_cannot_be_read_is_an_error(home: Home) -> None:
+    """The file may revoke trusted keys, so it must not be ignored."""
     home.file.parent.rmdir()
     home.file.parent.symlink_to(home.file.parent)  # a loop
     assert "cannot be read" in home.refused().text
@@ -195,13 +195,13 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
     for name in ("config.toml", "trtbuild.toml", ".trtbuild/config.toml", ".config/trtbuild/config.toml", ".env"):
         path = home.project / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(WHOLE)
+        path.write_text(ALL_ENTRIES)
     monkeypatch.chdir(home.project)
     assert home.load(XDG_CONFIG_HOME=".config") == Configuration(path=str(home.file))
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said", "hint"),
+    ("text", "line", "message", "hint"),
     [
         ("[cache]\nmax_sise = '1B'\n", 2, "'max_sise' is not known", "did you mean 'max_size'"),
         ("# x\n[remotes]\nname = 'a'\n", 2, "'remotes' is not known", "did you mean 'remote'"),
@@ -232,15 +232,15 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
         ("a = '''\n\n", 2, "it is not valid TOML", "quotes"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_line(home: Home, text: str, line: int, said: str, hint: str) -> None:
+def test_an_error_in_the_file_names_file_and_line(home: Home, text: str, line: int, message: str, hint: str) -> None:
     error = home.refused(text)
     assert (error.file, error.line) == (str(home.file), line)
-    assert said in error.text
+    assert message in error.text
     assert hint in str(error.hint)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("TRTBUILD_CACHE_MAX_SIZE", "much", "'much' is not a size"),
         ("TRTBUILD_REMOTES", "https://cache.example", "has no name"),
@@ -253,14 +253,14 @@ def test_what_is_wrong_is_told_with_file_and_line(home: Home, text: str, line: i
         ("TRTBUILD_READ_DOMAINS", "release,ci", "not a domain"),
     ],
 )
-def test_what_is_wrong_with_a_variable_names_it(home: Home, name: str, value: str, said: str) -> None:
+def test_an_error_in_a_variable_names_the_variable(home: Home, name: str, value: str, message: str) -> None:
     error = home.refused(**{name: value})
     assert error.text.startswith(f"{name}: ")
-    assert said in error.text
+    assert message in error.text
     assert error.file is None
 
 
-def test_all_problems_are_told_at_once(home: Home) -> None:
+def test_all_problems_are_reported_at_once(home: Home) -> None:
     error = home.refused("[cache]\nmax_size = 'x'\n[trust]\ndomain = '%'\nsize = 1\n", TRTBUILD_REMOTES="a")
     assert isinstance(error, ConfigurationErrors)
     assert {(problem.line, problem.text.split()[0]) for problem in error.problems} == {
@@ -275,11 +275,11 @@ def test_all_problems_are_told_at_once(home: Home) -> None:
 def test_only_one_key_signs(home: Home) -> None:
     error = home.refused(TRTBUILD_SIGNING_KEY="x", TRTBUILD_SIGNING_KEY_FILE="/x")
     assert "only one signing key" in error.text
-    found = home.load(WHOLE, TRTBUILD_SIGNING_KEY="from the environment").trust
-    assert (found.signing_key, found.signing_key_file) == ("from the environment", None)
+    result = home.load(ALL_ENTRIES, TRTBUILD_SIGNING_KEY="from the environment").trust
+    assert (result.signing_key, result.signing_key_file) == ("from the environment", None)
 
 
-def test_a_key_file_that_a_variable_names_is_relative_to_where_one_is(
+def test_the_path_of_a_key_file_in_a_variable_is_relative_to_the_working_directory(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -291,8 +291,8 @@ def test_a_trusted_key_may_be_a_table(home: Home) -> None:
     encoded = KEY.partition(":")[2]
     for expires in ("2030-01-31", "'2030-01-31'"):
         table = f"{{name = 'ci', key = '{encoded}', expires = {expires}, domains = ['ci', 'release']}}"
-        found = home.load(f"[trust]\nkeys = [{table}, '{OTHER}']\n").trust.keys
-        assert found == (parse_trusted(f"{KEY};expires=2030-01-31;domains=ci,release"), parse_trusted(OTHER))
+        result = home.load(f"[trust]\nkeys = [{table}, '{OTHER}']\n").trust.keys
+        assert result == (parse_trusted(f"{KEY};expires=2030-01-31;domains=ci,release"), parse_trusted(OTHER))
     table = f"[[trust.keys]]\nname = 'ci'\nkey = '{encoded}'\n"
     assert home.load(table).trust.keys == (parse_trusted(KEY),)
     for bad in (f"{{name = 'ci', key = '{encoded}', expired = 2030-01-31}}", "{name = 'ci'}", "{key = 'x'}"):

@@ -1,4 +1,4 @@
-"""The permitted writers of the configuration file, its permitted kinds, and the line of an entry."""
+"""The permissions and the type of the configuration file, and the lines of its entries."""
 
 from __future__ import annotations
 
@@ -64,33 +64,35 @@ def test_entries_are_found_in_the_text(
 
 
 def test_dotted_and_inline_entries_are_found_where_they_begin() -> None:
-    found = ConfigFile("f", b'x = 1\ncache.max_size = "1B"\nremote = [\n  {name = "a"},\n]\n')
-    assert found.place("cache", "max_size").line == 2
-    assert found.place("remote", "name", nth=0).line == 3
+    file = ConfigFile("f", b'x = 1\ncache.max_size = "1B"\nremote = [\n  {name = "a"},\n]\n')
+    assert file.place("cache", "max_size").line == 2
+    assert file.place("remote", "name", nth=0).line == 3
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o444, 0o400])
-def test_what_others_may_only_read_is_believed(path: Path, mode: int) -> None:
+def test_accepts_a_file_that_other_users_may_only_read(path: Path, mode: int) -> None:
     path.chmod(mode)
     assert config_file.read(str(path), must_exist=True) is not None
 
 
 @pytest.mark.parametrize("mode", [0o602, 0o666, 0o777])
-def test_what_others_may_write_is_refused(path: Path, mode: int) -> None:
+def test_rejects_a_file_that_other_users_may_write(path: Path, mode: int) -> None:
     path.chmod(mode)
     with pytest.raises(ConfigurationError, match=f"other users can write it .mode {mode:04o}") as caught:
         config_file.read(str(path), must_exist=True)
     assert caught.value.hint == f'chmod go-w "{path}"'
 
 
-def test_a_group_may_write_it_only_if_the_user_is_alone_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_may_write_the_file_only_if_the_user_is_its_only_member(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.chmod(0o660)
     user = pwd.getpwuid(os.geteuid()).pw_name
     gid = path.stat().st_gid
-    for name, members, alone in [(user, [], True), (user, [user], True), (user, ["eve"], False), ("team", [], False)]:
+    for name, members, allowed in [(user, [], True), (user, [user], True), (user, ["eve"], False), ("team", [], False)]:
         group = grp.struct_group((name, "x", gid, members))
         monkeypatch.setattr(grp, "getgrgid", lambda _, group=group: group)
-        if alone:
+        if allowed:
             assert config_file.read(str(path), must_exist=True) is not None
         else:
             with pytest.raises(ConfigurationError, match="other users can write it"):
@@ -100,7 +102,7 @@ def test_a_group_may_write_it_only_if_the_user_is_alone_in_it(path: Path, monkey
 def test_a_file_of_another_user_is_refused_but_not_by_root(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 4711)
-    if owner == 0:  # root's files are believed by all
+    if owner == 0:  # files of root are accepted for every user
         assert config_file.read(str(path), must_exist=True) is not None
         os.chown(path, 12345, -1)
     with pytest.raises(ConfigurationError, match="belongs to another user"):
@@ -109,26 +111,26 @@ def test_a_file_of_another_user_is_refused_but_not_by_root(path: Path, monkeypat
     assert config_file.read(str(path), must_exist=True) is not None
 
 
-def test_what_is_no_text_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+def test_rejects_other_files_than_text_without_waiting_for_them(tmp_path: Path) -> None:
     pipe, folder, binary, large = (tmp_path / name for name in ("pipe", "folder", "binary", "large"))
     os.mkfifo(pipe, 0o600)
     folder.mkdir()
     binary.write_bytes(b"[cache]\nmax_size = '\xff'\n")
     large.write_bytes(b"#" * (config_file.LARGEST + 1))
     irregular = "not a regular file"
-    for path, said in [(pipe, irregular), (folder, irregular), (binary, "UTF-8"), (large, "more than")]:
-        with pytest.raises(ConfigurationError, match=said) as caught:
+    for path, message in [(pipe, irregular), (folder, irregular), (binary, "UTF-8"), (large, "more than")]:
+        with pytest.raises(ConfigurationError, match=message) as caught:
             config_file.read(str(path), must_exist=False)
         assert caught.value.file == str(path)
     assert caught.value.hint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_cannot_be_read_says_so(path: Path) -> None:
+def test_an_unreadable_file_is_an_error(path: Path) -> None:
     path.chmod(0o000)
     with pytest.raises(ConfigurationError, match="permission denied"):
         config_file.read(str(path), must_exist=False)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     assert ConfigFile("f", b"\xef\xbb\xbf[cache]\n").values == {"cache": {}}

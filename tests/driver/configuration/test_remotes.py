@@ -30,13 +30,13 @@ def load(tmp_path: Path, text: str, **variables: str) -> configuration.Configura
         "az://container/p",
     ],
 )
-def test_urls_that_are_taken(tmp_path: Path, url: str) -> None:
-    (found,) = load(tmp_path, f"team=rw:{url}").remotes
-    assert found.url == url
+def test_accepts_urls(tmp_path: Path, url: str) -> None:
+    (remote,) = load(tmp_path, f"team=rw:{url}").remotes
+    assert remote.url == url
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "hint"),
+    ("url", "message", "hint"),
     [
         ("http://", "has no host", "http://host/path"),
         ("https:///path", "has no host", "https://host/path"),
@@ -59,20 +59,20 @@ def test_urls_that_are_taken(tmp_path: Path, url: str) -> None:
         ("s3://bucket:9000/x", "more than a bucket", "AWS_ENDPOINT_URL"),
     ],
 )
-def test_urls_that_are_refused(tmp_path: Path, url: str, said: str, hint: str) -> None:
+def test_rejects_urls(tmp_path: Path, url: str, message: str, hint: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path, f"team=rw:{url}")
-    assert said in caught.value.text
+    assert message in caught.value.text
     assert hint in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("name", ["local", "built", "1st", "a.b", "ä", "a" * 33, "a:b"])
-def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
+def test_rejects_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError):
         load(tmp_path, f"{name}=rw:file:///mnt/cache")
 
 
-def test_remotes_that_would_share_a_name_or_its_variables_are_refused(tmp_path: Path) -> None:
+def test_rejects_two_remotes_with_one_name_or_the_same_variables(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="two remotes are called 'a'"):
         load(tmp_path, "a=r:file:///x a=w:file:///y")
     with pytest.raises(ConfigurationError, match="TRTBUILD_REMOTE_A_B_"):
@@ -92,13 +92,13 @@ def test_remotes_that_would_share_a_name_or_its_variables_are_refused(tmp_path: 
         ("TRTBUILD_REMOTE_TEAM_CONNECTIONS", "257"),
     ],
 )
-def test_numbers_out_of_range_are_refused(tmp_path: Path, variable: str, value: str) -> None:
+def test_rejects_numbers_out_of_range(tmp_path: Path, variable: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=variable):
         load(tmp_path, "team=rw:file:///mnt/cache", **{variable: value})
 
 
 @pytest.mark.parametrize("line", ["patience_s = '4'", "patience_s = true", "connections = 4.0", "connections = 0"])
-def test_numbers_of_a_wrong_type_are_refused(tmp_path: Path, line: str) -> None:
+def test_rejects_numbers_of_a_wrong_type(tmp_path: Path, line: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[[remote]]\nname = 'team'\nurl = 'file:///mnt/cache'\n{line}\n")
     path.chmod(0o600)
@@ -108,7 +108,7 @@ def test_numbers_of_a_wrong_type_are_refused(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "what"),
+    ("url", "expected"),
     [
         ("https://user:pw@host/x", "https://…@host/x"),
         ("https://user:p/w@host/x", "https://…@host/x"),
@@ -117,5 +117,5 @@ def test_numbers_of_a_wrong_type_are_refused(tmp_path: Path, line: str) -> None:
         ("file:///mnt/cache", "file:///mnt/cache"),
     ],
 )
-def test_a_url_is_shown_without_credentials(url: str, what: str) -> None:
-    assert shown(url) == what
+def test_a_url_is_shown_without_credentials(url: str, expected: str) -> None:
+    assert shown(url) == expected

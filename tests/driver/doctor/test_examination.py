@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: Module → distribution. Stand-ins with the right versions make a run quick; a test breaks one of them.
+#: Module → distribution. Fake modules with the right versions are imported quickly. A test breaks one of them.
 MODULES = {
     "torch": "torch",
     "onnx": "onnx",
@@ -43,8 +43,8 @@ def break_module(trtbuild: CommandLine, module: str, text: str) -> None:
     path.write_text(text)
 
 
-def found(document: Any, name: str, status: str) -> Any:
-    """The one finding of a check that has this status."""
+def finding_of(document: Any, name: str, status: str) -> Any:
+    """Return the only finding of the check `name`. It must have this status."""
     (finding,) = [check for check in document["checks"] if check["name"] == name and check["status"] == status]
     return finding
 
@@ -57,14 +57,14 @@ def test_a_complete_installation_has_no_problem(command_line: CommandLine) -> No
     assert document["schema"] == "trtbuild.doctor/1"
     assert document["ok"]
     assert [check for check in document["checks"] if check["status"] == "problem"] == []
-    assert found(document, "torch", "ok")["text"] == metadata.version("torch")
+    assert finding_of(document, "torch", "ok")["text"] == metadata.version("torch")
     assert next(check["text"] for check in document["checks"] if check["name"] == "gpu")
     assert sorted(path.name for path in command_line.project.iterdir()) == ["net.py", "trtbuild.yaml"]
     assert not command_line.cache.exists()
 
 
 @pytest.mark.parametrize(
-    ("module", "text", "said", "fix"),
+    ("module", "text", "message", "fix"),
     [
         ("torch", "raise OSError('libtorch_cpu.so: file too short')", "file too short", "--force-reinstall 'torch=="),
         ("onnx", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "--force-reinstall 'onnx=="),
@@ -74,14 +74,14 @@ def test_a_complete_installation_has_no_problem(command_line: CommandLine) -> No
         ("tensorrt_rtx", "__version__ = '1.4.0'", "is 1.4.0", "pip uninstall -y tensorrt-rtx"),
     ],
 )
-def test_a_library_that_is_broken_is_a_problem_with_its_command(
-    trtbuild: CommandLine, module: str, text: str, said: str, fix: str
+def test_a_broken_library_is_a_problem_with_a_command_that_repairs_it(
+    trtbuild: CommandLine, module: str, text: str, message: str, fix: str
 ) -> None:
     break_module(trtbuild, module, text)
     document = trtbuild("doctor", expect=1)
     assert not document["ok"]
-    finding = found(document, MODULES[module], "problem")
-    assert said in finding["text"]
+    finding = finding_of(document, MODULES[module], "problem")
+    assert message in finding["text"]
     assert fix in finding["fix"]
     assert [check["name"] for check in document["checks"] if check["status"] == "problem"] == [MODULES[module]]
     shown = trtbuild.run("doctor")
@@ -90,17 +90,17 @@ def test_a_library_that_is_broken_is_a_problem_with_its_command(
     assert "1 problem" in shown.stdout
 
 
-def test_a_cache_that_cannot_be_written(trtbuild: CommandLine) -> None:
-    document = trtbuild("doctor", environment={"TRTBUILD_CACHE_DIR": "/proc/trtbuild"}, expect=1)  # not even by root
-    finding = found(document, "cache", "problem")
+def test_a_cache_that_cannot_be_written_is_a_problem(trtbuild: CommandLine) -> None:
+    document = trtbuild("doctor", environment={"TRTBUILD_CACHE_DIR": "/proc/trtbuild"}, expect=1)
+    finding = finding_of(document, "cache", "problem")
     assert "/proc/trtbuild cannot be written" in finding["text"]
     assert "TRTBUILD_CACHE_DIR" in finding["fix"]
 
 
-def test_a_cache_of_a_newer_format(trtbuild: CommandLine) -> None:
+def test_a_cache_of_a_newer_format_is_a_problem(trtbuild: CommandLine) -> None:
     trtbuild.cache.mkdir()
     (trtbuild.cache / "format").write_text("trtbuild.store/2\n")
-    finding = found(trtbuild("doctor", expect=1), "cache", "problem")
+    finding = finding_of(trtbuild("doctor", expect=1), "cache", "problem")
     assert "trtbuild.store/2" in finding["text"]
     assert "upgrade trtbuild" in finding["fix"]
 
@@ -112,47 +112,47 @@ def test_files_of_dead_processes_and_damaged_entries_are_reported(trtbuild: Comm
     (trtbuild.cache / "format").write_text("trtbuild.store/1\n")
     os.utime(trtbuild.cache / "tmp" / "1-abc", (time.time() - 7200,) * 2)
     document = trtbuild("doctor")
-    assert "1 damaged entries" in found(document, "quarantine", "warning")["text"]
-    assert found(document, "leftovers", "warning")["fix"] == "trtbuild cache gc"
-    assert (trtbuild.cache / "tmp" / "1-abc").exists()  # it looks, and changes nothing
+    assert "1 damaged entries" in finding_of(document, "quarantine", "warning")["text"]
+    assert finding_of(document, "leftovers", "warning")["fix"] == "trtbuild cache gc"
+    assert (trtbuild.cache / "tmp" / "1-abc").exists()  # doctor does not change any file
 
 
-def test_a_state_directory_that_is_a_file(trtbuild: CommandLine) -> None:
+def test_a_state_directory_that_is_a_file_is_a_warning(trtbuild: CommandLine) -> None:
     (trtbuild.project / ".trtbuild").write_text("?")
-    assert "it is not a directory" in found(trtbuild("doctor"), "state", "warning")["text"]
+    assert "it is not a directory" in finding_of(trtbuild("doctor"), "state", "warning")["text"]
 
 
-def test_an_invalid_manifest_and_a_missing_one(trtbuild: CommandLine) -> None:
+def test_an_invalid_manifest_is_a_problem_and_a_missing_manifest_is_a_warning(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "smm: 89")
-    finding = found(trtbuild("doctor", expect=1), "manifest", "problem")
+    finding = finding_of(trtbuild("doctor", expect=1), "manifest", "problem")
     assert finding["text"].startswith("trtbuild.yaml:3")
     (trtbuild.project / "trtbuild.yaml").unlink()
-    assert found(trtbuild("doctor"), "manifest", "warning")["fix"] == "trtbuild init"
+    assert finding_of(trtbuild("doctor"), "manifest", "warning")["fix"] == "trtbuild init"
 
 
-def test_a_target_that_cannot_be_built_here(trtbuild: CommandLine) -> None:
+def test_a_target_that_cannot_be_built_here_is_a_warning(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 90")
-    finding = found(trtbuild("doctor"), "target", "warning")
+    finding = finding_of(trtbuild("doctor"), "target", "warning")
     assert "SM 90" in finding["text"]
 
 
-def test_another_command_on_path_and_another_encoding(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_another_command_on_path_and_another_encoding_are_warnings(trtbuild: CommandLine, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "trtbuild").write_text("#!/usr/bin/python2\n")
     (other / "trtbuild").chmod(0o755)
-    strange = {
+    environment = {
         "PATH": f"{other}:{os.environ['PATH']}",
         "LC_ALL": "POSIX",
         "PYTHONUTF8": "0",
         "PYTHONCOERCECLOCALE": "0",
     }
-    document = trtbuild("doctor", environment=strange)
-    finding = found(document, "command", "warning")
+    document = trtbuild("doctor", environment=environment)
+    finding = finding_of(document, "command", "warning")
     assert str(other) in finding["text"]
     assert str(Path(sys.executable).parent) in finding["fix"]
-    assert found(document, "encoding", "warning")["fix"] == "export LANG=C.UTF-8"
+    assert finding_of(document, "encoding", "warning")["fix"] == "export LANG=C.UTF-8"
 
 
-def test_no_directory_is_a_usage_error(trtbuild: CommandLine) -> None:
+def test_a_missing_directory_is_a_usage_error(trtbuild: CommandLine) -> None:
     assert trtbuild.run("doctor", "-C", "nowhere").returncode == 2

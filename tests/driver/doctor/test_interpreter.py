@@ -1,4 +1,4 @@
-"""More than one trtbuild."""
+"""Findings about Python and about several installations of trtbuild."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from trtbuild.driver.doctor import interpreter
 
 
-def test_one_installation_is_well() -> None:
+def test_one_installation_has_no_problem() -> None:
     assert [finding.status for finding in interpreter.installations()] == ["ok"]
 
 
@@ -35,12 +35,14 @@ def test_a_second_distribution_is_a_problem(tmp_path: Path, monkeypatch: pytest.
     assert "pip uninstall" in (finding.fix or "")
 
 
-def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_is_too_old_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "OLDEST", (9, 9))
     assert interpreter.python().status == "problem"
 
 
 @pytest.mark.parametrize(("shell", "line"), [("/bin/zsh", "zshrc"), ("/usr/bin/fish", "completions/"), ("", "bashrc")])
-def test_completion_is_told_for_the_shell_at_hand(monkeypatch: pytest.MonkeyPatch, shell: str, line: str) -> None:
+def test_the_command_for_completion_is_that_of_the_users_shell(
+    monkeypatch: pytest.MonkeyPatch, shell: str, line: str
+) -> None:
     monkeypatch.setenv("SHELL", shell)
     assert line in (interpreter.completion().fix or "")

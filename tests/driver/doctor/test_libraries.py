@@ -11,13 +11,13 @@ from trtbuild.driver.doctor import libraries
 from trtbuild.driver.doctor.libraries import Loaded, compared, load
 
 
-def test_an_import_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert "longer than" in (load("endless", limit_s=1.0).error or "")
 
 
-def test_what_a_module_prints_is_not_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_a_module_is_not_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "chatty.py").write_text("print('hello')\n__version__ = '1.2'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert load("chatty") == Loaded("1.2", str(tmp_path / "chatty.py"))
@@ -25,14 +25,14 @@ def test_what_a_module_prints_is_not_its_version(tmp_path: Path, monkeypatch: py
 
 def test_a_version_that_differs_from_the_metadata_is_a_problem() -> None:
     assert compared("torch", "2.13.0", Loaded("2.13.0")).status == "ok"
-    assert compared("torch", "2.13.0", Loaded("")).status == "ok"  # it does not say
+    assert compared("torch", "2.13.0", Loaded("")).status == "ok"  # the module has no version
     assert compared("tensorrt", "8.6.0", Loaded("8.6.1"), expected="8.6.1").status == "ok"
-    found = compared("torch", "2.13.0+cpu", Loaded("2.12.0", "/x/torch/__init__.py"))
-    assert found.status == "problem"
-    assert found.fix == "pip uninstall -y torch && pip install --force-reinstall 'torch==2.13.0'"
+    finding = compared("torch", "2.13.0+cpu", Loaded("2.12.0", "/x/torch/__init__.py"))
+    assert finding.status == "problem"
+    assert finding.fix == "pip uninstall -y torch && pip install --force-reinstall 'torch==2.13.0'"
 
 
-def test_a_machine_without_torch_is_told_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_finding_says_what_the_machine_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "_version", lambda name: None)
     (finding,) = libraries.torch_side()
     assert finding.status == "ok"
@@ -42,11 +42,11 @@ def test_a_machine_without_torch_is_told_what_it_can_do(monkeypatch: pytest.Monk
     assert finding.status == "warning"
 
 
-def test_half_a_torch_side_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_onnx_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "_version", lambda name: "1.0" if name == "torch" else None)
     monkeypatch.setattr(libraries, "load", lambda module: Loaded("1.0"))
-    found = {finding.name: finding.status for finding in libraries.torch_side()}
-    assert found == {"torch": "ok", "onnx": "problem", "onnx-ir": "problem", "onnxscript": "problem"}
+    statuses = {finding.name: finding.status for finding in libraries.torch_side()}
+    assert statuses == {"torch": "ok", "onnx": "problem", "onnx-ir": "problem", "onnxscript": "problem"}
 
 
 def distribution(folder: Path, name: str, version: str) -> None:
@@ -56,7 +56,7 @@ def distribution(folder: Path, name: str, version: str) -> None:
     (information / "RECORD").write_text(f"{name}/__init__.py,,\n")
 
 
-def test_the_stub_of_tensorrt_is_told_from_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_finding_recognizes_the_stub_of_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorrt.py").write_text("from tensorrt_libs import nothing\n")
     distribution(tmp_path, "tensorrt", "10.9.0")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -69,7 +69,7 @@ def test_the_stub_of_tensorrt_is_told_from_a_broken_library(tmp_path: Path, monk
     assert "https://pypi.nvidia.com 'tensorrt==10.9.0'" in (finding.fix or "")
 
 
-def test_parts_of_other_versions_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributions_of_different_versions_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distribution(tmp_path, "tensorrt_rtx", "1.7.1")
     distribution(tmp_path, "tensorrt_rtx_cu13", "1.7.1")
     distribution(tmp_path, "tensorrt_rtx_cu13_libs", "1.4.0")

@@ -1,4 +1,4 @@
-"""GPU, clock and encoding."""
+"""Findings about the GPU and the clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from trtbuild.driver.doctor import machine
 
 
-def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_differs_from_the_file_system_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert machine.clock(tmp_path / "not" / "there").status == "ok"
     real = machine.time.time
     monkeypatch.setattr(machine.time, "time", lambda: real() + 3600)
@@ -22,20 +24,22 @@ def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "text"),
+    ("output", "status", "text"),
     [("sms\n", "ok", "no GPU found"), ("sms 89 89\n", "ok", "SM 89"), ("sms 90\n", "warning", "builds for SM 90")],
 )
-def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch, said: str, status: str, text: str) -> None:
+def test_the_finding_about_the_gpu_follows_from_the_drivers_answer(
+    monkeypatch: pytest.MonkeyPatch, output: str, status: str, text: str
+) -> None:
     monkeypatch.setattr(machine.table, "installed_version", lambda name: "1.7.1" if name == "tensorrt-rtx" else None)
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, said, ""))
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, output, ""))
     finding = machine.gpu()
     assert finding.status == status
     assert text in finding.text
 
 
-def test_a_driver_that_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def died(*_: Any, **__: Any) -> Any:
+def test_a_driver_that_ends_the_process_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any, **__: Any) -> Any:
         return subprocess.CompletedProcess([], -11, "", "")
 
-    monkeypatch.setattr(machine.subprocess, "run", died)
+    monkeypatch.setattr(machine.subprocess, "run", run)
     assert machine.gpu().status == "warning"

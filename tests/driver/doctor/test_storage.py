@@ -1,4 +1,4 @@
-"""File systems, free space and the index."""
+"""Findings about file systems, free space and the index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ server:/team /mnt/team nfs4 rw,vers=4.2 0 0
         ("/mnt/teamwork", "overlay"),
     ],
 )
-def test_the_kind_of_a_file_system(tmp_path: Path, folder: str, kind: str) -> None:
+def test_the_file_system_of_a_folder_is_read_from_the_mounts(tmp_path: Path, folder: str, kind: str) -> None:
     (tmp_path / "mounts").write_text(MOUNTS)
     assert storage.file_system(Path(folder), tmp_path / "mounts") == kind
 
@@ -38,7 +38,9 @@ def test_a_cache_on_nfs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("free", "status"), [(1 << 20, "problem"), (5 << 30, "warning"), (99 << 30, "ok")])
-def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+def test_the_status_follows_from_the_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: usage(100 << 30, 0, free))
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
@@ -46,14 +48,14 @@ def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, 
     assert finding.status == status
 
 
-def test_an_index_that_is_damaged_works_again(tmp_path: Path) -> None:
+def test_a_damaged_index_is_ok_because_it_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".trtbuild" / "index").mkdir(parents=True)
     (tmp_path / ".trtbuild" / "index" / "cache.db").write_bytes(b"no database" * 100)
     assert [finding.status for finding in storage.state(tmp_path)] == ["ok", "ok"]
 
 
-def test_an_index_that_cannot_work_is_a_warning(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_replaced_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / ".trtbuild" / "index" / "cache.db").mkdir(parents=True)
-    found = [finding for finding in storage.state(tmp_path) if finding.name == "index"]
-    assert [finding.status for finding in found] == ["warning"]
-    assert "rm -r" in (found[0].fix or "")
+    findings = [finding for finding in storage.state(tmp_path) if finding.name == "index"]
+    assert [finding.status for finding in findings] == ["warning"]
+    assert "rm -r" in (findings[0].fix or "")

@@ -1,4 +1,4 @@
-"""A cache for the modules that these tests compile, and small modules."""
+"""A cache for the modules that these tests compile, and a small module."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def program_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache of a program is a directory of the tests."""
+def separate_cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the cache home to a directory of the tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
 
 
@@ -36,7 +36,7 @@ def compiled(program_cache: Path) -> Callable[..., Any]:
 
 
 class Net(torch.nn.Module):
-    """Two layers; a keyword-only input scales."""
+    """A module with two layers and a keyword-only input, which scales the output."""
 
     def __init__(self) -> None:
         super().__init__()

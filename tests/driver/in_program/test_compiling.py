@@ -1,4 +1,4 @@
-"""A module that is in memory, built as the command line builds it and found where the command line looks."""
+"""Modules that a program compiles have the results and the keys of the same models on the command line."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ models:
 """
 
 
-def in_memory(cache: Path, **options: Any) -> Any:
-    """The same model as the manifest's, compiled by a program that has other names for everything."""
+def compile_in_program(cache: Path, **options: Any) -> Any:
+    """Compile the model of `MANIFEST` in a program, with other names for inputs and dims."""
     space: dict[str, Any] = {}
     exec(SOURCE, space)
     return trtbuild.compile(
@@ -73,8 +73,8 @@ def in_memory(cache: Path, **options: Any) -> Any:
     )
 
 
-def below_the_trace(document: Any) -> dict[str, int]:
-    """Stage → steps that ran, of lower to engine."""
+def ran_after_the_trace(document: Any) -> dict[str, int]:
+    """Stage → number of steps that ran, for the stages from lower to engine."""
     return {stage: count for stage, count in ran(document).items() if stage not in ("trace", "package")}
 
 
@@ -86,15 +86,15 @@ def test_a_program_finds_what_a_manifest_has_built(command_line: CommandLine) ->
     (command_line.project / "net.py").write_text(SOURCE)
     (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
     document = command_line("build")
-    assert below_the_trace(document).keys() == {"lower", "partition", "convert", "engine"}
-    report = in_memory(command_line.cache).report
-    assert below_the_trace(report) == {}
+    assert ran_after_the_trace(document).keys() == {"lower", "partition", "convert", "engine"}
+    report = compile_in_program(command_line.cache).report
+    assert ran_after_the_trace(report) == {}
     assert engine_keys(report) == engine_keys(document)
 
 
 def test_a_manifest_finds_what_a_program_has_built(command_line: CommandLine) -> None:
-    report = in_memory(command_line.cache).report
-    assert below_the_trace(report).keys() == {"lower", "partition", "convert", "engine"}
+    report = compile_in_program(command_line.cache).report
+    assert ran_after_the_trace(report).keys() == {"lower", "partition", "convert", "engine"}
     (command_line.project / "net.py").write_text(SOURCE)
     (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
     document = command_line("build")
@@ -102,23 +102,23 @@ def test_a_manifest_finds_what_a_program_has_built(command_line: CommandLine) ->
     assert engine_keys(document) == engine_keys(report)
 
 
-def test_it_behaves_as_the_module(compiled: Compiled, net: torch.nn.Module) -> None:
-    made = compiled(net, [ROWS], {"scale": torch.ones(4)})
-    assert isinstance(made, torch.nn.Module)
-    assert made.is_reference
+def test_a_compiled_module_has_the_results_of_the_module(compiled: Compiled, net: torch.nn.Module) -> None:
+    model = compiled(net, [ROWS], {"scale": torch.ones(4)})
+    assert isinstance(model, torch.nn.Module)
+    assert model.is_reference
     for rows in (1, 4, 7, 16):
         x, scale = torch.randn(rows, 8), torch.randn(4)
-        torch.testing.assert_close(made(x, scale=scale), net(x, scale=scale))
+        torch.testing.assert_close(model(x, scale=scale), net(x, scale=scale))
     with pytest.raises(ValueError, match="is 17, and allowed is 1 to 16"):
-        made(torch.randn(17, 8), scale=torch.ones(4))
+        model(torch.randn(17, 8), scale=torch.ones(4))
 
 
-def test_a_second_time_builds_nothing(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_compiling_again_builds_nothing(compiled: Compiled, net: torch.nn.Module) -> None:
     compiled(net, [ROWS])
     assert ran(compiled(net, [ROWS]).report) == {}
 
 
-def test_the_module_and_the_program_stay_as_they_are(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_compiling_changes_neither_the_module_nor_the_state_of_torch(compiled: Compiled, net: torch.nn.Module) -> None:
     before, state = copy.deepcopy(net.state_dict()), torch.random.get_rng_state()
     enabled = torch.is_grad_enabled()
     compiled(net, [ROWS])
@@ -128,101 +128,101 @@ def test_the_module_and_the_program_stay_as_they_are(compiled: Compiled, net: to
     assert all(parameter.requires_grad for parameter in net.parameters())
 
 
-def test_the_programs_default_device_does_not_count(compiled: Compiled, tmp_path: Path) -> None:
-    """The meta device stands for a GPU. Models are traced, and programs read, on the CPU."""
+def test_the_default_device_of_torch_does_not_matter(compiled: Compiled, tmp_path: Path) -> None:
+    """The meta device takes the place of a GPU. Models are traced, and programs are read, on the CPU."""
 
     class Shifts(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.tensor([1.0, 2.0], device=x.device)
 
     with torch.device("meta"):
-        made = compiled(Shifts().eval(), [Input((2, 2))])
-        assert made(torch.zeros(2, 2, device="cpu")).tolist() == [[1, 2], [1, 2]]
-        made.save(tmp_path / "shifts.pt2")
+        model = compiled(Shifts().eval(), [Input((2, 2))])
+        assert model(torch.zeros(2, 2, device="cpu")).tolist() == [[1, 2], [1, 2]]
+        model.save(tmp_path / "shifts.pt2")
     exported = torch.export.load(tmp_path / "shifts.pt2")
     assert exported.module()(torch.zeros(2, 2)).tolist() == [[1, 2], [1, 2]]
 
 
-def test_what_is_written_into_an_output_does_not_change_the_model(compiled: Compiled) -> None:
+def test_writing_into_an_output_does_not_change_the_model(compiled: Compiled) -> None:
     class Anchors(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("anchors", torch.arange(4.0))
-            self.other = torch.nn.Parameter(torch.arange(4.0))  # the same bytes are one file
+            self.other = torch.nn.Parameter(torch.arange(4.0))  # equal weights are stored in one file
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return x * self.other, self.anchors, self.anchors.view(2, 2)
 
-    made, x = compiled(Anchors().eval(), [Input((4,))]), torch.ones(4)
-    for result in made(x):
+    model, x = compiled(Anchors().eval(), [Input((4,))]), torch.ones(4)
+    for result in model(x):
         result.mul_(10)
-    for ours, theirs in zip(made(x), Anchors()(x), strict=True):
-        torch.testing.assert_close(ours, theirs.detach())
+    for result_again, expected in zip(model(x), Anchors()(x), strict=True):
+        torch.testing.assert_close(result_again, expected.detach())
 
 
-def test_inputs_have_one_name(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_rejects_inputs_under_both_names(compiled: Compiled, net: torch.nn.Module) -> None:
     with pytest.raises(UsageError, match="both are given"):
         compiled(net, [ROWS], arg_inputs=[ROWS])
 
 
-def test_host_arrays_that_are_no_tensors_are_refused(compiled: Compiled) -> None:
-    made = compiled(torch.nn.ReLU().eval(), [Input((2,))])
-    assert made(np.array([-1, 1], dtype=">f4")).tolist() == [0, 1]
+def test_rejects_host_arrays_that_cannot_be_tensors(compiled: Compiled) -> None:
+    model = compiled(torch.nn.ReLU().eval(), [Input((2,))])
+    assert model(np.array([-1, 1], dtype=">f4")).tolist() == [0, 1]
     arrays: list[Any] = [np.ma.masked_array(np.ones(2, np.float32), mask=True), np.array([{}, {}], dtype=object)]
     for array in arrays:
         with pytest.raises(CallRefused):
-            made(array)
+            model(array)
 
 
-def test_other_weights_are_another_engine_and_no_other_conversion(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_other_weights_run_only_the_engine_step(compiled: Compiled, net: torch.nn.Module) -> None:
     compiled(net, [ROWS])
     with torch.no_grad():
         net.first.weight.add_(0.25)
-    made = compiled(net, [ROWS])
-    assert below_the_trace(made.report) == {"engine": 1}
+    model = compiled(net, [ROWS])
+    assert ran_after_the_trace(model.report) == {"engine": 1}
     x = torch.randn(3, 8)
-    torch.testing.assert_close(made(x), net(x))
+    torch.testing.assert_close(model(x), net(x))
 
 
-def test_several_profiles(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_a_list_for_each_profile_is_accepted(compiled: Compiled, net: torch.nn.Module) -> None:
     large = Input(min_shape=(32, 8), opt_shape=(64, 8), max_shape=(64, 8))
-    made = compiled(net, [[ROWS], [large]])
-    assert [profile.name for profile in made.package.index.profiles] == ["0", "1"]
+    model = compiled(net, [[ROWS], [large]])
+    assert [profile.name for profile in model.package.index.profiles] == ["0", "1"]
     for rows in (1, 16, 32, 64):
-        torch.testing.assert_close(made(torch.ones(rows, 8)), net(torch.ones(rows, 8)))
+        torch.testing.assert_close(model(torch.ones(rows, 8)), net(torch.ones(rows, 8)))
     with pytest.raises(ValueError, match="no profile takes these shapes"):
-        made(torch.ones(20, 8))
+        model(torch.ones(20, 8))
 
 
 def test_a_program_of_torch_export_has_its_own_ranges(compiled: Compiled, net: torch.nn.Module) -> None:
     batch = torch.export.Dim("batch", min=2, max=12)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
-    made = compiled(exported)
-    (profile,) = made.package.index.profiles
+    model = compiled(exported)
+    (profile,) = model.package.index.profiles
     assert (profile.shapes[0].min, profile.shapes[0].opt, profile.shapes[0].max) == ((2, 8), (3, 8), (12, 8))
-    torch.testing.assert_close(made(torch.ones(12, 8)), net(torch.ones(12, 8)))
+    torch.testing.assert_close(model(torch.ones(12, 8)), net(torch.ones(12, 8)))
 
 
 def test_inputs_narrow_a_program_of_torch_export(compiled: Compiled, net: torch.nn.Module) -> None:
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
-    made = compiled(exported, [ROWS])
-    assert made.package.index.profiles[0].shapes[0].max == (16, 8)
+    model = compiled(exported, [ROWS])
+    assert model.package.index.profiles[0].shapes[0].max == (16, 8)
     opt = compiled(exported, [torch.zeros(5, 8)]).package.index.profiles[0].shapes[0]
     assert (opt.min, opt.opt, opt.max) == ((1, 8), (5, 8), (64, 8))
 
 
 def test_several_profiles_of_a_program_of_torch_export(compiled: Compiled, net: torch.nn.Module) -> None:
-    """All of them, also where each is of one shape."""
+    """All profiles are used, even if each has only one shape."""
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
-    made = compiled(exported, [[Input((4, 8))], [Input((64, 8))]])
-    assert [shape.opt for profile in made.package.index.profiles for shape in profile.shapes] == [(4, 8), (64, 8)]
+    model = compiled(exported, [[Input((4, 8))], [Input((64, 8))]])
+    assert [shape.opt for profile in model.package.index.profiles for shape in profile.shapes] == [(4, 8), (64, 8)]
     with pytest.raises(ValueError, match="no profile takes these shapes"):
-        made(torch.ones(20, 8))
+        model(torch.ones(20, 8))
 
 
-def test_keywords_of_a_program_of_torch_export_come_in_any_order(compiled: Compiled) -> None:
+def test_keywords_of_a_program_of_torch_export_may_have_any_order(compiled: Compiled) -> None:
     class Sums(torch.nn.Module):
         def forward(self, x: torch.Tensor, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return x + a + b.sum()
@@ -233,14 +233,12 @@ def test_keywords_of_a_program_of_torch_export_come_in_any_order(compiled: Compi
     exported = torch.export.export(Sums(), (x,), named, dynamic_shapes=dynamic)
     rows = Input(min_shape=(2, 3), opt_shape=(4, 3), max_shape=(8, 3))
     for inputs, keywords in (([rows], {"b": Input((5, 3)), "a": rows}), ([x], {"b": named["b"], "a": named["a"]})):
-        made = compiled(exported, inputs, keywords)
-        assert [entry.name for entry in made.package.index.inputs] == ["x", "a", "b"]
-        assert made(torch.ones(8, 3), a=torch.ones(8, 3), b=torch.ones(5, 3)).tolist() == [[17] * 3] * 8
+        model = compiled(exported, inputs, keywords)
+        assert [entry.name for entry in model.package.index.inputs] == ["x", "a", "b"]
+        assert model(torch.ones(8, 3), a=torch.ones(8, 3), b=torch.ones(5, 3)).tolist() == [[17] * 3] * 8
 
 
-def test_a_trace_in_memory_leaves_no_record_of_its_own(
-    program_cache: Path, net: torch.nn.Module, compiled: Compiled
-) -> None:
+def test_the_trace_of_a_program_is_not_stored(program_cache: Path, net: torch.nn.Module, compiled: Compiled) -> None:
     compiled(net, [ROWS])
     records = [json.loads(path.read_bytes()) for path in (program_cache / "ac").rglob("*") if path.is_file()]
     assert records
@@ -250,20 +248,20 @@ def test_a_trace_in_memory_leaves_no_record_of_its_own(
 def test_rejects_a_module_in_training_mode(compiled: Compiled, net: torch.nn.Module) -> None:
     with pytest.raises(SourceError, match="is in training mode") as caught:
         compiled(net.train(), [ROWS])
-    assert (caught.value.file or "").endswith("conftest.py")  # whose fixture calls it
+    assert (caught.value.file or "").endswith("conftest.py")  # the fixture `compiled` calls it there
 
 
-def test_an_error_names_the_line_that_compiles(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_rejects_a_target_that_the_toolchain_does_not_support(compiled: Compiled, net: torch.nn.Module) -> None:
     with pytest.raises(TargetUnsupported, match="is for SM 90, and tensorrt-rtx builds for SM"):
         compiled(net, [ROWS], target=90, toolchain="tensorrt-rtx")
 
 
-def test_rejects_what_is_no_module(compiled: Compiled) -> None:
+def test_rejects_a_function(compiled: Compiled) -> None:
     with pytest.raises(UsageError, match="a function cannot be compiled"):
         compiled(lambda x: x, [ROWS])
 
 
-def test_rejects_graphs_that_pytorch_does_not_trace_again(compiled: Compiled) -> None:
+def test_rejects_modules_that_pytorch_cannot_export(compiled: Compiled) -> None:
     net, x = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), torch.ones(4, 8)
     with pytest.raises(UsageError, match="a module of TorchScript") as caught:
         compiled(torch.jit.trace(net, x), [ROWS])
@@ -272,7 +270,7 @@ def test_rejects_graphs_that_pytorch_does_not_trace_again(compiled: Compiled) ->
     with pytest.raises(UsageError, match=r"\.module\(\) of an exported program"):
         compiled(program.module(), [ROWS])
     with torch.no_grad():
-        assert torch.equal(compiled(program)(x), net(x))  # what the error says to do
+        assert torch.equal(compiled(program)(x), net(x))  # the hint of the error
 
 
 def test_rejects_dims_that_the_module_makes_equal(compiled: Compiled) -> None:
@@ -284,10 +282,10 @@ def test_rejects_dims_that_the_module_makes_equal(compiled: Compiled) -> None:
         compiled(Sum().eval(), [ROWS, ROWS])
     assert "x.0" in str(caught.value)
     assert "y.0" in str(caught.value)
-    made = compiled(Sum().eval(), [ROWS, ROWS], dims={"rows": ["x.0", "y.0"]})
-    torch.testing.assert_close(made(torch.ones(5, 8), torch.ones(5, 8)), torch.full((5, 8), 2.0))
+    model = compiled(Sum().eval(), [ROWS, ROWS], dims={"rows": ["x.0", "y.0"]})
+    torch.testing.assert_close(model(torch.ones(5, 8), torch.ones(5, 8)), torch.full((5, 8), 2.0))
 
 
-def test_full_compilation_refuses_what_stays_in_pytorch(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_full_compilation_rejects_operators_that_stay_in_pytorch(compiled: Compiled, net: torch.nn.Module) -> None:
     with pytest.raises(ConversionRefused):
         compiled(net, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.relu"])

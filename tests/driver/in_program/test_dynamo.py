@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="trtbuild")``: what is built, for which ranges, and what stays in PyTorch."""
+"""``torch.compile(model, backend="trtbuild")``: the engines and their ranges, and the graphs that stay in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.errors import SourceError, UsageError
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def reset_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -23,21 +23,21 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The descriptions of the graphs that are built, in order."""
-    found: list[Any] = []
+    """The inputs of the graphs that are built, in order."""
+    inputs_of_builds: list[Any] = []
 
     def build(module: Any, inputs: Any, *rest: Any) -> Any:
-        made = compiling.build_module(module, inputs, *rest)
-        found.append(inputs)
-        return made
+        result = compiling.build_module(module, inputs, *rest)
+        inputs_of_builds.append(inputs)
+        return result
 
     monkeypatch.setattr(dynamo, "build_module", build)
-    return found
+    return inputs_of_builds
 
 
 @pytest.fixture
 def compile_(program_cache: Path) -> Callable[..., Any]:
-    """``torch.compile`` with the backend found by its name, as any program finds it."""
+    """``torch.compile`` with the name of the backend, as in any program."""
 
     def run(module: Any, **options: Any) -> Any:
         options = {"target": 89, "cache_dir": str(program_cache), "pass_through_build_failures": True, **options}
@@ -46,8 +46,8 @@ def compile_(program_cache: Path) -> Callable[..., Any]:
     return run
 
 
-class Odd(torch.nn.Module):
-    """Returns a size, a constant and the same tensor twice; takes an integer and a keyword."""
+class MixedOutputs(torch.nn.Module):
+    """A module that returns a size, None and one tensor twice. Its inputs include an integer and a keyword."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ class Odd(torch.nn.Module):
 
 
 @pytest.fixture
-def odd() -> torch.nn.Module:
+def mixed() -> torch.nn.Module:
     torch.manual_seed(1)
-    return Odd().eval()
+    return MixedOutputs().eval()
 
 
 def ranges(described: Any) -> dict[str, tuple[int, ...]]:
@@ -72,104 +72,100 @@ def ranges(described: Any) -> dict[str, tuple[int, ...]]:
     return {name: (shape.min[0], shape.opt[0], shape.max[0]) for name, shape in rest}
 
 
-def same(found: Any, wanted: Any) -> None:
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
+def check_equal(result: Any, expected: Any) -> None:
+    assert result.keys() == expected.keys()
+    for name, value in expected.items():
         if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(found[name], value)
+            torch.testing.assert_close(result[name], value)
         else:
-            assert found[name] == value
+            assert result[name] == value
 
 
 @torch.no_grad()
-def test_a_marked_dim_is_one_engine_for_its_whole_range(compile_: Any, odd: Any, built: list[Any]) -> None:
-    model = compile_(odd)
+def test_a_marked_dim_is_one_engine_for_its_whole_range(compile_: Any, mixed: Any, built: list[Any]) -> None:
+    model = compile_(mixed)
     x = torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
     for rows in (5, 2, 8):
-        given = x if rows == 5 else torch.randn(rows, 4)
-        same(model(given), odd(given))
-    assert [ranges(one) for one in built] == [{"x": (2, 5, 8)}]
+        batch = x if rows == 5 else torch.randn(rows, 4)
+        check_equal(model(batch), mixed(batch))
+    assert [ranges(inputs) for inputs in built] == [{"x": (2, 5, 8)}]
 
 
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:trtbuild")
-def test_a_size_beyond_the_mark_never_reaches_the_engine_of_the_range(
-    compile_: Any, odd: Any, built: list[Any]
-) -> None:
-    model, x = compile_(odd), torch.randn(5, 4)
+def test_a_size_outside_of_the_marked_range_has_another_engine(compile_: Any, mixed: Any, built: list[Any]) -> None:
+    model, x = compile_(mixed), torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
-    for given in (x, torch.randn(9, 4)):
-        same(model(given), odd(given))
-    assert [ranges(one)["x"] for one in built] == [(2, 5, 8), (9, 9, 9)]
+    for batch in (x, torch.randn(9, 4)):
+        check_equal(model(batch), mixed(batch))
+    assert [ranges(inputs)["x"] for inputs in built] == [(2, 5, 8), (9, 9, 9)]
 
 
 @torch.no_grad()
-def test_a_mark_from_1_is_taken_at_its_word(compile_: Any, odd: Any, built: list[Any]) -> None:
+def test_a_marked_range_may_begin_at_1(compile_: Any, mixed: Any, built: list[Any]) -> None:
     x = torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0, min=1, max=8)
-    same(compile_(odd)(x), odd(x))
-    assert [ranges(one) for one in built] == [{"x": (1, 5, 8)}]
+    check_equal(compile_(mixed)(x), mixed(x))
+    assert [ranges(inputs) for inputs in built] == [{"x": (1, 5, 8)}]
 
 
 @torch.no_grad()
-def test_without_marks_shapes_are_static_and_another_has_an_engine_of_its_own(
-    compile_: Any, odd: Any, built: list[Any]
-) -> None:
-    model = compile_(odd)
-    with warnings.catch_warnings(record=True) as said:
+def test_without_marks_each_shape_has_an_engine(compile_: Any, mixed: Any, built: list[Any]) -> None:
+    model = compile_(mixed)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for rows in (3, 6):
             x = torch.randn(rows, 4)
-            same(model(x), odd(x))
-    assert [ranges(one)["x"] for one in built] == [(3, 3, 3), (6, 6, 6)]
-    assert [warning.filename for warning in said if "mark_dynamic" in str(warning.message)] == [__file__]
+            check_equal(model(x), mixed(x))
+    assert [ranges(inputs)["x"] for inputs in built] == [(3, 3, 3), (6, 6, 6)]
+    assert [warning.filename for warning in caught if "mark_dynamic" in str(warning.message)] == [__file__]
 
 
 @torch.no_grad()
-def test_an_integer_and_a_keyword(compile_: Any, odd: Any) -> None:
-    model, x, scale = compile_(odd, max_specializations=1), torch.randn(3, 4), torch.full((1,), 0.5)
-    for times in (3, 4, 5):  # dynamo takes the second one for dynamic; the last one is PyTorch's
+def test_an_integer_and_a_keyword_are_accepted(compile_: Any, mixed: Any) -> None:
+    model, x, scale = compile_(mixed, max_specializations=1), torch.randn(3, 4), torch.full((1,), 0.5)
+    for times in (3, 4, 5):  # dynamo makes the second integer dynamic; the last runs in PyTorch
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            same(model(x, times, scale=scale), odd(x, times, scale=scale))
+            check_equal(model(x, times, scale=scale), mixed(x, times, scale=scale))
 
 
 @torch.no_grad()
-def test_weights_that_change_are_noticed(compile_: Any, odd: Any, built: list[Any]) -> None:
-    model, x = compile_(odd), torch.randn(3, 4)
-    same(model(x), odd(x))
-    odd.linear.weight.mul_(2)
-    same(model(x), odd(x))
+def test_changed_weights_are_built_again(compile_: Any, mixed: Any, built: list[Any]) -> None:
+    model, x = compile_(mixed), torch.randn(3, 4)
+    check_equal(model(x), mixed(x))
+    mixed.linear.weight.mul_(2)
+    check_equal(model(x), mixed(x))
     assert len(built) == 2
-    odd.linear.weight.data = torch.randn_like(odd.linear.weight)  # the same parameter, and not written to
-    same(model(x), odd(x))
+    mixed.linear.weight.data = torch.randn_like(mixed.linear.weight)  # the same parameter with other memory
+    check_equal(model(x), mixed(x))
     assert len(built) == 3
 
 
 @torch.no_grad()
-def test_weights_that_are_trained_are_left_to_pytorch(compile_: Any, odd: Any, built: list[Any]) -> None:
-    model, x = compile_(odd), torch.randn(3, 4)
-    with warnings.catch_warnings(record=True) as said:
+def test_a_graph_whose_weights_change_often_runs_in_pytorch(compile_: Any, mixed: Any, built: list[Any]) -> None:
+    model, x = compile_(mixed), torch.randn(3, 4)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(6):
-            same(model(x), odd(x))
-            odd.linear.weight.mul_(1.1)
+            check_equal(model(x), mixed(x))
+            mixed.linear.weight.mul_(1.1)
     assert len(built) == 1 + dynamo.CHANGES
-    (warning,) = [one for one in said if "runs in PyTorch from now on" in str(one.message)]
+    (warning,) = [entry for entry in caught if "runs in PyTorch from now on" in str(entry.message)]
     assert warning.filename == __file__
 
 
 @torch.no_grad()
-def test_weights_that_were_settled_may_change_as_often_as_they_like(
-    compile_: Any, odd: Any, built: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_weights_that_change_after_many_calls_are_built_again_each_time(
+    compile_: Any, mixed: Any, built: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dynamo, "SETTLED", 3)
-    model, x = compile_(odd), torch.randn(3, 4)
+    model, x = compile_(mixed), torch.randn(3, 4)
     for _ in range(4):
         for _ in range(5):
-            same(model(x), odd(x))
-        odd.linear.weight.mul_(1.1)
+            check_equal(model(x), mixed(x))
+        mixed.linear.weight.mul_(1.1)
     assert len(built) == 4
 
 
@@ -190,45 +186,45 @@ def test_a_graph_break_gives_two_graphs(compile_: Any, built: list[Any]) -> None
     assert len(built) == 2
 
 
-def test_gradients_are_left_to_pytorch(compile_: Any, odd: Any, built: list[Any]) -> None:
+def test_graphs_with_gradients_run_in_pytorch(compile_: Any, mixed: Any, built: list[Any]) -> None:
     x = torch.randn(3, 4, requires_grad=True)
-    compile_(odd)(x)["y"].sum().backward()
+    compile_(mixed)(x)["y"].sum().backward()
     assert x.grad is not None
     assert built == []
 
 
 @torch.no_grad()
-def test_what_has_no_engine_runs_in_pytorch_with_a_warning(compile_: Any) -> None:
+def test_a_graph_that_cannot_be_built_runs_in_pytorch_with_a_warning(compile_: Any) -> None:
     class Random(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.rand_like(x)
 
     x = torch.zeros(3, 4)
-    with pytest.warns(RuntimeWarning, match="runs in PyTorch") as said:
+    with pytest.warns(RuntimeWarning, match="runs in PyTorch") as caught:
         assert compile_(Random().eval(), pass_through_build_failures=False)(x).shape == (3, 4)
-    assert {one.filename for one in said if "trtbuild" in str(one.message)} == {__file__}
+    assert {entry.filename for entry in caught if "trtbuild" in str(entry.message)} == {__file__}
     torch._dynamo.reset()
     with pytest.raises(SourceError, match="draws random numbers"):
         compile_(Random().eval())(x)
 
 
 @torch.no_grad()
-def test_works_in_inference_mode_too(compile_: Any, odd: Any) -> None:
+def test_works_in_inference_mode_too(compile_: Any, mixed: Any) -> None:
     x = torch.randn(3, 4)
     with torch.inference_mode():
-        same(compile_(odd)(x), odd(x))
+        check_equal(compile_(mixed)(x), mixed(x))
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"target": "x"}, "is not a target"),
         ({"speed": 3}, "no setting 'speed'"),
         ({"max_specializations": "x"}, "max_specializations is 'x'"),
     ],
 )
-def test_rejects_wrong_options(odd: Any, options: dict[str, Any], says: str) -> None:
-    model = torch.compile(odd, backend="trtbuild", options={"target": 89, **options})
-    with pytest.raises(Exception, match=says) as caught:
+def test_rejects_wrong_options(mixed: Any, options: dict[str, Any], message: str) -> None:
+    model = torch.compile(mixed, backend="trtbuild", options={"target": 89, **options})
+    with pytest.raises(Exception, match=message) as caught:
         model(torch.zeros(3, 4))
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), UsageError)

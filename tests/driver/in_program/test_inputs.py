@@ -1,4 +1,4 @@
-"""A program's arguments about inputs become the same model as in a manifest."""
+"""Arguments about inputs in a program give the same values as the fields of a manifest."""
 
 from __future__ import annotations
 
@@ -16,24 +16,28 @@ from trtbuild.errors import UsageError
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 
 
-def shapes(found: Any, profile: int = 0) -> dict[str, ShapeRange]:
-    return dict(found.profiles[profile].shapes)
+def shapes(description: Any, profile: int = 0) -> dict[str, ShapeRange]:
+    return dict(description.profiles[profile].shapes)
 
 
 def test_a_static_shape_is_min_opt_and_max() -> None:
-    found = describe([Input((2, 3), dtype=torch.float16)], arguments=["x"])
-    assert found.inputs == (SpecInput("x", "float16"),)
-    assert shapes(found) == {"x": ShapeRange((2, 3), (2, 3), (2, 3))}
+    description = describe([Input((2, 3), dtype=torch.float16)], arguments=["x"])
+    assert description.inputs == (SpecInput("x", "float16"),)
+    assert shapes(description) == {"x": ShapeRange((2, 3), (2, 3), (2, 3))}
 
 
-def test_an_input_may_say_which_values_it_takes() -> None:
-    found = describe(
+def test_an_input_may_have_a_range_of_values() -> None:
+    description = describe(
         [Input((2, 3), dtype="int64", range=(0, 30521))], {"y": Input((2,), range=[0, 1])}, arguments=["x"]
     )
-    assert [entry.range for entry in found.inputs] == [(0, 30521), (0.0, 1.0)]
+    assert [entry.range for entry in description.inputs] == [(0, 30521), (0.0, 1.0)]
     assert "range=(0, 30521)" in repr(Input((2, 3), dtype="int64", range=(0, 30521)))
-    for values, said in [(5, "range of Input 'x' is 5"), ((5, 0), "largest value first"), ((0, 1.5), "whole numbers")]:
-        with pytest.raises(UsageError, match=said):
+    for values, message in [
+        (5, "range of Input 'x' is 5"),
+        ((5, 0), "largest value first"),
+        ((0, 1.5), "whole numbers"),
+    ]:
+        with pytest.raises(UsageError, match=message):
             Input((1,), dtype="int64", name="x", range=values)
 
 
@@ -42,45 +46,45 @@ def test_a_range_of_shapes_is_a_profile() -> None:
 
 
 def test_tensors_give_a_static_shape_and_their_dtype() -> None:
-    found = describe(
+    description = describe(
         [torch.zeros(2, 3, dtype=torch.int64)], {"mask": torch.zeros(2, dtype=torch.bool)}, arguments=["ids"]
     )
-    assert found.inputs == (SpecInput("ids", "int64"), SpecInput("mask", "bool", keyword=True))
-    assert shapes(found)["mask"] == ShapeRange((2,), (2,), (2,))
+    assert description.inputs == (SpecInput("ids", "int64"), SpecInput("mask", "bool", keyword=True))
+    assert shapes(description)["mask"] == ShapeRange((2,), (2,), (2,))
 
 
 def test_a_single_input_needs_no_list() -> None:
     assert describe(ROWS, arguments=["x"]) == describe([ROWS], arguments=["x"])
 
 
-def test_names_come_from_the_input_then_from_the_module_then_from_the_place() -> None:
+def test_names_come_from_the_input_then_from_the_module_then_from_the_position() -> None:
     inputs = [Input((1,), name="image"), Input((1,)), Input((1,))]
     assert [entry.name for entry in describe(inputs, arguments=["x", "y"]).inputs] == ["image", "y", "input_2"]
 
 
 def test_lists_of_lists_are_profiles() -> None:
     large = Input(min_shape=(16, 8), opt_shape=(64, 8), max_shape=(64, 8))
-    found = describe([[ROWS], [large]], {"scale": Input((4,))}, arguments=["x"])
-    assert [profile.name for profile in found.profiles] == ["0", "1"]
-    assert shapes(found, 1)["x"].max == (64, 8)
-    assert shapes(found, 1)["scale"].max == (4,)
+    description = describe([[ROWS], [large]], {"scale": Input((4,))}, arguments=["x"])
+    assert [profile.name for profile in description.profiles] == ["0", "1"]
+    assert shapes(description, 1)["x"].max == (64, 8)
+    assert shapes(description, 1)["scale"].max == (4,)
 
 
 def test_dims_are_named_as_in_a_manifest() -> None:
     dims = {"batch": ["x.0", "y.0"], "width": {"at": "x.1", "multiple_of": 8}}
-    found = describe([ROWS, ROWS], arguments=["x", "y"], dims=dims)
-    assert found.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
+    description = describe([ROWS, ROWS], arguments=["x", "y"], dims=dims)
+    assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
 def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
     batch, width = Dim("batch", min=1, max=32), Dim("width", min=1, max=4)
-    found = describe(
+    description = describe(
         [torch.zeros(4, 16), torch.zeros(4, 3)],
         arguments=["x", "y"],
         dynamic_shapes={"x": {0: batch, 1: 8 * width}, "y": (batch, None)},
     )
-    assert shapes(found) == {"x": ShapeRange((1, 8), (4, 16), (32, 32)), "y": ShapeRange((1, 3), (4, 3), (32, 3))}
-    assert found.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
+    assert shapes(description) == {"x": ShapeRange((1, 8), (4, 16), (32, 32)), "y": ShapeRange((1, 3), (4, 3), (32, 3))}
+    assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, "float32", "torch.float32", "float"])
@@ -91,12 +95,12 @@ def test_dtypes_of_torch_and_names_mean_the_same(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("short", "name"), [("fp16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("i64", "int64")]
 )
-def test_short_names_of_dtypes_are_those_of_precisions(short: str, name: str) -> None:
+def test_dtypes_have_the_short_names_of_precisions(short: str, name: str) -> None:
     assert Input((1,), dtype=short).dtype == name
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Input(), "lacks min_shape and opt_shape and max_shape"),
         (lambda: Input(min_shape=(1,), max_shape=(2,), name="x"), "Input 'x' lacks opt_shape"),
@@ -122,8 +126,8 @@ def test_short_names_of_dtypes_are_those_of_precisions(short: str, name: str) ->
         (lambda: describe([torch.zeros(4)], arguments=["x"], dynamic_shapes={"x": {0: Dim.AUTO}}), "has no range"),
     ],
 )
-def test_rejects_what_no_engine_can_be_built_for(make: Any, says: str) -> None:
+def test_rejects_invalid_inputs(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
-    assert says in caught.value.text
+    assert message in caught.value.text
     assert caught.value.hint

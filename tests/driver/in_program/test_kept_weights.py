@@ -1,4 +1,4 @@
-"""A weight that is written to, replaced or laid elsewhere has changed, and nothing else has."""
+"""A weight has changed if it was written to, replaced or moved to other memory."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def _replaced(values: list[torch.Tensor]) -> None:
     values[2] = values[2].clone()
 
 
-def _laid_elsewhere(values: list[torch.Tensor]) -> None:
+def _moved(values: list[torch.Tensor]) -> None:
     values[2].data = values[2].data.clone()
 
 
-@pytest.mark.parametrize("change", [_written, _replaced, _laid_elsewhere])
-def test_a_change_is_seen(change: Callable[[list[torch.Tensor]], None]) -> None:
+@pytest.mark.parametrize("change", [_written, _replaced, _moved])
+def test_a_change_of_a_weight_is_detected(change: Callable[[list[torch.Tensor]], None]) -> None:
     with torch.no_grad():
         values = [torch.randn(3), torch.randn(2), torch.nn.Parameter(torch.randn(4))]
         kept = KeptWeights([(0, values[0]), (2, values[2])])
-        values[1].add_(1)  # no weight
+        values[1].add_(1)  # not a weight
         assert not kept.have_changed(values)
         change(values)
         assert kept.have_changed(values)
 
 
-def test_weights_of_inference_mode_are_known_by_what_and_where_they_are() -> None:
+def test_weights_of_inference_mode_are_compared_by_object_and_address() -> None:
     with torch.inference_mode():
         values = [torch.randn(3)]
     kept = KeptWeights([(0, values[0])])
@@ -41,10 +41,10 @@ def test_weights_of_inference_mode_are_known_by_what_and_where_they_are() -> Non
     assert kept.have_changed([values[0].clone()])
 
 
-def test_the_memory_of_a_weight_that_is_gone_is_no_other_tensors() -> None:
+def test_the_memory_of_a_replaced_weight_is_not_reused() -> None:
     values = [torch.nn.Parameter(torch.randn(1 << 16))]
     kept = KeptWeights([(0, values[0])])
-    place = values[0].data_ptr()
+    address = values[0].data_ptr()
     values[0].data = torch.randn(1 << 16)
-    assert torch.empty(1 << 16).data_ptr() != place
+    assert torch.empty(1 << 16).data_ptr() != address
     assert kept.have_changed(values)

@@ -1,4 +1,4 @@
-"""Settings of a program mean what they mean in a manifest, by either name."""
+"""Settings of a program have the meaning of the manifest's fields, also under the names of Torch-TensorRT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtbuild.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("precision", "enabled", "found"),
+    ("precision", "enabled", "expected"),
     [
         (None, None, "float32"),
         ("float16", None, "float16"),
@@ -26,15 +26,15 @@ from trtbuild.errors import UsageError
         (None, [torch.half], "float16"),
     ],
 )
-def test_precision_is_one_of_three(precision: Any, enabled: Any, found: str) -> None:
-    assert precision_of(precision, enabled) == found
+def test_precision_is_one_of_three(precision: Any, enabled: Any, expected: str) -> None:
+    assert precision_of(precision, enabled) == expected
 
 
-def test_torch_tensorrts_names_are_the_builders() -> None:
-    found = builder_of(
+def test_names_of_torch_tensorrt_are_accepted_for_builder_settings() -> None:
+    result = builder_of(
         {"workspace_size": 1 << 30, "num_avg_timing_iters": 2, "disable_tf32": True, "optimization_level": 2}
     )
-    assert found == BuilderSettings(workspace=1 << 30, avg_timing_iterations=2, tf32=False, optimization_level=2)
+    assert result == BuilderSettings(workspace=1 << 30, avg_timing_iterations=2, tf32=False, optimization_level=2)
 
 
 def test_no_workspace_is_the_default() -> None:
@@ -43,14 +43,14 @@ def test_no_workspace_is_the_default() -> None:
 
 def test_operators_may_be_given_as_objects() -> None:
     ops = [torch.ops.aten.cumsum.default, torch.ops.aten.sort, "torch.ops.aten.add.Tensor", "aten::mul"]
-    found = partition_of(ops, 1, True, ["layers.*"])
-    assert found == PartitionSettings(
+    result = partition_of(ops, 1, True, ["layers.*"])
+    assert result == PartitionSettings(
         ("layers.*",), 1, ("aten.add.Tensor", "aten.cumsum.default", "aten.mul", "aten.sort"), True
     )
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: precision_of("int8", None), "precision cannot be int8"),
         (lambda: precision_of(None, {torch.float16, torch.bfloat16}), "precision cannot be bfloat16 and float16"),
@@ -65,28 +65,28 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: options_of(target=89, compatibility="all"), "'all' is not a compatibility"),
     ],
 )
-def test_rejects_what_a_manifest_rejects(make: Any, says: str) -> None:
+def test_rejects_values_that_a_manifest_rejects(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
-    assert says in caught.value.text
+    assert message in caught.value.text
 
 
-def test_what_torch_tensorrt_sets_and_nothing_here_needs_is_no_setting_here() -> None:
+def test_ignored_settings_of_torch_tensorrt_are_not_settings_of_trtbuild() -> None:
     assert not NOT_NEEDED.keys() & {*(entry.name for entry in fields(BuilderSettings)), *ALIASES, *OPTIONS}
 
 
 @pytest.mark.parametrize("target", [89, "89", "sm_89", "SM89", "8.9", {"sm": 89}])
 def test_a_target_is_an_sm(target: Any) -> None:
-    found = options_of(target=target).target
-    assert (found.sm, found.toolchain, found.compatibility) == (89, "tensorrt-rtx", "exact")
+    result = options_of(target=target).target
+    assert (result.sm, result.toolchain, result.compatibility) == (89, "tensorrt-rtx", "exact")
 
 
-def test_a_target_may_be_whole() -> None:
-    found = options_of(target={"name": "hopper", "sm": 90, "toolchain": "tensorrt", "version": "8.6.0"}).target
-    assert (found.name, found.sm, found.toolchain, found.version) == ("hopper", 90, "tensorrt", "8.6.0")
+def test_a_target_may_have_all_fields() -> None:
+    result = options_of(target={"name": "hopper", "sm": 90, "toolchain": "tensorrt", "version": "8.6.0"}).target
+    assert (result.name, result.sm, result.toolchain, result.version) == ("hopper", 90, "tensorrt", "8.6.0")
 
 
-def test_without_a_gpu_the_target_has_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_target_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.driver.in_program.targets.device_sms", tuple)
     with pytest.raises(UsageError, match="this machine has no GPU") as caught:
         options_of(device="cpu")
@@ -94,7 +94,7 @@ def test_without_a_gpu_the_target_has_to_be_said(monkeypatch: pytest.MonkeyPatch
     assert 'device="cpu"' in str(caught.value.hint)
 
 
-def test_the_target_is_the_gpu_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_target_is_the_gpu_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.driver.in_program.targets.device_sms", lambda: (86, 120))
     assert options_of().target.sm == 86
     assert options_of(device="cuda:1").target.sm == 120
@@ -103,13 +103,13 @@ def test_the_target_is_the_gpu_that_was_found(monkeypatch: pytest.MonkeyPatch) -
         options_of(device="cuda:2")
 
 
-def test_a_device_that_is_none_is_refused_before_any_work() -> None:
+def test_rejects_invalid_devices() -> None:
     for device in ("cpu:3", "cuda:x", -1, "gpu"):
         with pytest.raises(UsageError, match="is not a device"):
             options_of(target=89, device=device)
 
 
-def test_a_mistyped_option_is_told_the_option_that_it_is_like() -> None:
+def test_the_error_about_a_mistyped_option_names_the_nearest_option() -> None:
     with pytest.raises(UsageError) as caught:
         options_of(target=89, precison="float16")
     assert (caught.value.hint or "").startswith("did you mean 'precision'?")

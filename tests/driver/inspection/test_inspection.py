@@ -1,4 +1,4 @@
-"""``trtbuild inspect`` on a real package: the facts that are not in the index."""
+"""``trtbuild inspect`` on a real package: facts that are not in its index."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from trtbuild.toolchain.libraries.releases import Release
 
 
 @pytest.fixture(autouse=True)
-def its_cache(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_of_the_project(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(small.cache))
 
 
 def test_layers_lead_to_modules_and_operators(small: Small) -> None:
     engine = inspect(Request(small.project), "ranker").engines[0]
-    told = {(layer.module, layer.operator) for layer in engine.layers}
-    assert {("hidden", "aten.linear.default"), ("score", "aten.linear.default"), ("", "aten.relu.default")} <= told
+    origins = {(layer.module, layer.operator) for layer in engine.layers}
+    assert {("hidden", "aten.linear.default"), ("score", "aten.linear.default"), ("", "aten.relu.default")} <= origins
     assert all(layer.module is not None for layer in engine.layers)
 
 
-def test_each_engine_has_its_command(small: Small) -> None:
+def test_each_engine_has_its_trtexec_command(small: Small) -> None:
     engines = inspect(Request(small.project), "dist/ranker").engines
     assert {engine.target for engine in engines} == {"ada", "blackwell"}
     for engine in engines:
         assert engine.trtexec is not None
-        said = engine.trtexec.arguments
-        assert f"--computeCapabilities={'89' if engine.target == 'ada' else '120'}" in said
-        assert "--profile=0" in said and "--maxShapes=i0:16x8" in said
+        arguments = engine.trtexec.arguments
+        assert f"--computeCapabilities={'89' if engine.target == 'ada' else '120'}" in arguments
+        assert "--profile=0" in arguments and "--maxShapes=i0:16x8" in arguments
         assert engine.size == (small.package / engine.plan).stat().st_size
 
 
-def test_onnx_models_are_written_whole(small: Small, tmp_path: Path) -> None:
+def test_onnx_models_are_written_with_their_weights(small: Small, tmp_path: Path) -> None:
     document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
     (path,) = {engine.onnx for engine in document.engines if engine.target == "ada"}
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -56,26 +56,26 @@ def test_onnx_models_are_written_whole(small: Small, tmp_path: Path) -> None:
     assert command is not None and f"--onnx={path}" in command.arguments
 
 
-def test_the_onnx_model_is_what_the_library_was_given(
+def test_the_written_onnx_model_is_the_prepared_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files have the prepared model and weights: here, another model replaces the original."""
-    given: list[tuple[set[str], int]] = []
+    """The files contain the model after preparation. In this test, preparation returns another model."""
+    calls: list[tuple[set[str], int]] = []
 
     def prepared(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:
-        given.append((set(weights), release.opset))
+        calls.append((set(weights), release.opset))
         return onnx.helper.make_model(onnx.GraphProto(name="prepared")).SerializeToString(), {}
 
     monkeypatch.setattr("trtbuild.toolchain.compiling.preparing.prepared", prepared)
     document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
     assert {onnx.load(engine.onnx).graph.name for engine in document.engines} == {"prepared"}
-    assert given and all(opset == 20 and names and {name[0] for name in names} == {"w"} for names, opset in given)
+    assert calls and all(opset == 20 and names and {name[0] for name in names} == {"w"} for names, opset in calls)
 
 
-def test_what_it_came_from_is_only_where_it_was_built(
+def test_a_copied_package_has_layers_but_no_command_and_no_onnx_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package that was copied elsewhere: its files tell the rest."""
+    """The cache of another machine does not contain the inputs of the engines."""
     shutil.copytree(small.package, tmp_path / "copied")
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     document = inspect(Request(tmp_path), "copied")
@@ -84,7 +84,7 @@ def test_what_it_came_from_is_only_where_it_was_built(
         inspect(Request(tmp_path), "copied", onnx="onnx")
 
 
-def test_a_package_of_older_files_has_no_layers(small: Small, tmp_path: Path) -> None:
+def test_a_package_without_names_has_no_layers(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "old")
     (tmp_path / "old/names.json").unlink()
     assert all(engine.layers == [] for engine in inspect(Request(tmp_path), "old").engines)
@@ -94,11 +94,11 @@ def test_device_memory_is_unknown_without_a_gpu(small: Small, monkeypatch: pytes
     monkeypatch.setattr("trtbuild.toolchain.libraries.devices.device_sms", lambda: ())
     request = Request(small.project)
     assert inspect(request, "ranker").memory is None
-    found = inspect(request, "ranker", memory=True).memory
-    assert found is not None and found.because == "unknown without a GPU"
+    memory = inspect(request, "ranker", memory=True).memory
+    assert memory is not None and memory.because == "unknown without a GPU"
 
 
-def test_it_tells_what_was_verified_of_this_very_package(small: Small, tmp_path: Path) -> None:
+def test_verifications_of_another_package_are_void(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "p")
     (tmp_path / "p/provenance.json").write_text(
         json.dumps({"schema": "trtbuild.provenance/1", "index": "0" * 64, "verified": []})
@@ -107,7 +107,7 @@ def test_it_tells_what_was_verified_of_this_very_package(small: Small, tmp_path:
     assert inspect(Request(small.project), "ranker").provenance == Provenance()
 
 
-def test_json_holds_all_of_it(small: Small) -> None:
+def test_the_json_document_has_index_and_engines(small: Small) -> None:
     document = small.command_line("inspect", "ranker")
     assert document["schema"] == "trtbuild.inspect/1" and document["index"]["model"] == "ranker"
     assert [engine["partition"] for engine in document["engines"]] == ["model", "model"]
@@ -121,6 +121,6 @@ def test_json_holds_all_of_it(small: Small) -> None:
         ("rankr", "neither a package directory nor a model"),
     ],
 )
-def test_rejects_what_is_no_package(small: Small, name: str, words: str) -> None:
+def test_rejects_names_that_are_not_packages(small: Small, name: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         inspect(Request(small.project), name)

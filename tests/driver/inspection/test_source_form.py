@@ -1,4 +1,4 @@
-"""The source form of a package's model is found by its names."""
+"""The source form of a package's model follows from the operators in its names."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trtbuild.driver.inspection.source_form import source_form
         (["custom-op"], None),
     ],
 )
-def test_by_the_operators_of_its_layers(operators: list[str], form: str | None) -> None:
+def test_the_form_follows_from_the_operators_of_the_layers(operators: list[str], form: str | None) -> None:
     layers = {f"n{number}": ["somewhere", operator] for number, operator in enumerate(operators)}
     assert source_form({"ada": {"p0": layers, "p1": {}}}) == form
 
 
 @pytest.mark.parametrize("names", [None, [], 1, {"ada": []}, {"ada": {"p0": {"n0": 1}}}, {"ada": {"p0": {"n0": []}}}])
-def test_names_that_cannot_be_read_say_nothing(names: Any) -> None:
+def test_the_form_is_unknown_if_names_cannot_be_read(names: Any) -> None:
     assert source_form(names) is None

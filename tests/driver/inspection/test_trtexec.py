@@ -1,4 +1,4 @@
-"""The trtexec command that is equal to an engine step."""
+"""The trtexec command that builds the engine of an engine step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def range_(*sizes: tuple[int, ...]) -> dict[str, Any]:
 DEFAULT, ADA = BuilderSettings(), Target("ada", 89)
 
 
-def of(
+def command_of(
     settings: BuilderSettings = DEFAULT,
     target: Target = ADA,
     version: str = "1.7.1.116",
@@ -56,10 +56,10 @@ def of(
 TENSORRT = Target("hopper", 90, toolchain="tensorrt")
 
 
-def test_for_tensorrt_rtx_it_is_the_tool_of_that_name() -> None:
-    found = of(replace(BuilderSettings(), workspace=64 << 30))
-    assert found.tool == "tensorrt_rtx"
-    assert found.arguments == [
+def test_the_tool_for_tensorrt_rtx_is_tensorrt_rtx() -> None:
+    result = command_of(replace(BuilderSettings(), workspace=64 << 30))
+    assert result.tool == "tensorrt_rtx"
+    assert result.arguments == [
         "--onnx=p0.onnx",
         "--saveEngine=p0.plan",
         "--skipInference",
@@ -72,51 +72,51 @@ def test_for_tensorrt_rtx_it_is_the_tool_of_that_name() -> None:
         "--profilingVerbosity=detailed",
         "--computeCapabilities=89",
     ]
-    assert found.differs == []
+    assert result.differs == []
 
 
-def test_shapes_of_static_inputs_are_not_said() -> None:
-    static = of(shape=(4, 3), profiles={"0": {"i0": range_((4, 3), (4, 3), (4, 3)), "i1": range_((), (), ())}})
+def test_static_inputs_have_no_shape_arguments() -> None:
+    static = command_of(shape=(4, 3), profiles={"0": {"i0": range_((4, 3), (4, 3), (4, 3)), "i1": range_((), (), ())}})
     assert not any("Shapes" in argument for argument in static.arguments)
 
 
 def test_several_profiles_are_numbered_in_order() -> None:
-    one = {"i0": range_((1, 3), (1, 3), (1, 3)), "i1": range_((), (), ())}
-    profiles = {str(number): one for number in (10, 2, 0)}
-    said = [argument for argument in of(profiles=profiles).arguments if argument.startswith("--profile=")]
-    assert said == ["--profile=0", "--profile=2", "--profile=10"]
+    profile = {"i0": range_((1, 3), (1, 3), (1, 3)), "i1": range_((), (), ())}
+    profiles = {str(number): profile for number in (10, 2, 0)}
+    arguments = [argument for argument in command_of(profiles=profiles).arguments if argument.startswith("--profile=")]
+    assert arguments == ["--profile=0", "--profile=2", "--profile=10"]
 
 
-def test_before_10_trtexec_takes_one_profile_and_that_is_said() -> None:
-    one = {"i0": range_((1, 3), (1, 3), (1, 3)), "i1": range_((), (), ())}
-    found = of(target=TENSORRT, version="8.6.0", profiles={"0": one, "1": one})
-    assert "--profile=0" not in found.arguments
-    assert any("one optimization profile before TensorRT 10, and the engine has 2" in text for text in found.differs)
+def test_before_tensorrt_10_the_command_differs_for_several_profiles() -> None:
+    profile = {"i0": range_((1, 3), (1, 3), (1, 3)), "i1": range_((), (), ())}
+    result = command_of(target=TENSORRT, version="8.6.0", profiles={"0": profile, "1": profile})
+    assert "--profile=0" not in result.arguments
+    assert any("one optimization profile before TensorRT 10, and the engine has 2" in text for text in result.differs)
 
 
-def test_networks_are_strongly_typed_where_that_has_to_be_said() -> None:
-    assert "--stronglyTyped" in of(target=TENSORRT, version="10.3.0").arguments
-    assert "--stronglyTyped" not in of(target=TENSORRT, version="11.0.0").arguments
-    assert "--stronglyTyped" not in of().arguments
-    old = of(target=TENSORRT, version="8.6.0", dtype="float16")
+def test_the_flag_for_strong_typing_is_set_only_if_it_exists() -> None:
+    assert "--stronglyTyped" in command_of(target=TENSORRT, version="10.3.0").arguments
+    assert "--stronglyTyped" not in command_of(target=TENSORRT, version="11.0.0").arguments
+    assert "--stronglyTyped" not in command_of().arguments
+    old = command_of(target=TENSORRT, version="8.6.0", dtype="float16")
     assert {"--inputIOFormats=fp16:chw,fp16:chw", "--outputIOFormats=fp16:chw"} <= set(old.arguments)
     assert any("precision of each layer" in text for text in old.differs)
 
 
 def test_the_compatibility_policy_is_a_flag() -> None:
-    said = of(target=replace(TENSORRT, compatibility="ampere_plus"), version="10.3.0").arguments
-    assert "--hardwareCompatibilityLevel=ampere+" in said
-    assert not any("Compatibility" in argument for argument in of(target=TENSORRT, version="10.3.0").arguments)
+    arguments = command_of(target=replace(TENSORRT, compatibility="ampere_plus"), version="10.3.0").arguments
+    assert "--hardwareCompatibilityLevel=ampere+" in arguments
+    assert not any("Compatibility" in argument for argument in command_of(target=TENSORRT, version="10.3.0").arguments)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_is_an_argument_or_named_as_having_none(name: str) -> None:
-    plain = of(BuilderSettings(), TENSORRT, "10.8.0")
-    changed = of(replace(BuilderSettings(), **{name: other_value(name)}), TENSORRT, "10.8.0")
+def test_every_setting_is_an_argument_or_listed_as_a_difference(name: str) -> None:
+    default = command_of(BuilderSettings(), TENSORRT, "10.8.0")
+    changed = command_of(replace(BuilderSettings(), **{name: other_value(name)}), TENSORRT, "10.8.0")
     if SETTINGS[name].trtexec is None:
-        assert changed.differs == [*plain.differs, f"the tool has no flag for builder.{name}"]
+        assert changed.differs == [*default.differs, f"the tool has no flag for builder.{name}"]
     else:
-        assert changed.arguments != plain.arguments
+        assert changed.arguments != default.arguments
 
 
 def test_the_arguments_of_settings() -> None:
@@ -143,25 +143,27 @@ def test_the_arguments_of_settings() -> None:
         profiling_verbosity="none",
         tactic_sources=("cudnn",),
     )
-    found = of(changed, TENSORRT, "10.8.0")
+    result = command_of(changed, TENSORRT, "10.8.0")
     assert {"--memPoolSize=workspace:3M", "--tilingOptimizationLevel=2", "--noTF32", "--sparsity=enable"} <= set(
-        found.arguments
+        result.arguments
     )
-    assert "--tacticSources=-CUBLAS,-CUBLAS_LT,+CUDNN,-EDGE_MASK_CONVOLUTIONS,-JIT_CONVOLUTIONS" in found.arguments
-    assert len(found.differs) == 3
+    assert "--tacticSources=-CUBLAS,-CUBLAS_LT,+CUDNN,-EDGE_MASK_CONVOLUTIONS,-JIT_CONVOLUTIONS" in result.arguments
+    assert len(result.differs) == 3
 
 
-def test_the_text_can_be_typed() -> None:
-    assert of().text.startswith("tensorrt_rtx --onnx=p0.onnx --saveEngine=p0.plan --skipInference --minShapes=i0:1x3")
+def test_the_text_is_a_command_line() -> None:
+    assert command_of().text.startswith(
+        "tensorrt_rtx --onnx=p0.onnx --saveEngine=p0.plan --skipInference --minShapes=i0:1x3"
+    )
 
 
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    """trtexec reads the argument once."""
+    """If the argument is repeated, trtexec uses only one of them."""
     pool = replace(
         SETTINGS["workspace"], sets=MemoryPool("TACTIC_SHARED_MEMORY"), trtexec="--memPoolSize=tacticSharedMem:{}"
     )
     monkeypatch.setattr(trtexec, "SETTINGS", {**SETTINGS, "l2_limit_for_tiling": pool})
-    found = of(replace(BuilderSettings(), workspace=1 << 30, l2_limit_for_tiling=48 << 10))
-    assert [argument for argument in found.arguments if "memPool" in argument] == [
+    result = command_of(replace(BuilderSettings(), workspace=1 << 30, l2_limit_for_tiling=48 << 10))
+    assert [argument for argument in result.arguments if "memPool" in argument] == [
         "--memPoolSize=workspace:1G,tacticSharedMem:48K"
     ]

@@ -1,4 +1,4 @@
-"""Outputs are written when their content differs, files first and the index last."""
+"""Outputs are written if their content differs. The index is written after all other files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def digests(paths: Sequence[str]) -> dict[str, str | None]:
 
 
 def learn(written: object) -> None:
-    """Nobody remembers."""
+    """Do not store the digests of written files."""
 
 
 def a_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]:
     files = {f"engines/ada/{name}.plan": store.put_bytes(data).to_json() for name, data in plans.items()}
     index = json.dumps({"schema": SCHEMA, "files": files}).encode()
-    kept = {"index": store.put_bytes(index), "names": store.put_bytes(b"{}")}
-    return read_files(index), Record(Recipe("package", 1, ()), kept)
+    outputs_of_record = {"index": store.put_bytes(index), "names": store.put_bytes(b"{}")}
+    return read_files(index), Record(Recipe("package", 1, ()), outputs_of_record)
 
 
 def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_index_is_written_last(tmp_path: Path) -> None:
     assert outputs.output_files("package", "dist/m", index, record)[-1].path == "dist/m/index.json"
 
 
-def test_files_that_the_old_index_named_go_and_others_stay(tmp_path: Path) -> None:
+def test_files_of_the_old_index_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
@@ -69,8 +69,8 @@ def test_files_that_the_old_index_named_go_and_others_stay(tmp_path: Path) -> No
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
-    left = {path.name for path in (tmp_path / "dist/m/engines/ada").iterdir()}
-    assert left == {"a.plan", "mine.txt"}
+    remaining = {path.name for path in (tmp_path / "dist/m/engines/ada").iterdir()}
+    assert remaining == {"a.plan", "mine.txt"}
 
 
 def test_an_old_index_cannot_name_files_outside_its_package(tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_an_old_index_cannot_name_files_outside_its_package(tmp_path: Path) -> N
     assert outside.read_text() == "keep me"
 
 
-def test_raw_plans_are_put_by_target(tmp_path: Path) -> None:
+def test_raw_plans_have_a_folder_for_each_target(tmp_path: Path) -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
     assert [file.path for file in files] == ["dist/plans/ada/a.plan"]
 
 
-def test_raw_plans_of_engines_that_are_no_more_go_and_others_stay(tmp_path: Path) -> None:
+def test_raw_plans_of_removed_engines_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("plans", "dist/plans", index, record)
@@ -116,18 +116,18 @@ def test_a_directory_in_the_place_of_a_file_is_not_in_place(tmp_path: Path) -> N
     assert not outputs.in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], strict)
 
 
-def test_what_was_written_is_known_without_reading_it(tmp_path: Path) -> None:
-    store, known = MemoryStore(), FileDigests(Index(tmp_path / "state"))
+def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path) -> None:
+    store, file_digests = MemoryStore(), FileDigests(Index(tmp_path / "state"))
     index, record = a_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, known.sha256_many, known.learn)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, file_digests.sha256_many, file_digests.learn)
     for file in files:
-        found = known.known(tmp_path / file.path)
-        assert found is not None and found[0] == file.sha256
+        fingerprint = file_digests.known(tmp_path / file.path)
+        assert fingerprint is not None and fingerprint[0] == file.sha256
 
 
-def test_the_index_waits_for_all_files(tmp_path: Path) -> None:
-    """If a file cannot be copied, the old index stays, even if other files were written."""
+def test_the_index_is_not_written_if_a_file_is_missing(tmp_path: Path) -> None:
+    """If a file cannot be copied, no new index is written, even if other files were written."""
     store = MemoryStore()
     index, record = a_package(store, **{name: name.encode() for name in "abcdefgh"})
     files = outputs.output_files("package", "dist/m", index, record)

@@ -1,4 +1,4 @@
-"""The output `pt2`: made once, kept in the cache, and opened by torch.export alone."""
+"""The output `pt2`: a build writes it once and stores it in the cache, and torch.export opens it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ models:
     outputs: {pt2: dist/net.pt2}
 """
 
-#: Runs in another process: what is checked is that a program needs nothing but torch and `import trtbuild`.
+#: Runs in another process. A program needs only `import torch` and `import trtbuild` to open the file.
 CHECK = """
 import sys
 first, second = sys.argv[2].split(",")
@@ -76,31 +76,31 @@ def project(command_line: CommandLine) -> CommandLine:
     return command_line
 
 
-def check(path: Path, project: Path, order: str) -> Any:
-    command = [sys.executable, "-c", CHECK, str(path), order, str(project)]
+def run_check(path: Path, project: Path, imports: str) -> Any:
+    command = [sys.executable, "-c", CHECK, str(path), imports, str(project)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_file_is_opened_by_torch_and_stays_as_long_as_nothing_changes(project: CommandLine) -> None:
+def test_torch_opens_the_file_and_a_second_build_keeps_it(project: CommandLine) -> None:
     document = project("build")
     assert [entry["path"] for entry in document["outputs"]] == ["dist/net.pt2"]
     file = project.project / "dist/net.pt2"
-    for order in ("trtbuild,torch", "torch,trtbuild"):
-        done = check(file, project.project, order)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert "refused:" in done.stdout
+    for imports in ("trtbuild,torch", "torch,trtbuild"):
+        process = run_check(file, project.project, imports)
+        assert process.returncode == 0, process.stderr[-3000:]
+        assert "refused:" in process.stdout
     before = file.stat()
-    again = project("build")
-    assert ran(again) == {}
+    second = project("build")
+    assert ran(second) == {}
     assert file.stat().st_mtime_ns == before.st_mtime_ns
-    # a file that is gone comes from the cache: the same bytes, and no step runs
+    # a missing file is written from the cache with the same bytes, and no step runs
     content = file.read_bytes()
     file.unlink()
     assert ran(project("build", "--frozen")) == {}
     assert file.read_bytes() == content
 
 
-def test_several_targets_have_a_file_each(project: CommandLine) -> None:
+def test_each_of_several_targets_has_a_file(project: CommandLine) -> None:
     manifest = project.project / "trtbuild.yaml"
     project("build")
     manifest.write_text(MANIFEST.replace("targets: [ada]", "targets: [ada, blackwell]"))
@@ -108,7 +108,7 @@ def test_several_targets_have_a_file_each(project: CommandLine) -> None:
     assert sorted(path.name for path in (project.project / "dist").iterdir()) == ["net.ada.pt2", "net.blackwell.pt2"]
 
 
-def test_a_frozen_build_makes_none(project: CommandLine) -> None:
+def test_a_frozen_build_does_not_create_the_file(project: CommandLine) -> None:
     manifest = project.project / "trtbuild.yaml"
     manifest.write_text(MANIFEST.replace("pt2: dist/net.pt2", "package: dist/net"))
     project("build")
@@ -119,7 +119,7 @@ def test_a_frozen_build_makes_none(project: CommandLine) -> None:
     assert (project.project / "dist/net.pt2").is_file()
 
 
-def test_a_file_travels_with_the_rest_of_a_build(project: CommandLine, tmp_path: Path) -> None:
+def test_a_bundle_contains_the_file(project: CommandLine, tmp_path: Path) -> None:
     project("build")
     content = (project.project / "dist/net.pt2").read_bytes()
     project("cache", "export", str(tmp_path / "all.tar"))

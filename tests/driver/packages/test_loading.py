@@ -1,4 +1,4 @@
-"""`trtbuild.load`: which device, which target, and what is read."""
+"""`trtbuild.load`: the device, the target, and the files that are read."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["built"]
 
 @pytest.fixture
 def ada(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with an imagined GPU of SM 89, and behind it one of SM 120."""
+    """Let trtbuild find two GPUs: SM 89, then SM 120."""
     monkeypatch.setattr(devices, "device_sms", lambda: (89, 120))
 
 
-def test_without_a_gpu_it_says_so_and_names_the_cpu(built: Built) -> None:
+def test_the_error_without_a_gpu_suggests_the_cpu(built: Built) -> None:
     with pytest.raises(NoFittingTarget, match="no GPU was found") as raised:
         trtbuild.load(built.package)
     assert 'device="cpu"' in str(raised.value.hint)
@@ -41,19 +41,19 @@ def test_a_package_without_a_reference_does_not_run_on_the_cpu(built: Built) -> 
     assert "set `reference: true` in the manifest and build again" in str(raised.value.hint)
 
 
-def test_a_package_that_pytorch_computes_wholly_runs_on_the_cpu(built: Built) -> None:
+def test_a_package_without_engines_runs_on_the_cpu(built: Built) -> None:
     loaded = trtbuild.load(built.torch_only, device="cpu")
     assert loaded.is_reference and not loaded.package.index.reference
     rows = torch.randn(5, 4)
-    found, offset = loaded.module()(rows)
-    torch.testing.assert_close(found, rows.sort(dim=0).values.sort(dim=1).values)
+    sorted_rows, offset = loaded.module()(rows)
+    torch.testing.assert_close(sorted_rows, rows.sort(dim=0).values.sort(dim=1).values)
     torch.testing.assert_close(offset, torch.linspace(-1, 1, 4))
     with pytest.raises(NoFittingTarget) as raised:
         trtbuild.load(built.torch_only)
     assert raised.value.hint == 'pass device="cpu": PyTorch computes all of it'
 
 
-def test_the_cpu_by_its_names(built: Built) -> None:
+def test_the_cpu_has_several_names(built: Built) -> None:
     for device in ("cpu", torch.device("cpu"), "cpu:0"):
         loaded = trtbuild.load(built.package, device=device)
         assert loaded.is_reference and loaded.target is None and loaded.device == "cpu"
@@ -67,19 +67,19 @@ def test_inputs_and_outputs_are_shown_as_a_signature(built: Built) -> None:
     assert loaded.inputs == loaded.package.index.inputs and loaded.inputs[1].name == "scale"
 
 
-def test_a_target_and_the_cpu_contradict_one_another(built: Built) -> None:
+def test_rejects_a_target_on_the_cpu(built: Built) -> None:
     with pytest.raises(UsageError, match="runs no engine"):
         trtbuild.load(built.package, device="cpu", target="ada")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "", -1, True, 1.5, "mps"])
-def test_what_is_no_device(device: Any, built: Built) -> None:
+def test_rejects_invalid_devices(device: Any, built: Built) -> None:
     with pytest.raises(UsageError, match="is not a device"):
         trtbuild.load(built.package, device=device)
 
 
 @pytest.mark.usefixtures("ada")
-def test_the_target_is_that_of_the_gpu(built: Built) -> None:
+def test_the_target_is_chosen_for_the_gpu(built: Built) -> None:
     for device, name, target in (
         (None, "cuda:0", "ada"),
         ("cuda", "cuda:0", "ada"),
@@ -97,7 +97,7 @@ def test_the_target_is_that_of_the_gpu(built: Built) -> None:
 
 
 @pytest.mark.usefixtures("ada")
-def test_a_gpu_that_is_not_there_and_a_target_of_another(built: Built) -> None:
+def test_rejects_a_missing_gpu_and_a_target_of_another_gpu(built: Built) -> None:
     with pytest.raises(NoFittingTarget, match="there is no GPU 2: this machine has 2"):
         trtbuild.load(built.package, device=2)
     with pytest.raises(NoFittingTarget, match="target 'blackwell' does not fit\n    blackwell: it is for SM 120"):
@@ -108,7 +108,7 @@ def test_a_gpu_that_is_not_there_and_a_target_of_another(built: Built) -> None:
 
 
 @pytest.mark.usefixtures("ada")
-def test_files_of_other_targets_are_not_looked_at(built: Built, tmp_path: Path) -> None:
+def test_files_of_other_targets_need_not_exist(built: Built, tmp_path: Path) -> None:
     copy = shutil.copytree(built.package, tmp_path / "net")
     shutil.rmtree(copy / "engines" / "blackwell")
     trtbuild.load(copy)
@@ -116,17 +116,17 @@ def test_files_of_other_targets_are_not_looked_at(built: Built, tmp_path: Path) 
         trtbuild.load(copy, device=1)
 
 
-def test_importing_trtbuild_loads_nothing() -> None:
+def test_importing_trtbuild_does_not_import_heavy_modules() -> None:
     code = (
         "import sys, trtbuild; before = set(sys.modules); assert 'load' in dir(trtbuild); trtbuild.load;"
         "heavy = {'torch', 'tensorrt', 'tensorrt_rtx', 'numpy', 'pydantic', 'yaml', 'click', 'onnx'};"
         "print(sorted(heavy & before), sorted(heavy & set(sys.modules)), hasattr(trtbuild, 'nothing'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] [] False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[] [] False"
 
 
-def test_a_device_that_torch_has_made_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_gpu_is_the_current_device_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     assert loading.gpu_number(None) == loading.gpu_number("cuda") == 3

@@ -12,7 +12,7 @@ from trtbuild.driver.packages import provenance_file
 from trtbuild.runtime.packages.package import open_package
 
 
-def test_what_is_written_takes_the_place_of_a_link_and_goes_nowhere_else(small: Small, tmp_path: Path) -> None:
+def test_writing_replaces_a_link_and_not_its_destination(small: Small, tmp_path: Path) -> None:
     shutil.copytree(small.package, tmp_path / "p")
     (tmp_path / "mine").write_text("mine")
     for name in ("provenance.json", ".provenance.json.fresh"):
@@ -23,4 +23,4 @@ def test_what_is_written_takes_the_place_of_a_link_and_goes_nowhere_else(small: 
     assert not written.is_symlink()
     (entry,) = json.loads(written.read_text())["verified"]
     assert (entry["by"], entry["targets"]) == ("engine", ["ada"])
-    assert not {"verdict", "worst_input"} & entry.keys()  # of a single run
+    assert not {"verdict", "worst_input"} & entry.keys()  # these fields describe a single run

@@ -35,7 +35,7 @@ def step(stage: str, target: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("error", "at", "path"),
+    ("error", "failed_step", "path"),
     [
         (SourceError("", code="granularity"), step("partition", "ada"), "partition.granularity"),
         (SourceError("", code="torch-executed-ops"), step("partition", "ada"), "partition.torch_executed_ops"),
@@ -45,30 +45,30 @@ def step(stage: str, target: str | None = None) -> Any:
         (ToolchainError(""), step("engine", "ada"), "targets.ada"),
     ],
 )
-def test_the_place_is_that_of_the_field(error: TrtbuildError, at: Any, path: str) -> None:
-    place_in_manifest(error, MODEL, at)
+def test_an_error_has_the_line_of_its_field(error: TrtbuildError, failed_step: Any, path: str) -> None:
+    place_in_manifest(error, MODEL, failed_step)
     assert (error.file, error.line) == ("trtbuild.yaml", 10 + PLACES.index(path))
 
 
-def test_a_field_that_is_not_written_is_told_at_the_model() -> None:
+def test_an_error_about_a_missing_field_has_the_line_of_the_model() -> None:
     error = ToolchainError("")
     place_in_manifest(error, MODEL, step("engine", "hopper"))
     assert (error.file, error.line) == ("trtbuild.yaml", 1)
 
 
-def test_a_place_that_is_known_stays() -> None:
+def test_an_error_that_has_a_line_keeps_it() -> None:
     error = SourceError("", code="granularity", file="net.py", line=3)
     place_in_manifest(error, MODEL, step("partition"))
     assert (error.file, error.line) == ("net.py", 3)
 
 
 @pytest.mark.parametrize("error", [StoreError(""), InternalError("")])
-def test_what_is_not_mended_in_the_manifest_gets_no_place(error: TrtbuildError) -> None:
+def test_an_error_that_the_manifest_does_not_cause_has_no_line(error: TrtbuildError) -> None:
     place_in_manifest(error, MODEL, step("engine", "ada"))
     assert error.file is None
 
 
-def test_an_error_about_a_target_is_told_where_it_is_declared() -> None:
+def test_an_error_about_a_target_has_the_line_of_the_target() -> None:
     error = ToolchainError("")
     place_of_target(error, MODEL, MODEL.targets[0])
     assert (error.file, error.line) == ("trtbuild.yaml", 10 + PLACES.index("targets.ada"))

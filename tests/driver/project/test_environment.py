@@ -1,5 +1,7 @@
-"""The versions in a plan: the lock's, otherwise the pin, otherwise the installed ones; and engines that this machine must
-not build then."""
+"""The versions in a plan come from the lock, otherwise from the manifest, otherwise from the installed packages.
+
+If the installed versions differ from the lock, this machine must not run some steps.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ TORCH = {"torch": "2.13.0", "onnx": "1.20.0", "onnx-ir": "0.1.0", "onnxscript": 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The installed versions; a test may change them."""
-    found = {**TORCH, "tensorrt-rtx": "1.7.1"}
-    monkeypatch.setattr(environment, "installed_version", found.get)
-    monkeypatch.setattr(table.distributions, "installed_version", found.get)
-    return found
+    """The installed versions. A test may change them."""
+    versions = {**TORCH, "tensorrt-rtx": "1.7.1"}
+    monkeypatch.setattr(environment, "installed_version", versions.get)
+    monkeypatch.setattr(table.distributions, "installed_version", versions.get)
+    return versions
 
 
 def locked_to(**versions: str) -> Lock:
@@ -34,7 +36,7 @@ def locked_to(**versions: str) -> Lock:
     return replace(a_lock(), models={"net": model})
 
 
-def test_without_a_lock_what_is_installed_and_pinned_counts(installed: dict[str, str]) -> None:
+def test_without_a_lock_installed_and_pinned_versions_count(installed: dict[str, str]) -> None:
     pinned = replace(HOPPER, version="8.6.0")
     model = a_model(targets=(*a_model().targets, pinned))
     facts = environment.gather([model])["net"]
@@ -44,7 +46,7 @@ def test_without_a_lock_what_is_installed_and_pinned_counts(installed: dict[str,
     assert facts.locked is None
 
 
-def test_the_lock_comes_first_by_model_and_target(installed: dict[str, str]) -> None:
+def test_the_lock_overrides_installed_versions_of_its_models_and_targets(installed: dict[str, str]) -> None:
     installed["tensorrt-rtx"] = "1.8.0"
     other = a_model(name="other")
     facts = environment.gather([a_model(), other], locked_to())
@@ -52,13 +54,13 @@ def test_the_lock_comes_first_by_model_and_target(installed: dict[str, str]) -> 
     assert facts["net"].locked is not None and facts["other"].locked is None
 
 
-def test_a_locked_target_of_another_toolchain_is_not_known(installed: dict[str, str]) -> None:
+def test_a_locked_target_of_another_toolchain_is_ignored(installed: dict[str, str]) -> None:
     model = locked_to().models["net"]
     lock = replace(a_lock(), models={"net": replace(model, targets={"ada": LockedTarget("tensorrt", "10.0")})})
     assert environment.gather([a_model()], lock)["net"].toolchains[a_model().targets[0]].version == "1.7.1"
 
 
-def test_a_toolchain_that_is_locked_need_not_be_installed_to_plan(installed: dict[str, str]) -> None:
+def test_a_locked_toolchain_need_not_be_installed_to_plan(installed: dict[str, str]) -> None:
     del installed["tensorrt-rtx"]
     facts = environment.gather([a_model()], locked_to())
     with pytest.raises(ToolchainMissing, match="which is not installed"):
@@ -67,7 +69,7 @@ def test_a_toolchain_that_is_locked_need_not_be_installed_to_plan(installed: dic
         environment.check_targets({"net": a_model()}, [("net", a_model().targets[0])], facts)
 
 
-def test_a_pin_against_the_lock_names_both_places(installed: dict[str, str]) -> None:
+def test_the_error_about_a_pin_that_differs_from_the_lock_names_both_places(installed: dict[str, str]) -> None:
     target = replace(a_model().targets[0], version="1.8.0")
     model = a_model(targets=(target,), places={"targets.ada": Origin("trtbuild.yaml", 3)})
     with pytest.raises(LockFileError) as caught:
@@ -78,29 +80,29 @@ def test_a_pin_against_the_lock_names_both_places(installed: dict[str, str]) -> 
 
 def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world = Machines()
-    world.become(GPU, torch=True)  # where the toolchain's own parser is asked
+    world.switch_to(GPU, torch=True)  # a machine with the toolchain's own parser
     world.build(NET)
-    trace, cut = (world.plan(NET).steps[f"net/{stage}"] for stage in ("trace", "partition"))
-    world.become(NO_GPU, torch=True)
-    world.locked = LockedTrace(trace.key, VERSIONS, (str(cut.key),))
+    trace, partition = (world.plan(NET).steps[f"net/{stage}"] for stage in ("trace", "partition"))
+    world.switch_to(NO_GPU, torch=True)
+    world.locked = LockedTrace(trace.key, VERSIONS, (str(partition.key),))
     steps = list(world.plan(NET).steps.values())
     environment.check_asked_parsers(world.facts(NET), steps)  # it is a hit, so no parser is needed
-    assert cut.record is not None
-    world.evict(cut.record.outputs["partitions"])
+    assert partition.record is not None
+    world.evict(partition.record.outputs["partitions"])
     steps = list(world.plan(NET).steps.values())
     with pytest.raises(
         EnvironmentFault,
         match=r"the parser of tensorrt 8\.6\.0; this machine has the parser of tensorrt-rtx 1\.7\.1",
     ):
         environment.check_asked_parsers(world.facts(NET), steps)
-    world.become(GPU, torch=True)
+    world.switch_to(GPU, torch=True)
     environment.check_asked_parsers(world.facts(NET), steps)
-    world.become(NO_GPU, torch=True)
-    world.locked = None  # so it is with --upgrade: what is cut here is asked here
+    world.switch_to(NO_GPU, torch=True)
+    world.locked = None  # like --upgrade: this machine's parser is used
     environment.check_asked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
 
 
-def test_another_torch_than_the_locked_one_cannot_trace(installed: dict[str, str]) -> None:
+def test_a_torch_that_differs_from_the_lock_cannot_trace(installed: dict[str, str]) -> None:
     lock = locked_to()
     assert environment.gather([a_model()], lock)["net"].versions is not None
     environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
@@ -115,7 +117,7 @@ def test_another_torch_than_the_locked_one_cannot_trace(installed: dict[str, str
     )
 
 
-def test_another_python_is_named_as_one(installed: dict[str, str]) -> None:
+def test_the_error_names_another_version_of_python(installed: dict[str, str]) -> None:
     facts = environment.gather([a_model()], locked_to(python="3.8"))["net"]
     with pytest.raises(EnvironmentFault) as caught:
         environment.check_torch_side("net", facts)
@@ -123,7 +125,7 @@ def test_another_python_is_named_as_one(installed: dict[str, str]) -> None:
     assert caught.value.hint is not None and caught.value.hint.startswith("use Python 3.8; or use")
 
 
-def test_a_missing_torch_is_asked_for_in_the_locked_version(installed: dict[str, str]) -> None:
+def test_the_error_about_a_missing_torch_names_the_locked_version(installed: dict[str, str]) -> None:
     lock = locked_to()
     del installed["torch"]
     with pytest.raises(ToolchainMissing) as caught:

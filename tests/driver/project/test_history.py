@@ -1,4 +1,4 @@
-"""The history of steps: entries are read as they were written, for every form of the file."""
+"""The history of steps: entries are read back, in every form of the JSON file."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / ".trtbuild"
 
 
-def test_what_was_noted_comes_back(state: Path) -> None:
+def test_entries_are_read_back(state: Path) -> None:
     history = History(state)
     history.note("net/trace", TRACE, RAN, "it reads the clock")
     history.note("net/lower", LOWER)
     history.save()
-    again = History(state)
-    recipe = again.recipe("net/trace")
+    loaded = History(state)
+    recipe = loaded.recipe("net/trace")
     assert recipe is not None
     assert recipe.same_as(TRACE)
-    assert again.last_run("net/trace") == RAN
-    assert again.uncacheable("net/trace") == "it reads the clock"
-    assert again.last_run("net/lower") is None
-    assert again.uncacheable("net/lower") is None
-    assert again.recipe("net/package") is None
+    assert loaded.last_run("net/trace") == RAN
+    assert loaded.uncacheable("net/trace") == "it reads the clock"
+    assert loaded.last_run("net/lower") is None
+    assert loaded.uncacheable("net/lower") is None
+    assert loaded.recipe("net/package") is None
 
 
 def test_the_file_is_json_by_step(state: Path) -> None:
@@ -47,7 +47,7 @@ def test_the_file_is_json_by_step(state: Path) -> None:
     }
 
 
-def test_a_hit_keeps_what_is_known_of_the_last_run(state: Path) -> None:
+def test_a_hit_keeps_the_entry_of_the_last_run(state: Path) -> None:
     history = History(state)
     history.note("net/trace", TRACE, RAN, "it reads the clock")
     history.save()
@@ -58,7 +58,7 @@ def test_a_hit_keeps_what_is_known_of_the_last_run(state: Path) -> None:
     assert History(state).uncacheable("net/trace") is None
 
 
-def test_nothing_is_written_where_nothing_has_changed(state: Path) -> None:
+def test_an_unchanged_history_is_not_written(state: Path) -> None:
     history = History(state)
     history.note("net/trace", TRACE, RAN)
     history.save()
@@ -71,11 +71,11 @@ def test_nothing_is_written_where_nothing_has_changed(state: Path) -> None:
 
 
 def test_two_builds_merge_their_entries(state: Path) -> None:
-    one, other = History(state), History(state)
-    one.note("a/trace", TRACE)
-    other.note("b/lower", LOWER)
-    one.save()
-    other.save()
+    first, second = History(state), History(state)
+    first.note("a/trace", TRACE)
+    second.note("b/lower", LOWER)
+    first.save()
+    second.save()
     assert History(state).recipe("a/trace") is not None
     assert History(state).recipe("b/lower") is not None
 
@@ -90,7 +90,7 @@ def test_another_form_of_the_file_is_read_too(state: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{\n}", '{\n"a":{\n}', '{\n"a":{"recipe":\n}', '{"a": 1}', "\udcff"])
-def test_a_file_that_cannot_be_read_is_no_history(state: Path, text: str) -> None:
+def test_a_damaged_file_counts_as_an_empty_history(state: Path, text: str) -> None:
     state.mkdir()
     (state / "history.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     history = History(state)

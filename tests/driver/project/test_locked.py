@@ -1,4 +1,4 @@
-"""The lock file of a project: read, written, and what it refuses."""
+"""The lock file of a project: reading, writing, and the records that it refuses."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_it_is_read_where_it_was_written_and_none_is_none(tmp_path: Path) -> None:
+def test_a_written_lock_is_read_back_and_a_missing_lock_is_none(tmp_path: Path) -> None:
     assert locked.read(tmp_path) is None
     assert locked.write(tmp_path, a_lock())
-    found = locked.read(tmp_path)
-    assert found is not None and found.lock == a_lock()
-    assert locked.read(tmp_path / "elsewhere", tmp_path / "trtbuild.lock") == found
+    lock_file = locked.read(tmp_path)
+    assert lock_file is not None and lock_file.lock == a_lock()
+    assert locked.read(tmp_path / "elsewhere", tmp_path / "trtbuild.lock") == lock_file
     assert names(tmp_path) == ["trtbuild.lock"]
 
 
-def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+def test_an_unchanged_lock_is_not_written(tmp_path: Path) -> None:
     locked.write(tmp_path, a_lock())
     path = tmp_path / "trtbuild.lock"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))  # as git checks it out on Windows
     os.utime(path, (1, 1))
     assert not locked.write(tmp_path, a_lock())
     assert path.stat().st_mtime == 1
-    found = locked.read(tmp_path)
-    assert found is not None and found.lock == a_lock()
+    lock_file = locked.read(tmp_path)
+    assert lock_file is not None and lock_file.lock == a_lock()
     assert locked.write(tmp_path, a_lock(plan=OTHER))
 
 
-def test_a_new_file_has_the_mode_of_the_umask_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+def test_a_new_file_has_the_mode_of_the_umask_and_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         locked.write(tmp_path, a_lock())
@@ -76,19 +76,19 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         locked.write(tmp_path, a_lock())
     assert names(tmp_path / "trtbuild.lock") == []
-    assert names(tmp_path) == ["old.lock", "trtbuild.lock"]  # nothing half-written is left
+    assert names(tmp_path) == ["old.lock", "trtbuild.lock"]  # no incomplete file remains
 
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_record_that_can_be_built_right_is_refused_wherever_it_is(local: bool, frozen: bool) -> None:
+def test_a_wrong_record_of_a_reproducible_toolchain_is_refused_everywhere(local: bool, frozen: bool) -> None:
     guard = LockGuard(a_lock(), frozen=frozen)
     assert guard.refusal(KEY, RIGHT, local) is None
     assert guard.refusal(KEY, WRONG, local) == "its plan is not the one that trtbuild.lock names"
     assert guard.refusal("f" * 64, WRONG, local) is None
 
 
-def test_of_a_toolchain_whose_builds_differ_a_local_record_is_used_unless_frozen() -> None:
+def test_a_local_record_of_another_toolchain_is_used_unless_frozen() -> None:
     model = a_lock().models["net"]
     package = LockedStep("9" * 64, {"index": Output(PLAN, 10)})
     model = replace(
@@ -106,13 +106,13 @@ def test_of_a_toolchain_whose_builds_differ_a_local_record_is_used_unless_frozen
     assert guard.refusal(KEY, WRONG, False) is not None
     assert guard.refusal("8" * 64, WRONG, True) is not None
     index = Record(RECIPE, {"index": Output(OTHER, 10)})
-    assert guard.refusal("9" * 64, index, True) is None  # it holds an engine that cannot be built again
+    assert guard.refusal("9" * 64, index, True) is None  # the package has an engine that is not reproducible
     frozen = LockGuard(lock, frozen=True)
     assert frozen.refusal(KEY, WRONG, True) is not None
     assert frozen.refusal("9" * 64, index, True) is not None
 
 
-def test_what_is_used_and_is_not_what_was_locked_is_named(tmp_path: Path) -> None:
+def test_engines_that_differ_from_the_lock_are_reported(tmp_path: Path) -> None:
     recorded = Reason("recorded", "")
 
     def plan(record: Record | None) -> ModelPlan:
@@ -124,6 +124,6 @@ def test_what_is_used_and_is_not_what_was_locked_is_named(tmp_path: Path) -> Non
     lock = replace(lock, models={"net": replace(lock.models["net"], steps=steps)})
     assert locked.differing_engines(None, [plan(WRONG)]) == []
     assert locked.differing_engines(lock, [plan(RIGHT), plan(None)]) == []
-    (said,) = locked.differing_engines(lock, [plan(WRONG)])
-    assert said.startswith("net/engine/layers.0@ada: its plan is not the one that trtbuild.lock names")
-    assert "trtbuild lock" in said
+    (warning,) = locked.differing_engines(lock, [plan(WRONG)])
+    assert warning.startswith("net/engine/layers.0@ada: its plan is not the one that trtbuild.lock names")
+    assert "trtbuild lock" in warning

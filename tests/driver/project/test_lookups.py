@@ -1,4 +1,4 @@
-"""The answers that planning gets from a damaged store, and the repair of a chain's links."""
+"""Lookups in a damaged store, and the repair of links."""
 
 from __future__ import annotations
 
@@ -42,83 +42,83 @@ def entry(store: LocalStore, key: str) -> Path:
     return store.root / "ac" / key[:2] / key
 
 
-def test_a_damaged_record_is_a_miss_that_says_so(store: LocalStore, tmp_path: Path) -> None:
+def test_a_damaged_record_is_a_miss_with_that_reason(store: LocalStore, tmp_path: Path) -> None:
     store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"plan")}))
     path = entry(store, RECIPE.key)
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-5])
-    look = lookups(store, tmp_path)
-    assert look.record(RECIPE.key) is None
-    reason = look.unusable(RECIPE.key)
+    store_lookups = lookups(store, tmp_path)
+    assert store_lookups.record(RECIPE.key) is None
+    reason = store_lookups.unusable(RECIPE.key)
     assert reason is not None
     assert reason.code == "corrupt"
-    assert look.forced_to_run("m/engine", RECIPE.key) is None
-    look.note_run("m/engine", Record(RECIPE, {}))
-    assert look.record(RECIPE.key) is not None
+    assert store_lookups.forced_to_run("m/engine", RECIPE.key) is None
+    store_lookups.note_run("m/engine", Record(RECIPE, {}))
+    assert store_lookups.record(RECIPE.key) is not None
 
 
-def test_a_record_that_the_plan_cannot_go_by_is_no_new_one(store: LocalStore, tmp_path: Path) -> None:
-    """It is whole, and what it left is nonsense. Taken for another build's, it would be planned and refused for ever."""
+def test_a_record_that_the_plan_has_refused_is_not_a_new_result(store: LocalStore, tmp_path: Path) -> None:
+    """The record is complete, but its blob is not valid. If it counted as a new result, planning would never end."""
     refused = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"{}")}))
-    look, plan = lookups(store, tmp_path), cast("ModelPlan", None)
-    assert look.record(RECIPE.key) == refused
+    store_lookups, plan = lookups(store, tmp_path), cast("ModelPlan", None)
+    assert store_lookups.record(RECIPE.key) == refused
     step = Step("m/engine", "m", "engine", "run", Reason("corrupt", "nonsense"), recipe=RECIPE, refused=refused)
-    assert look.made_meanwhile(plan, step) is None
+    assert store_lookups.made_meanwhile(plan, step) is None
     better = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"plan")}), replace=True)
-    assert look.made_meanwhile(plan, step) == better
+    assert store_lookups.made_meanwhile(plan, step) == better
 
 
-def test_a_link_is_write_once(store: LocalStore, tmp_path: Path) -> None:
+def test_a_link_is_written_once(store: LocalStore, tmp_path: Path) -> None:
     lookups(store, tmp_path).write_link(LINK, [FIRST])
-    late = lookups(store, tmp_path)
-    late.write_link(LINK, [SECOND])
-    assert late.read_link(LINK) == (FIRST,), "the winner's link is the one that is followed"
+    second = lookups(store, tmp_path)
+    second.write_link(LINK, [SECOND])
+    assert second.read_link(LINK) == (FIRST,), "the first link is followed"
 
 
 def test_a_link_that_cannot_be_read_is_replaced(store: LocalStore, tmp_path: Path) -> None:
     store.put_record(Record(LINK, {"next": store.put_bytes(b"[]")}))
-    look = lookups(store, tmp_path)
-    assert look.read_link(LINK) is None
-    look.write_link(LINK, [FIRST])
-    assert look.read_link(LINK) == (FIRST,)
+    store_lookups = lookups(store, tmp_path)
+    assert store_lookups.read_link(LINK) is None
+    store_lookups.write_link(LINK, [FIRST])
+    assert store_lookups.read_link(LINK) == (FIRST,)
     assert lookups(store, tmp_path).read_link(LINK) == (FIRST,)
 
 
 def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
-    look = lookups(store, tmp_path, force=True)
-    reason = look.forced_to_run("m/engine", RECIPE.key)
+    store_lookups = lookups(store, tmp_path, force=True)
+    reason = store_lookups.forced_to_run("m/engine", RECIPE.key)
     assert reason is not None
     assert reason.code == "forced"
-    look.note_run("m/engine", Record(RECIPE, {}))
-    assert look.forced_to_run("m/engine", RECIPE.key) is None
-    assert look.forced_to_run("n/engine", RECIPE.key) is None, "another step with the same key has its result"
+    store_lookups.note_run("m/engine", Record(RECIPE, {}))
+    assert store_lookups.forced_to_run("m/engine", RECIPE.key) is None
+    assert store_lookups.forced_to_run("n/engine", RECIPE.key) is None, "another step with the same key has its result"
 
 
 def a_model(weights: str) -> Model:
     return Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("t.yaml", 3), weights=weights)
 
 
-def test_weights_are_taken_from_their_file_when_they_are_needed(store: LocalStore, tmp_path: Path) -> None:
+def test_weights_are_read_from_their_file_when_they_are_needed(store: LocalStore, tmp_path: Path) -> None:
     save_file({"w": np.arange(4, dtype=np.float32)}, tmp_path / "w.safetensors")
     model = a_model("w.safetensors")
-    look = lookups(store, tmp_path)
-    table = look.weights_table(model)
+    store_lookups = lookups(store, tmp_path)
+    table = store_lookups.weights_table(model)
     assert table is not None
     sha256 = table["w"].sha256
     assert not store.has(sha256)
-    look.keep_file_weights(model, [])
+    store_lookups.keep_file_weights(model, [])
     assert not store.has(sha256)
-    look.keep_file_weights(model, [sha256])
+    store_lookups.keep_file_weights(model, [sha256])
     assert store.get_bytes(sha256) == np.arange(4, dtype=np.float32).tobytes()
 
 
-def test_a_missing_weights_file_is_named_with_its_place(store: LocalStore, tmp_path: Path) -> None:
+def test_the_error_about_a_missing_weights_file_names_its_line(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(ManifestErrors, match=r"gone\.safetensors") as caught:
         lookups(store, tmp_path).weights_table(a_model("gone.safetensors"))
     assert (caught.value.file, caught.value.line) == ("t.yaml", 3)
 
 
-def test_a_link_whose_blob_was_damaged_unseen_is_whole_when_it_is_written(store: LocalStore, tmp_path: Path) -> None:
+def test_writing_a_link_replaces_its_damaged_blob(store: LocalStore, tmp_path: Path) -> None:
     sha256 = store.put_bytes(link_bytes([FIRST])).sha256
     blob = store.root / "cas" / sha256[:2] / sha256
     blob.chmod(0o644)

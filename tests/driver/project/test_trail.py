@@ -1,4 +1,4 @@
-"""Chains are followed by what is remembered of them, to where the links themselves lead, and nowhere else."""
+"""With a trail, chains lead to the same observations as with the links in the store, and fewer records are read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DECLARED: chain.Declared = (("source", "net:build"),)
 FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 
 
-class Counting(LocalStore):
-    """A store that counts the records that are read."""
+class CountingStore(LocalStore):
+    """A store that counts how many records are read."""
 
     read = 0
 
@@ -35,8 +35,8 @@ class Counting(LocalStore):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Counting:
-    return Counting(tmp_path / "cache")
+def store(tmp_path: Path) -> CountingStore:
+    return CountingStore(tmp_path / "cache")
 
 
 class World:
@@ -47,7 +47,7 @@ class World:
         self.store = store
         self.contents = {file: f"content of {file.name}" for file in FILES}
 
-    def look(self, *, trail: bool = True, believed: str = "") -> StoreLookups:
+    def look(self, *, trail: bool = True, trust: str = "") -> StoreLookups:
         def observe(dependency: Dependency) -> str:
             return self.contents.get(dependency, ABSENT)
 
@@ -58,32 +58,34 @@ class World:
             History(self.state),
             observe,
             digests.sha256,
-            trail=Trail(self.state, believed) if trail else None,
+            trail=Trail(self.state, trust) if trail else None,
         )
 
     def trace(self) -> None:
         look = self.look()
-        found = [Observation(file, self.contents[file]) for file in FILES]
-        seen = chain.extend(DECLARED, found, look.read_link, look.write_link, look.observe)
-        self.store.put_record(Record(keys.trace(DECLARED, seen), {"graph": self.store.put_bytes(b"graph")}))
+        observations = [Observation(file, self.contents[file]) for file in FILES]
+        chain_observations = chain.extend(DECLARED, observations, look.read_link, look.write_link, look.observe)
+        self.store.put_record(
+            Record(keys.trace(DECLARED, chain_observations), {"graph": self.store.put_bytes(b"graph")})
+        )
 
-    def follow(self, *, trail: bool = True, believed: str = "") -> tuple[Observation, ...]:
-        look = self.look(trail=trail, believed=believed)
-        seen = chain.follow(DECLARED, look.read_link, look.observe)
+    def follow(self, *, trail: bool = True, trust: str = "") -> tuple[Observation, ...]:
+        look = self.look(trail=trail, trust=trust)
+        observations = chain.follow(DECLARED, look.read_link, look.observe)
         look.save_trail()
-        return seen
+        return observations
 
 
 @pytest.fixture
-def world(tmp_path: Path, store: Counting) -> World:
+def world(tmp_path: Path, store: CountingStore) -> World:
     world = World(tmp_path, store)
     world.trace()
     return world
 
 
-def test_a_chain_that_was_followed_is_not_read_again(world: World, store: Counting) -> None:
+def test_the_links_of_a_known_chain_are_not_read_again(world: World, store: CountingStore) -> None:
     first = world.follow()
-    assert [seen.dependency for seen in first] == FILES
+    assert [observation.dependency for observation in first] == FILES
     store.read = 0
     assert world.follow() == first
     assert store.read == 1, "only the end of the chain is looked for"
@@ -91,18 +93,18 @@ def test_a_chain_that_was_followed_is_not_read_again(world: World, store: Counti
     assert store.read > 40
 
 
-def test_a_chain_is_read_again_when_others_are_believed(world: World, store: Counting) -> None:
-    """Links that do not count any more have to be seen as missing, so that they are signed and others are led on, too."""
+def test_a_chain_is_read_again_after_a_change_of_trust(world: World, store: CountingStore) -> None:
+    """Links that are no longer trusted count as missing. So they are signed again, and other machines can follow them."""
     world.follow()
     store.read = 0
-    assert len(world.follow(believed="ci")) == 60
+    assert len(world.follow(trust="ci")) == 60
     assert store.read > 40
     store.read = 0
-    world.follow(believed="ci")
+    world.follow(trust="ci")
     assert store.read == 1
 
 
-def test_an_edit_leads_to_where_the_links_lead(world: World, store: Counting) -> None:
+def test_after_an_edit_the_trail_leads_where_the_links_lead(world: World, store: CountingStore) -> None:
     world.follow()
     world.contents[FILES[5]] = "edited"
     assert len(world.follow()) == 6
@@ -116,17 +118,17 @@ def test_an_edit_leads_to_where_the_links_lead(world: World, store: Counting) ->
     assert store.read == 1, "the links of the old content are remembered too"
 
 
-def test_a_link_that_was_collected_ends_the_chain(world: World, store: Counting) -> None:
+def test_a_link_that_was_collected_ends_the_chain(world: World, store: CountingStore) -> None:
     world.follow()
-    gone = chain.link_recipe(DECLARED, [Observation(file, world.contents[file]) for file in FILES[:10]])
-    entry = store.root / "ac" / gone.key[:2] / gone.key
+    removed = chain.link_recipe(DECLARED, [Observation(file, world.contents[file]) for file in FILES[:10]])
+    entry = store.root / "ac" / removed.key[:2] / removed.key
     entry.unlink()
     assert len(world.follow()) == 10 == len(world.follow(trail=False))
     world.trace()
     assert len(world.follow()) == 60
 
 
-def test_links_that_are_followed_count_as_used(world: World, store: Counting) -> None:
+def test_following_the_trail_sets_the_times_of_its_links(world: World, store: CountingStore) -> None:
     world.follow()
     before = {path: path.stat().st_mtime_ns for path in (store.root / "ac").glob("*/*")}
     world.follow()
@@ -146,35 +148,35 @@ def test_without_a_trail_the_answer_is_the_same(world: World, text: str) -> None
     assert world.follow() == first
 
 
-def test_a_trail_that_lies_leads_to_no_record(world: World, store: Counting) -> None:
+def test_a_wrong_trail_leads_to_no_record(world: World, store: CountingStore) -> None:
     first = world.follow()
     path = world.state / "trail.json"
     document = json.loads(path.read_bytes())
     for names in (["file:other.py"] * 60, ["nonsense"] * 60, []):
         path.write_text(json.dumps({**document, "names": names}))
-        seen = world.look()
-        led = chain.follow(DECLARED, seen.read_link, seen.observe)
-        assert led == first or store.get_record(keys.trace(DECLARED, led).key) is None
+        lookups = world.look()
+        observations = chain.follow(DECLARED, lookups.read_link, lookups.observe)
+        assert observations == first or store.get_record(keys.trace(DECLARED, observations).key) is None
 
 
-def test_a_trace_that_only_the_links_lead_to_is_found_before_it_is_run(world: World) -> None:
+def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(world: World) -> None:
     first = world.follow()
     path = world.state / "trail.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "names": ["file:other.py"] * 60}))
-    look = world.look()
-    led = keys.trace(DECLARED, chain.follow(DECLARED, look.read_link, look.observe))
-    assert look.record(led.key) is None
+    lookups = world.look()
+    wrong_recipe = keys.trace(DECLARED, chain.follow(DECLARED, lookups.read_link, lookups.observe))
+    assert lookups.record(wrong_recipe.key) is None
     plan = SimpleNamespace(declared=DECLARED)
-    step = Step("net/trace", "net", "trace", "run", Reason("evicted", "no longer in the cache"), recipe=led)
-    found = look.made_meanwhile(plan, step)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.recipe.key == keys.trace(DECLARED, first).key
-    assert chain.follow(DECLARED, look.read_link, look.observe) == first
-    look.save_trail()
+    step = Step("net/trace", "net", "trace", "run", Reason("evicted", "no longer in the cache"), recipe=wrong_recipe)
+    record = lookups.made_meanwhile(plan, step)  # type: ignore[arg-type]
+    assert record is not None
+    assert record.recipe.key == keys.trace(DECLARED, first).key
+    assert chain.follow(DECLARED, lookups.read_link, lookups.observe) == first
+    lookups.save_trail()
     assert world.follow() == first
 
 
-def test_the_trail_stays_within_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_links_in_the_trail_is_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.follow()
     links = len(json.loads((world.state / "trail.json").read_bytes())["links"])
     monkeypatch.setattr(trails, "MAX_LINKS", links + 10)
@@ -184,6 +186,6 @@ def test_the_trail_stays_within_its_bound(world: World, monkeypatch: pytest.Monk
     assert len(json.loads((world.state / "trail.json").read_bytes())["links"]) <= links
 
 
-def test_a_state_that_cannot_be_written_is_no_error(world: World) -> None:
+def test_a_trail_that_cannot_be_written_is_not_an_error(world: World) -> None:
     world.state.write_text("a file where the directory should be")
     assert len(world.follow()) == 60

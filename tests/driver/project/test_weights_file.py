@@ -1,4 +1,4 @@
-"""safetensors files are read without torch, into blobs by tensor."""
+"""Reading safetensors files without torch, into one blob for each tensor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_tensor_becomes_a_blob_of_its_bytes(tmp_path: Path) -> None:
     assert not store.has(table["b"].sha256)  # no step uses it
 
 
-def test_the_second_time_the_file_is_not_read(tmp_path: Path) -> None:
+def test_the_table_of_a_known_file_comes_from_the_store(tmp_path: Path) -> None:
     file, store = a_file(tmp_path), MemoryStore()
     path = file.path
     save_file({"a": np.ones(3, dtype=np.float32)}, path)
@@ -63,7 +63,7 @@ def header(entries: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"short", "header's length"),
         ((2**62).to_bytes(8, "little") + b"{}", "header's length"),
@@ -80,11 +80,11 @@ def header(entries: object) -> bytes:
         (header({"a": None}), "not understood"),
     ],
 )
-def test_rejects_what_is_no_safetensors_file(tmp_path: Path, data: bytes, said: str) -> None:
+def test_rejects_files_that_are_not_safetensors(tmp_path: Path, data: bytes, message: str) -> None:
     file = a_file(tmp_path)
     path = file.path
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=said) as caught:
+    with pytest.raises(SourceError, match=message) as caught:
         file.table(digest(path), MemoryStore())
     assert caught.value.file == file.name
     assert caught.value.hint is not None
@@ -98,7 +98,7 @@ def test_rejects_an_empty_file(tmp_path: Path) -> None:
         file.table(digest(path), MemoryStore())
 
 
-def test_a_table_that_is_damaged_or_gone_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_table_is_made_again(tmp_path: Path) -> None:
     file, store = a_file(tmp_path), LocalStore(tmp_path / "cache")
     path = file.path
     save_file({"a": np.ones(3, dtype=np.float32)}, path)
@@ -114,8 +114,8 @@ def test_a_table_that_is_damaged_or_gone_is_made_again(tmp_path: Path) -> None:
 
 def test_rejects_a_checkpoint_and_says_how_to_convert_it(tmp_path: Path) -> None:
     file = WeightsFile("weights/vit.pt", tmp_path / "vit.pt")
-    for begins in (b"PK\x03\x04", b"\x80\x02", b"\x80\x04"):
-        file.path.write_bytes(begins + bytes(100))
+    for first_bytes in (b"PK\x03\x04", b"\x80\x02", b"\x80\x04"):
+        file.path.write_bytes(first_bytes + bytes(100))
         with pytest.raises(SourceError, match="PyTorch checkpoint") as caught:
             file.table(digest(file.path), MemoryStore())
         assert caught.value.hint is not None and "weights_only=True" in caught.value.hint
@@ -123,7 +123,7 @@ def test_rejects_a_checkpoint_and_says_how_to_convert_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20, (1 << 20) + 1, 5_000_000])
-def test_tensors_that_windows_cut(tmp_path: Path, size: int) -> None:
+def test_tensors_that_are_read_in_several_windows(tmp_path: Path, size: int) -> None:
     file, store = a_file(tmp_path), MemoryStore()
     tensors: dict[str, Any] = {f"t{number}": np.full(size + number, number, np.uint8) for number in range(4)}
     tensors["empty"] = np.zeros(0, np.uint8)
@@ -136,8 +136,8 @@ def test_tensors_that_windows_cut(tmp_path: Path, size: int) -> None:
     assert all(store.get_bytes(table[name].sha256) == tensor.tobytes() for name, tensor in tensors.items())
 
 
-def test_a_table_is_never_kept_under_the_digest_of_other_bytes(tmp_path: Path) -> None:
-    """The file was replaced between its digest and its table."""
+def test_a_table_is_not_stored_under_the_digest_of_other_bytes(tmp_path: Path) -> None:
+    """The file is replaced after its digest is computed and before its table is read."""
     file, store = a_file(tmp_path), MemoryStore()
     save_file({"a": np.zeros(3, dtype=np.float32)}, file.path)
     sha256 = digest(file.path)
@@ -147,7 +147,7 @@ def test_a_table_is_never_kept_under_the_digest_of_other_bytes(tmp_path: Path) -
     assert not store.records
 
 
-def test_tensors_that_changed_since_the_table_are_refused(tmp_path: Path) -> None:
+def test_rejects_tensors_that_have_changed_since_the_table(tmp_path: Path) -> None:
     file, store = a_file(tmp_path), MemoryStore()
     save_file({"a": np.zeros(3, dtype=np.float32)}, file.path)
     table = file.table(digest(file.path), store)
@@ -163,14 +163,14 @@ def test_tensors_that_changed_since_the_table_are_refused(tmp_path: Path) -> Non
 def test_a_new_file_is_read_once_for_its_digest_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, store = a_file(tmp_path), MemoryStore()
     save_file({"a": np.arange(500_000, dtype=np.float32), "b": np.ones(3, dtype=np.float32)}, file.path)
-    sha256, again = file.sha256(FileDigests(None)), a_file(tmp_path)
+    sha256, other = file.sha256(FileDigests(None)), a_file(tmp_path)
     assert sha256 == digest(file.path)
-    by_itself = again.table(sha256, MemoryStore())
+    expected = other.table(sha256, MemoryStore())
     with monkeypatch.context() as patch:
         patch.setattr(WeightsFile, "_read", None)
-        assert file.table(sha256, store) == by_itself
+        assert file.table(sha256, store) == expected
         with pytest.raises(TypeError):
-            again.table(sha256, MemoryStore())
+            other.table(sha256, MemoryStore())
 
 
 def test_a_file_whose_digest_is_known_is_read_for_its_table(tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_a_file_whose_digest_is_known_is_read_for_its_table(tmp_path: Path) -> N
     save_file({"a": np.arange(500_000, dtype=np.float32)}, file.path)
     first = file.table(file.sha256(digests) or "", store)
     file.path.touch()
-    again = a_file(tmp_path)
-    assert again.table(again.sha256(digests) or "", MemoryStore()) == first
+    second = a_file(tmp_path)
+    assert second.table(second.sha256(digests) or "", MemoryStore()) == first
 
 
-def test_a_header_that_changes_while_the_file_is_read_makes_no_table(tmp_path: Path) -> None:
+def test_a_header_that_changes_while_the_file_is_read_gives_no_table(tmp_path: Path) -> None:
     file, other = a_file(tmp_path), tmp_path / "other.safetensors"
     save_file({"a": np.arange(500_000, dtype=np.float32)}, file.path)
     save_file({"b": np.arange(500_000, dtype=np.float32)}, other)
@@ -196,7 +196,7 @@ def test_a_header_that_changes_while_the_file_is_read_makes_no_table(tmp_path: P
     assert table.weights() is None
 
 
-def test_a_large_file_that_is_no_safetensors_file_has_a_digest_and_no_table(tmp_path: Path) -> None:
+def test_a_large_file_of_another_format_has_a_digest_but_no_table(tmp_path: Path) -> None:
     file = a_file(tmp_path)
     file.path.write_bytes(b"garbage!" * 100_000)
     sha256 = file.sha256(FileDigests(None))

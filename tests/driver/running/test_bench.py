@@ -1,4 +1,4 @@
-"""``trtbuild bench``: what is timed, and beside what. Not how long it takes."""
+"""``trtbuild bench``: the runners and points that are timed. No test compares durations."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def test_every_profile_is_timed_at_min_opt_and_max_and_equal_shapes_once(small: 
     json.dumps(encode(document))
 
 
-def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
+def test_the_command_writes_a_document_a_plot_and_its_progress(small: Small, tmp_path: Path) -> None:
     plot = tmp_path / "bench.svg"
     quick = ["--device", "cpu", "--duration", "0", "--warmup", "0", "--profile", "single"]
     document = small.command_line("bench", "ranker", *quick, "--plot", str(plot))
     assert (document["schema"], len(document["runs"]), document["plot"]) == ("trtbuild.bench/1", 1, str(plot))
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
-    said = small.command_line.run("bench", "ranker", *quick).stderr.splitlines()
-    assert [line.split()[0] for line in said] == ["run", "done"] and all("time single" in line for line in said)
+    progress = small.command_line.run("bench", "ranker", *quick).stderr.splitlines()
+    assert [line.split()[0] for line in progress] == ["run", "done"] and all("time single" in line for line in progress)
     assert small.command_line.run("bench", "ranker", *quick, "--quiet").stderr == ""
 
 
-def test_an_original_that_fails_at_a_shape_or_dies_is_dropped_from_there_on(
+def test_an_original_that_fails_at_a_shape_is_not_timed_at_later_shapes(
     small: Small, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    for fault, said in (("raise ValueError('not four')", "not four"), ("os._exit(3)", "exited with status 3")):
+    for fault, message in (("raise ValueError('not four')", "not four"), ("os._exit(3)", "exited with status 3")):
         project = tmp_path_factory.mktemp("fails")
         (project / "trtbuild.yaml").write_text((small.project / "trtbuild.yaml").read_text())
         text = (small.project / "nets.py").read_text()
@@ -59,10 +59,10 @@ def test_an_original_that_fails_at_a_shape_or_dies_is_dropped_from_there_on(
             runner: [run.point for run in document.runs if run.runner == runner] for runner in ("trtbuild", "eager")
         }
         assert points == {"trtbuild": [0, 1, 2], "eager": [0]}
-        assert [text for text in document.warnings if said in text and text.startswith("eager: ")]
+        assert [text for text in document.warnings if message in text and text.startswith("eager: ")]
 
 
-def test_given_shapes_and_one_profile(small: Small) -> None:
+def test_shapes_and_the_profile_may_be_given(small: Small) -> None:
     document = bench(
         Request(small.project), "dist/ranker", shapes=["x=7x8"], profile="single", device="cpu", budget=SHORT
     )
@@ -79,10 +79,10 @@ def test_the_original_is_timed_at_the_same_shapes_in_another_process(small: Smal
     assert document.versions["torch"]
 
 
-def test_an_original_that_fails_is_said_and_the_package_is_timed(
+def test_an_original_that_fails_is_a_warning_and_the_package_is_timed(
     small: Small, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The manifest is another project's, where the model's code is broken."""
+    """The package is timed from another project, in which the model's code raises an error."""
     project = tmp_path_factory.mktemp("broken")
     (project / "trtbuild.yaml").write_text((small.project / "trtbuild.yaml").read_text())
     (project / "nets.py").write_text("import torch\n\n\ndef build():\n    raise ValueError('broken on purpose')\n")
@@ -91,7 +91,7 @@ def test_an_original_that_fails_is_said_and_the_package_is_timed(
     assert any("broken on purpose" in text or "fails" in text for text in document.warnings)
 
 
-def test_the_original_of_a_package_from_elsewhere_is_nowhere(
+def test_rejects_an_original_that_is_not_in_the_manifests(
     small: Small, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     project = tmp_path_factory.mktemp("elsewhere")
@@ -101,7 +101,7 @@ def test_the_original_of_a_package_from_elsewhere_is_nowhere(
         bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
 
 
-def test_a_shape_out_of_every_profile_is_refused(small: Small) -> None:
+def test_rejects_a_shape_outside_of_every_profile(small: Small) -> None:
     with pytest.raises(CallRefused, match="is 17, and allowed is 1 to 16"):
         bench(Request(small.project), "ranker", shapes=["x=17x8"], device="cpu", budget=SHORT)
 
@@ -109,6 +109,6 @@ def test_a_shape_out_of_every_profile_is_refused(small: Small) -> None:
 @pytest.mark.parametrize(
     ("shape", "words"), [("7x8", "names no input"), ("z=7x8", "no input 'z'"), ("x=7*8", "'7.8' is not a shape")]
 )
-def test_rejects_shapes(small: Small, shape: str, words: str) -> None:
+def test_rejects_invalid_shapes(small: Small, shape: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         bench(Request(small.project), "ranker", shapes=[shape], device="cpu", budget=SHORT)

@@ -1,4 +1,4 @@
-"""Tensors in files, and made up."""
+"""Tensors from files, and random tensors."""
 
 from __future__ import annotations
 
@@ -23,50 +23,52 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
-def test_safetensors_files_are_those_of_the_library(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
-    made = made_up(dtype, shape, 3)
-    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
-    write(ours, {"x": made, "y": made})
-    loaded = load_file(ours)
+def test_safetensors_files_are_read_by_the_library_and_vice_versa(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    values = made_up(dtype, shape, 3)
+    written, by_library = tmp_path / "written.safetensors", tmp_path / "by_library.safetensors"
+    write(written, {"x": values, "y": values})
+    loaded = load_file(written)
     assert loaded["x"].dtype == getattr(torch, dtype) and tuple(loaded["x"].shape) == shape
-    save_file(loaded, theirs)
-    again = read(theirs)["y"]
-    assert (again.dtype, again.shape) == (dtype, shape)
-    np.testing.assert_array_equal(again.data, made.data)
+    save_file(loaded, by_library)
+    read_back = read(by_library)["y"]
+    assert (read_back.dtype, read_back.shape) == (dtype, shape)
+    np.testing.assert_array_equal(read_back.data, values.data)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_numpy_files_come_back(suffix: str, tmp_path: Path) -> None:
-    path, made = tmp_path / f"x{suffix}", made_up("float16", (2, 3), 0)
-    write(path, {"x": made})
-    (found,) = read(path).values()
-    assert found.dtype == "float16"
-    np.testing.assert_array_equal(found.data, made.data)
+def test_numpy_files_are_read_back(suffix: str, tmp_path: Path) -> None:
+    path, values = tmp_path / f"x{suffix}", made_up("float16", (2, 3), 0)
+    write(path, {"x": values})
+    (read_back,) = read(path).values()
+    assert read_back.dtype == "float16"
+    np.testing.assert_array_equal(read_back.data, values.data)
 
 
-def test_the_byte_order_of_a_file_is_no_type(tmp_path: Path) -> None:
+def test_values_of_another_byte_order_are_converted(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(3, dtype=">i4"))
-    found = read(tmp_path / "x.npy")[""]
-    assert found.dtype == "int32" and found.data.tolist() == [0, 1, 2] and found.data.dtype.isnative
+    read_back = read(tmp_path / "x.npy")[""]
+    assert read_back.dtype == "int32" and read_back.data.tolist() == [0, 1, 2] and read_back.data.dtype.isnative
 
 
-def test_bfloat16_is_its_bits() -> None:
+def test_bfloat16_values_are_stored_as_their_bits() -> None:
     tensor = HostTensor("bfloat16", np.array([0x3F80, 0xC000], dtype=np.uint16))
     assert tensor.as_floats().tolist() == [1.0, -2.0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
-def test_on_the_cpu_it_becomes_a_tensor_of_the_same_values(dtype: str, shape: tuple[int, ...]) -> None:
+def test_on_the_cpu_values_become_a_tensor_of_torch(dtype: str, shape: tuple[int, ...]) -> None:
     tensor = made_up(dtype, shape, 5)
-    tensor.data.flags.writeable = False  # as what is read from files may be
-    found = put_on(None, tensor)
-    assert found.dtype == getattr(torch, dtype) and tuple(found.shape) == shape
-    np.testing.assert_array_equal(found.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
+    tensor.data.flags.writeable = False  # like values that are read from files
+    on_cpu = put_on(None, tensor)
+    assert on_cpu.dtype == getattr(torch, dtype) and tuple(on_cpu.shape) == shape
+    np.testing.assert_array_equal(on_cpu.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
 
 
 @pytest.mark.parametrize("dtype", LIMITS)
-def test_made_up_values_lie_in_the_range_that_an_input_says(dtype: str) -> None:
+def test_random_values_are_in_the_range_of_the_input(dtype: str) -> None:
     small = made_up(dtype, (2000,), 0, value_range(dtype, 3, 9)).as_floats().astype(np.float64)  # type: ignore[arg-type]
     assert 3 <= small.min() < 3.1 and 8.9 < small.max() <= 9
     if isinstance(LIMITS[dtype][0], int):
@@ -75,12 +77,12 @@ def test_made_up_values_lie_in_the_range_that_an_input_says(dtype: str) -> None:
     assert np.isfinite(whole).all() and made_up(dtype, (), 0, LIMITS[dtype]).shape == ()
 
 
-def test_made_up_values_follow_from_the_seed_and_are_legal_ids() -> None:
-    one, two, other = (made_up("int64", (50,), seed).data for seed in (1, 1, 2))
-    assert (one == two).all() and (one != other).any() and set(one.tolist()) == {0, 1}
+def test_random_values_follow_from_the_seed_and_integers_are_0_or_1() -> None:
+    first, same, different = (made_up("int64", (50,), seed).data for seed in (1, 1, 2))
+    assert (first == same).all() and (first != different).any() and set(first.tolist()) == {0, 1}
 
 
-def test_pickled_files_are_refused(tmp_path: Path) -> None:
+def test_rejects_pickled_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(UsageError, match=r"is not a valid \.npy file"):
         read(tmp_path / "x.npy")
@@ -105,7 +107,7 @@ def _with_header(text: str) -> bytes:
         ("header.npy", _with_header("{'descr': '<f4', 'fortran_order'\n")),
     ],
 )
-def test_damaged_numpy_files_are_refused(name: str, data: bytes, tmp_path: Path) -> None:
+def test_rejects_damaged_numpy_files(name: str, data: bytes, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(UsageError, match=rf"is not a valid \{path.suffix} file"):
@@ -130,19 +132,19 @@ def test_damaged_numpy_files_are_refused(name: str, data: bytes, tmp_path: Path)
         ),
     ],
 )
-def test_damaged_safetensors_files_are_refused(data: bytes, tmp_path: Path) -> None:
+def test_rejects_damaged_safetensors_files(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     with pytest.raises(UsageError, match=r"is not a valid \.safetensors file"):
         read(path)
 
 
-def test_numpy_files_have_no_bfloat16(tmp_path: Path) -> None:
+def test_rejects_bfloat16_in_a_numpy_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no bfloat16"):
         write(tmp_path / "x.npz", {"x": made_up("bfloat16", (2,), 0)})
 
 
-def test_values_in_short_are_of_what_is_finite() -> None:
+def test_a_summary_is_computed_from_finite_values() -> None:
     odd = np.array([1.0, np.nan, -np.inf, 3.0], dtype=np.float16)
     assert _summary("x", HostTensor("float16", odd)) == TensorSummary(
         name="x", dtype="float16", shape=(4,), min=1.0, max=3.0, mean=2.0, nan=1, inf=1

@@ -1,4 +1,4 @@
-"""``run``, ``bench`` and Triton's model on a GPU, with no torch: on the fake of TensorRT 8.6 and CUDA."""
+"""``run``, ``bench`` and Triton's model on a GPU without torch, with the fakes of TensorRT 8.6 and CUDA."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = ["load", "rig"]
 
 @pytest.fixture
 def project(load: Make, tmp_path: Path) -> Path:
-    """A directory with the package ``rows``, whose engines each compute 2v + 1."""
+    """A directory with the package ``rows``. Each of its two engines computes 2v + 1."""
     load().close()
     return tmp_path
 
 
-def test_run_takes_host_values_to_the_gpu_and_back(project: Path) -> None:
+def test_run_copies_values_to_the_gpu_and_back(project: Path) -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.save(project / "x.npy", x)
     document = run(Request(project), "rows", inputs=["x=x.npy"], output="out.npz")
-    with np.load(project / "out.npz") as found:
-        np.testing.assert_array_equal(found["last"], (x * 2 + 1) * 2 + 1)
-        np.testing.assert_array_equal(found["middle"], x * 2 + 1)
-        np.testing.assert_array_equal(found["same"], x)
+    with np.load(project / "out.npz") as output:
+        np.testing.assert_array_equal(output["last"], (x * 2 + 1) * 2 + 1)
+        np.testing.assert_array_equal(output["middle"], x * 2 + 1)
+        np.testing.assert_array_equal(output["same"], x)
     assert (document.device, document.target, document.reference) == ("cuda:0", "hopper", False)
     assert (document.profile, document.dims) == ("small", {"batch": 3})
     assert document.outputs[0].max == 47.0
 
 
-def test_run_refuses_what_no_profile_takes(project: Path) -> None:
+def test_run_rejects_a_shape_outside_of_every_profile(project: Path) -> None:
     with pytest.raises(CallRefused, match="batch"):
         run(Request(project), "rows", inputs=["x=random:33x4"])
 
@@ -58,7 +58,7 @@ def test_bench_waits_for_the_gpu_after_every_call(project: Path, rig: Rig) -> No
     assert len(waits) >= sum(timed.count for timed in document.runs)
 
 
-def test_device_memory_is_what_the_engines_say(project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_memory_is_read_from_the_engines(project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     from trtbuild.toolchain.libraries import devices
     from trtbuild.toolchain.running import execution
 
@@ -72,7 +72,7 @@ def test_device_memory_is_what_the_engines_say(project: Path, rig: Rig, monkeypa
 
 
 class GpuTensor:
-    """As the Python backend's, in a GPU's memory or the host's."""
+    """A tensor like those of the Python backend, in the memory of a GPU or of the host."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -89,14 +89,16 @@ class GpuTensor:
         assert self.is_cpu(), "Tensor is stored in GPU and cannot be converted to NumPy."
         return self.value  # type: ignore[no-any-return]
 
-    def __dlpack__(self, **how: Any) -> Any:
-        return self.value.__dlpack__(**how)
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.value.__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self.value.__dlpack_device__()
 
 
-def test_triton_gives_tensors_on_the_gpu_or_the_host(project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_may_pass_tensors_on_the_gpu_or_on_the_host(
+    project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = ModuleType("triton_python_backend_utils")
     fake.Tensor = GpuTensor  # type: ignore[attr-defined]
     fake.InferenceResponse = lambda output_tensors, error=None: (output_tensors, error)  # type: ignore[attr-defined]

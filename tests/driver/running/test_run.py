@@ -1,4 +1,4 @@
-"""``trtbuild run``: a real package, by its reference program."""
+"""``trtbuild run`` on a real package, with its reference program."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ def eager(small: Small, x: np.ndarray, scale: np.ndarray) -> dict[str, np.ndarra
     spec.loader.exec_module(module)
     torch.manual_seed(0)
     with torch.no_grad():
-        found = module.build()(torch.from_numpy(x), scale=torch.from_numpy(scale))
-    return {name: value.numpy() for name, value in found.items()}
+        results = module.build()(torch.from_numpy(x), scale=torch.from_numpy(scale))
+    return {name: value.numpy() for name, value in results.items()}
 
 
-def test_outputs_are_those_of_the_module(small: Small, request_: Request, tmp_path: Path) -> None:
+def test_outputs_equal_those_of_the_module(small: Small, request_: Request, tmp_path: Path) -> None:
     x, scale = np.random.default_rng(1).standard_normal((3, 8), dtype=np.float32), np.array(2.0, dtype=np.float32)
     np.savez(tmp_path / "in.npz", x=x, scale=scale)
     out = str(tmp_path / "out.npz")
     document = run(request_, "ranker", inputs=[str(tmp_path / "in.npz")], device="cpu", output=out)
-    wanted = eager(small, x, scale)
-    with np.load(out) as found:
-        assert set(found.files) == {"scores", "best", "total"}
-        for name, value in wanted.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    expected = eager(small, x, scale)
+    with np.load(out) as results:
+        assert set(results.files) == {"scores", "best", "total"}
+        for name, value in expected.items():
+            np.testing.assert_allclose(results[name], value, rtol=1e-5)
     assert (document.reference, document.target, document.device) == (True, None, "cpu")
     assert (document.profile, document.dims) == ("rows", {"batch": 3})
     total = next(entry for entry in document.outputs if entry.name == "total")
     assert (total.dtype, total.shape) == ("float32", ())
-    assert total.min == total.max == pytest.approx(float(wanted["total"]), rel=1e-5)
+    assert total.min == total.max == pytest.approx(float(expected["total"]), rel=1e-5)
 
 
-def test_inputs_that_nobody_gives_are_random_at_opt_and_equal_for_one_seed(request_: Request) -> None:
-    one, two, other = (run(request_, "ranker", device="cpu", seed=seed) for seed in (0, 0, 1))
-    assert [entry.shape for entry in one.inputs] == [(4, 8), ()]
-    assert one.outputs == two.outputs != other.outputs
+def test_missing_inputs_are_random_at_opt_and_follow_from_the_seed(request_: Request) -> None:
+    first, same, different = (run(request_, "ranker", device="cpu", seed=seed) for seed in (0, 0, 1))
+    assert [entry.shape for entry in first.inputs] == [(4, 8), ()]
+    assert first.outputs == same.outputs != different.outputs
 
 
-def test_a_profile_and_a_place_in_it_are_chosen(request_: Request) -> None:
+def test_the_profile_and_min_opt_or_max_may_be_given(request_: Request) -> None:
     largest = run(request_, "ranker", device="cpu", profile="rows", which="max")
     assert largest.inputs[0].shape == (16, 8)
     assert run(request_, "ranker", device="cpu", profile="single").profile == "single"
 
 
-def test_a_package_is_named_by_its_directory_too(small: Small, request_: Request, tmp_path: Path) -> None:
+def test_a_package_may_be_named_by_its_directory(small: Small, request_: Request, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     run(request_, "dist/ranker", inputs=["x=random:2x8"], device="cpu", output=str(out))
     assert load_file(out)["scores"].shape == (2, 4)
@@ -71,7 +71,7 @@ def test_a_package_is_named_by_its_directory_too(small: Small, request_: Request
     assert run(request_, str(served), device="cpu").model == "ranker"
 
 
-def test_what_does_not_fit_is_refused_in_the_calls_own_words(request_: Request) -> None:
+def test_inputs_that_do_not_fit_have_the_error_of_a_call(request_: Request) -> None:
     with pytest.raises(CallRefused, match=r"17.*1 to 16"):
         run(request_, "ranker", inputs=["x=random:17x8"], device="cpu")
     with pytest.raises(CallRefused):
@@ -95,30 +95,30 @@ def test_what_does_not_fit_is_refused_in_the_calls_own_words(request_: Request) 
         ({"output": "out.npy"}, "can hold one tensor, and there are 3"),
     ],
 )
-def test_rejects_what_it_cannot_do(request_: Request, arguments: dict[str, object], words: str) -> None:
+def test_rejects_invalid_arguments(request_: Request, arguments: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         run(request_, "ranker", device="cpu", **arguments)  # type: ignore[arg-type]
 
 
-def test_without_a_gpu_it_says_what_runs_without_one(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_gpu_suggests_the_cpu(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.toolchain.libraries.devices.device_sms", lambda: ())
     with pytest.raises(NoFittingTarget, match="no GPU was found") as caught:
         run(request_, "ranker")
     assert "--device cpu" in str(caught.value.hint)
 
 
-def test_on_the_command_line(small: Small, tmp_path: Path) -> None:
+def test_the_command_prints_a_document_or_a_text(small: Small, tmp_path: Path) -> None:
     document = small.command_line("run", "ranker", "--device", "cpu", "--input", "x=random:2x8", "--seed", "3")
     assert (document["schema"], document["ok"], document["dims"]) == ("trtbuild.run/1", True, {"batch": 2})
-    said = small.command_line.run("run", "ranker", "--device", "cpu", "--output", str(tmp_path / "out.npz"))
-    assert said.stdout.startswith("ranker on the CPU: the reference program in PyTorch, no engine")
-    assert said.stdout.endswith(f"written: {tmp_path / 'out.npz'}\n")
+    process = small.command_line.run("run", "ranker", "--device", "cpu", "--output", str(tmp_path / "out.npz"))
+    assert process.stdout.startswith("ranker on the CPU: the reference program in PyTorch, no engine")
+    assert process.stdout.endswith(f"written: {tmp_path / 'out.npz'}\n")
     failed = small.command_line("run", "ranker", "--device", "cpu", "-i", "x=random:17x8", expect=1)
     assert failed["errors"][0]["type"] == "CallRefused"
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "complex32"])
-def test_an_output_that_numpy_has_no_type_for(small: Small, name: str) -> None:
+def test_rejects_an_output_whose_dtype_numpy_does_not_have(small: Small, name: str) -> None:
     package = open_package(small.project / "dist/ranker")
     with OnDevice(package, device="cpu", target=None) as on_device:
         with pytest.raises(UsageError, match=f"an output is {name}, a dtype that numpy does not have"):

@@ -1,4 +1,4 @@
-"""Shapes that fit together: what is given decides dims, and a profile the rest."""
+"""Shapes that fit together: given shapes decide their dims, and a profile decides the other dims."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def an_index() -> PackageIndex:
     return PackageIndex("det", inputs, (), None, dims, (small, large), "float32", {}, True, {}, {})
 
 
-def test_nothing_given_is_opt_of_the_first_profile() -> None:
+def test_without_given_shapes_the_shapes_are_opt_of_the_first_profile() -> None:
     assert shapes_of(an_index(), {}) == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
 
 
-def test_what_is_given_decides_its_dims_everywhere() -> None:
+def test_a_given_shape_decides_its_dims_for_all_inputs() -> None:
     assert shapes_of(an_index(), {"mask": (3, 96)})["image"] == (3, 3, 96)
 
 
-def test_the_profile_is_one_that_takes_what_is_given() -> None:
+def test_the_profile_is_chosen_for_the_given_shapes() -> None:
     assert shapes_of(an_index(), {"image": (5, 3, 320)})["mask"] == (5, 320)
 
 
-def test_a_profile_that_is_named_gives_the_rest() -> None:
+def test_a_named_profile_decides_the_other_dims() -> None:
     index = an_index()
-    found = shapes_of(index, {"mask": (2, 64)}, index.profiles[1], "max")
-    assert found == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
+    shapes = shapes_of(index, {"mask": (2, 64)}, index.profiles[1], "max")
+    assert shapes == {"image": (2, 3, 64), "mask": (2, 64), "scale": ()}
     assert shapes_of(index, {}, index.profiles[1], "max")["image"] == (16, 3, 640)
 
 
-def test_what_no_profile_takes_is_left_to_the_call() -> None:
+def test_shapes_outside_of_every_profile_are_returned_unchanged() -> None:
     assert shapes_of(an_index(), {"image": (99, 3, 64)})["mask"] == (99, 64)
     assert shapes_of(an_index(), {"image": (2, 3)})["image"] == (2, 3)
 

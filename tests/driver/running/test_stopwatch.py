@@ -1,4 +1,4 @@
-"""Percentiles are values that were measured, and calls are waited for. (No test here looks at a clock.)"""
+"""Percentiles are measured values, and the stopwatch waits for each call. No test here reads a clock."""
 
 from __future__ import annotations
 
@@ -22,57 +22,61 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Records its calls; each call takes `seconds`, or fails."""
+    """Records its calls in `calls`. Each call takes `seconds`, or fails."""
 
-    def __init__(self, told: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
-        self._timing = told
+    def __init__(self, calls: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
+        self._calls = calls
         self._name = name
         self._seconds = seconds
         self._fails = fails
         self.turns: list[Turn] = []
 
-    def _tell(self, what: str) -> None:
-        self._timing.append(f"{self._name} {what}")
-        if what == self._fails:
-            raise Dropped(f"no {what}")
+    def _record(self, event: str) -> None:
+        self._calls.append(f"{self._name} {event}")
+        if event == self._fails:
+            raise Dropped(f"no {event}")
 
     def first(self) -> float:
-        self._tell("first")
+        self._record("first")
         return 2 * self._seconds
 
     def warm_up(self, seconds: float) -> None:
-        self._tell("warm up")
+        self._record("warm up")
 
     def times(self, turn: Turn) -> list[float]:
-        self._tell("turn")
+        self._record("turn")
         self.turns.append(turn)
         return [self._seconds] * turn.least
 
 
-def test_what_is_compared_is_timed_in_turns_after_all_of_it_is_warm() -> None:
-    told: list[str] = []
-    ours, eager = FakeContender(told, "ours"), FakeContender(told, "eager", 0.5)
-    found = in_turns({"ours": ours, "eager": eager}, Budget(0.5, 1.0))
-    assert told == ["ours first", "ours warm up", "eager first", "eager warm up"] + ["ours turn", "eager turn"] * TURNS
-    assert found["ours"].count == MIN_CALLS and found["eager"].latency_ms.p50 == 500.0  # type: ignore[union-attr]
+def test_contenders_are_timed_in_turns_after_all_have_warmed_up() -> None:
+    calls: list[str] = []
+    ours, eager = FakeContender(calls, "ours"), FakeContender(calls, "eager", 0.5)
+    timings = in_turns({"ours": ours, "eager": eager}, Budget(0.5, 1.0))
+    assert calls == ["ours first", "ours warm up", "eager first", "eager warm up"] + ["ours turn", "eager turn"] * TURNS
+    assert timings["ours"].count == MIN_CALLS and timings["eager"].latency_ms.p50 == 500.0  # type: ignore[union-attr]
     assert {turn.seconds for turn in ours.turns} == {1.0 / TURNS} and all(turn.warms for turn in ours.turns)
-    assert not any(turn.warms for turn in eager.turns)  # a call is longer than a turn
+    assert not any(turn.warms for turn in eager.turns)  # one call takes longer than a turn
 
 
-def test_a_slow_contender_gets_as_few_turns_as_can_be() -> None:
-    told: list[str] = []
-    found = in_turns({"ours": FakeContender(told, "ours"), "slow": FakeContender(told, "slow", 60.0)}, Budget(0.5, 1.0))
-    assert found["slow"].count == 2 and "slow warm up" not in told  # type: ignore[union-attr]
-    assert told.count("ours turn") == TURNS
+def test_a_slow_contender_gets_the_fewest_turns() -> None:
+    calls: list[str] = []
+    timings = in_turns(
+        {"ours": FakeContender(calls, "ours"), "slow": FakeContender(calls, "slow", 60.0)}, Budget(0.5, 1.0)
+    )
+    assert timings["slow"].count == 2 and "slow warm up" not in calls  # type: ignore[union-attr]
+    assert calls.count("ours turn") == TURNS
 
 
 @pytest.mark.parametrize("fails", ["first", "warm up", "turn"])
-def test_what_fails_is_dropped_and_the_others_go_on(fails: str) -> None:
-    told: list[str] = []
-    found = in_turns({"eager": FakeContender(told, "eager", fails=fails), "ours": FakeContender(told, "ours")}, SHORT)
-    assert isinstance(found["eager"], Dropped) and str(found["eager"]) == f"no {fails}"
-    assert found["ours"].count == MIN_CALLS  # type: ignore[union-attr]
-    assert told.count("eager turn") == (fails == "turn")
+def test_a_contender_that_fails_is_dropped_and_the_others_continue(fails: str) -> None:
+    calls: list[str] = []
+    timings = in_turns(
+        {"eager": FakeContender(calls, "eager", fails=fails), "ours": FakeContender(calls, "ours")}, SHORT
+    )
+    assert isinstance(timings["eager"], Dropped) and str(timings["eager"]) == f"no {fails}"
+    assert timings["ours"].count == MIN_CALLS  # type: ignore[union-attr]
+    assert calls.count("eager turn") == (fails == "turn")
 
 
 def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
@@ -81,12 +85,12 @@ def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
     assert len(timed.times(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
 
 
-def test_every_call_is_waited_for_after_it_was_made() -> None:
-    told: list[str] = []
-    timed = Timed(lambda: told.append("call"), lambda: told.append("wait"))
-    found = in_turns({"one": timed}, SHORT)["one"]
-    assert found.count == MIN_CALLS  # type: ignore[union-attr]
-    assert told == ["call", "wait"] * (MIN_CALLS + MIN_WARMUP_CALLS)
+def test_the_stopwatch_waits_after_every_call() -> None:
+    events: list[str] = []
+    timed = Timed(lambda: events.append("call"), lambda: events.append("wait"))
+    timing = in_turns({"one": timed}, SHORT)["one"]
+    assert timing.count == MIN_CALLS  # type: ignore[union-attr]
+    assert events == ["call", "wait"] * (MIN_CALLS + MIN_WARMUP_CALLS)
 
 
 @pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 5), (90, 9), (99, 10), (100, 10)])
@@ -98,5 +102,5 @@ def test_a_single_value_is_every_percentile() -> None:
     assert set(vars(summary([0.002])).values()) == {2.0}
 
 
-def test_milliseconds() -> None:
+def test_a_summary_is_in_milliseconds() -> None:
     assert summary([0.003, 0.001]) == Latency(min=1.0, p50=1.0, p90=3.0, p99=3.0, max=3.0, mean=2.0)

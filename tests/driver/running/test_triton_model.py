@@ -1,4 +1,4 @@
-"""The model that Triton's Python backend runs, on a CPU: a real package, and a small stand-in for the backend's module."""
+"""The model that Triton's Python backend runs, on a CPU: a real package, and a fake of the backend's module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtbuild.driver.outputs import triton
 
 
 class FakeTensor:
-    """As ``triton_python_backend_utils.Tensor``, in host memory: DLPack in and out, and nothing that is not row-major."""
+    """Like ``triton_python_backend_utils.Tensor``, in host memory: it accepts row-major DLPack tensors only."""
 
     def __init__(self, name: str, value: torch.Tensor) -> None:
         self._name, self._value = name, value
@@ -40,8 +40,8 @@ class FakeTensor:
         return True
 
     def as_numpy(self) -> np.ndarray:
-        found: np.ndarray = self._value.numpy()
-        return found
+        array: np.ndarray = self._value.numpy()
+        return array
 
     def __dlpack__(self, stream: int | None = None) -> Any:
         return self._value.__dlpack__()
@@ -68,14 +68,14 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(small: Small, backend: None) -> Iterator[Any]:
-    """As Triton makes it: of the class in the repository's ``model.py``."""
+    """An instance of the class in the repository's ``model.py``, created like Triton does it."""
     folder = small.project / "dist/repository/ranker"
     spec = importlib.util.spec_from_file_location("model_of_triton", folder / "1/model.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made = module.TritonPythonModel()
-    made.initialize(
+    instance = module.TritonPythonModel()
+    instance.initialize(
         {
             "model_repository": str(folder),
             "model_version": "1",
@@ -83,8 +83,8 @@ def model(small: Small, backend: None) -> Iterator[Any]:
             "model_instance_device_id": "0",
         }
     )
-    yield made
-    made.finalize()
+    yield instance
+    instance.finalize()
 
 
 def a_request(rows: int) -> dict[str, FakeTensor]:
@@ -92,28 +92,28 @@ def a_request(rows: int) -> dict[str, FakeTensor]:
     return {"x": FakeTensor("x", x), "scale": FakeTensor("scale", torch.tensor([2.0]))}
 
 
-def test_answers_are_those_of_the_package(small: Small, model: Any) -> None:
+def test_responses_equal_the_results_of_the_package(small: Small, model: Any) -> None:
     import trtbuild
 
     requests = [a_request(3), a_request(16)]
     answers = model.execute(requests)
     with trtbuild.load(small.package, device="cpu") as loaded:
         for request, answer in zip(requests, answers, strict=True):
-            wanted = loaded.module()(request["x"]._value, scale=torch.tensor(2.0))
-            found = {tensor.name(): torch.from_numpy(tensor.as_numpy()) for tensor in answer.output_tensors}
-            assert list(found) == [entry.name for entry in loaded.outputs] and answer.error is None
-            torch.testing.assert_close(found["scores"], wanted["scores"])
-            torch.testing.assert_close(found["total"], wanted["total"].reshape(1))
+            expected = loaded.module()(request["x"]._value, scale=torch.tensor(2.0))
+            results = {tensor.name(): torch.from_numpy(tensor.as_numpy()) for tensor in answer.output_tensors}
+            assert list(results) == [entry.name for entry in loaded.outputs] and answer.error is None
+            torch.testing.assert_close(results["scores"], expected["scores"])
+            torch.testing.assert_close(results["total"], expected["total"].reshape(1))
 
 
-def test_a_request_that_does_not_fit_fails_alone(model: Any) -> None:
+def test_only_the_request_that_does_not_fit_fails(model: Any) -> None:
     wrong, right = model.execute([a_request(17), a_request(1)])
     assert "17" in wrong.error and not wrong.output_tensors
     assert right.error is None and len(right.output_tensors) == 3
 
 
-def test_the_repository_is_whole_and_stands_for_itself(small: Small) -> None:
-    """Triton is given the repository alone: it holds the package, not a path to one."""
+def test_the_repository_contains_the_package(small: Small) -> None:
+    """Triton reads only the repository, so it contains the package, and no path of the project."""
     repository = small.project / "dist/repository"
     assert {path.name for path in repository.iterdir()} == {"ranker"}
     assert (repository / "ranker/1/package/index.json").read_bytes() == (small.package / "index.json").read_bytes()
@@ -122,20 +122,20 @@ def test_the_repository_is_whole_and_stands_for_itself(small: Small) -> None:
     )
 
 
-def test_a_build_writes_no_file_of_it_again(small: Small) -> None:
+def test_a_second_build_writes_no_file_of_the_repository(small: Small) -> None:
     document = small.command_line("build")
     assert not any(entry["written"] for entry in document["outputs"])
 
 
-def test_what_is_no_more_goes_and_files_of_others_stay(small: Small, tmp_path: Path) -> None:
-    """A model that Triton served engine by engine becomes one that trtbuild's runtime serves."""
-    from tests.driver.outputs.triton.repositories import an_index, kept, typed
+def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, tmp_path: Path) -> None:
+    """Triton served the engines of this model by itself. Now trtbuild's runtime serves the model."""
+    from tests.driver.outputs.triton.repositories import an_index, put_package, typed
     from tests.store.memory_store import MemoryStore
 
     store = MemoryStore()
     index = an_index()
     index["targets"]["hopper"]["engines"] = {}
-    record = kept(index, store)
+    record = put_package(index, store)
 
     def digests(paths: Any) -> dict[str, str | None]:
         return dict.fromkeys(paths)
@@ -151,11 +151,11 @@ def test_what_is_no_more_goes_and_files_of_others_stay(small: Small, tmp_path: P
     (tmp_path / "r/detective").mkdir()
     (tmp_path / "r/detective/config.pbtxt").write_text("# another model's")
     index["targets"]["hopper"]["toolchain"] = "tensorrt-rtx"
-    record = kept(index, store)
+    record = put_package(index, store)
     record = type(record)(record.recipe, {**record.outputs, "names": store.put_bytes(b"{}")})
     write(index, record)
-    left = {path.relative_to(tmp_path / "r").as_posix() for path in (tmp_path / "r").rglob("*") if path.is_file()}
-    assert left == {
+    remaining = {path.relative_to(tmp_path / "r").as_posix() for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    assert remaining == {
         "det.p1/configs/mine.pbtxt",
         "detective/config.pbtxt",
         "det/config.pbtxt",

@@ -1,4 +1,4 @@
-"""`--depfile`: what a real build says it depends on. Its use by make: tests/docs/test_make.py."""
+"""`--depfile`: the dependencies of a real build. tests/docs/test_make.py tests its use by make."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     (project / "target.txt").write_text("?")
     (project / "link.txt").symlink_to("target.txt")
     save_file({"0.weight": torch.zeros(8, 8), "0.bias": torch.zeros(8)}, project / "net.safetensors")
-    done = trtbuild.run("build", "--depfile", "build/net.d")
-    assert done.returncode == 0, done.stderr
+    process = trtbuild.run("build", "--depfile", "build/net.d")
+    assert process.returncode == 0, process.stderr
     return trtbuild
 
 
 def rule(path: Path) -> tuple[list[str], list[str]]:
-    """Targets and prerequisites of the first rule, as make reads them."""
+    """Return the targets and the prerequisites of the first rule, like make reads them."""
     head, _, rest = path.read_text().partition("\n\n")[0].partition(": \\\n")
     return _names(head), _names(rest.replace("\\\n", " "))
 
@@ -77,7 +77,7 @@ def _names(text: str) -> list[str]:
     return [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words]
 
 
-def test_everything_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
+def test_every_file_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
     _, prerequisites = rule(built.project / "build/net.d")
     assert sorted(prerequisites) == sorted(
         [
@@ -85,7 +85,7 @@ def test_everything_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
             "shared/targets.yaml",
             "models/net.py",
             "net.safetensors",
-            "notes",  # a pattern of `deps` is looked for there
+            "notes",  # a pattern of `deps` is searched in this directory
             "notes/a note.txt",
             "settings $x.txt",
             "link.txt",
@@ -96,10 +96,10 @@ def test_everything_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
     )
 
 
-def test_each_prerequisite_is_a_target_of_its_own(built: CommandLine) -> None:
+def test_each_prerequisite_is_also_the_target_of_an_empty_rule(built: CommandLine) -> None:
     text = (built.project / "build/net.d").read_text()
-    alone = [_names(line[:-1])[0] for line in text.split("\n\n")[1:] for line in [line.strip()]]
-    assert alone == rule(built.project / "build/net.d")[1]
+    empty_rules = [_names(line[:-1])[0] for line in text.split("\n\n")[1:] for line in [line.strip()]]
+    assert empty_rules == rule(built.project / "build/net.d")[1]
 
 
 def test_the_outputs_are_the_targets_unless_others_are_named(built: CommandLine) -> None:
@@ -110,7 +110,7 @@ def test_the_outputs_are_the_targets_unless_others_are_named(built: CommandLine)
     assert rule(built.project / "build/named.d")[0] == ["a b.stamp", "c"]
 
 
-def test_paths_are_those_of_the_caller(built: CommandLine, tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_working_directory(built: CommandLine, tmp_path: Path) -> None:
     caller = CommandLine(built.project.parent, built.cache)
     assert caller.run("build", "-C", "project", "--depfile", "of-the-caller.d").returncode == 0
     targets, prerequisites = rule(built.project.parent / "of-the-caller.d")
@@ -121,7 +121,7 @@ def test_paths_are_those_of_the_caller(built: CommandLine, tmp_path: Path) -> No
     assert {"net.py", "../trtbuild.yaml"} <= set(rule(built.project / "beside.d")[1])
 
 
-def test_it_is_written_again_by_a_null_build_and_only_if_it_differs(built: CommandLine) -> None:
+def test_a_null_build_writes_the_depfile_only_if_it_differs(built: CommandLine) -> None:
     path = built.project / "build/net.d"
     text, changed = path.read_bytes(), path.stat().st_mtime_ns
     assert built.run("build", "--depfile", "build/net.d").returncode == 0
@@ -132,7 +132,7 @@ def test_it_is_written_again_by_a_null_build_and_only_if_it_differs(built: Comma
     assert [entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")] == []
 
 
-def test_a_model_that_is_not_kept_is_out_of_date_each_time(built: CommandLine) -> None:
+def test_a_model_that_is_not_cacheable_is_always_out_of_date(built: CommandLine) -> None:
     manifest = built.project / "trtbuild.yaml"
     manifest.write_text(MANIFEST.replace("deps:", "cacheable: false, deps:"))
     try:
@@ -144,7 +144,7 @@ def test_a_model_that_is_not_kept_is_out_of_date_each_time(built: CommandLine) -
     assert "models/net.py" in prerequisites
 
 
-def test_a_failed_build_leaves_the_last_one(built: CommandLine) -> None:
+def test_a_failed_build_does_not_change_the_depfile(built: CommandLine) -> None:
     path, source = built.project / "build/net.d", built.project / "models/net.py"
     text, code = path.read_bytes(), source.read_text()
     source.write_text("raise ValueError\n")
@@ -156,7 +156,7 @@ def test_a_failed_build_leaves_the_last_one(built: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--depfile", "models"], "it is a directory"),
         (["--depfile", "trtbuild.yaml/net.d"], "trtbuild.yaml/net.d"),
@@ -165,8 +165,8 @@ def test_a_failed_build_leaves_the_last_one(built: CommandLine) -> None:
     ],
 )
 def test_a_depfile_that_cannot_be_written_is_a_usage_error_before_any_work(
-    built: CommandLine, arguments: list[str], said: str
+    built: CommandLine, arguments: list[str], message: str
 ) -> None:
-    done = built.run("build", *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
+    process = built.run("build", *arguments)
+    assert process.returncode == 2
+    assert message in process.stderr

@@ -1,4 +1,4 @@
-"""The real make parses the written rules."""
+"""The rules that trtbuild writes are read by the real make."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class Make:
         (self.folder / "out.d").write_text(rules(["out"], names, always=always))
 
     def runs(self) -> int:
-        """How often the recipe has run, after make was called once more."""
-        done = subprocess.run(["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{(self.folder / 'out.d').read_text()}\n{done.stderr}"
-        assert not done.stderr
+        """Run make once more. Return how often the recipe has run since the beginning."""
+        process = subprocess.run(
+            ["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert process.returncode == 0, f"{(self.folder / 'out.d').read_text()}\n{process.stderr}"
+        assert not process.stderr
         log = self.folder / "log"
         return len(log.read_text().splitlines()) if log.exists() else 0
 
@@ -42,7 +44,7 @@ def make(tmp_path: Path) -> Make:
     return Make(tmp_path)
 
 
-def old(path: Path) -> None:
+def create_old(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     os.utime(path, (1000, 1000))
@@ -55,35 +57,35 @@ def nasty_names() -> list[str]:
     return sorted(name for name in drawn | single if name not in (".", "..") and can_be_written(name))
 
 
-def test_a_file_of_any_name_that_can_be_written_is_seen_when_it_is_newer_and_when_it_is_gone(make: Make) -> None:
+def test_make_detects_newer_and_missing_files_of_any_name_that_can_be_written(make: Make) -> None:
     names = nasty_names()
     assert len(names) > 200
     for name in names:
-        old(make.folder / "src" / name)
+        create_old(make.folder / "src" / name)
     make.write([f"src/{name}" for name in names])
     expected = 1
     assert make.runs() == expected
     assert make.runs() == expected
-    # make runs are milliseconds, but there are many names: some are tried each alone, the rest in one go
+    # a run of make takes milliseconds, but there are many names: about 40 are tried one by one
     for name in names[:: len(names) // 40]:
         path = make.folder / "src" / name
         os.utime(path)
         os.utime(make.folder / "out", (2000, 2000))
         expected += 1
         assert make.runs() == expected, f"{name!r} is newer, and was not seen"
-        old(path)
+        create_old(path)
         assert make.runs() == expected, f"{name!r} is older"
         path.unlink()
         expected += 1
         assert make.runs() == expected, f"{name!r} is gone"
-        old(path)
+        create_old(path)
     shutil.rmtree(make.folder / "src")
     assert make.runs() == expected + 1
 
 
 @pytest.mark.parametrize("name", nasty_names()[::7])
-def test_a_name_at_the_top_of_the_project_alone(make: Make, name: str) -> None:
-    old(make.folder / name)
+def test_make_detects_a_newer_and_missing_file_in_its_directory(make: Make, name: str) -> None:
+    create_old(make.folder / name)
     make.write([name])
     assert make.runs() == 1
     assert make.runs() == 1
@@ -95,14 +97,14 @@ def test_a_name_at_the_top_of_the_project_alone(make: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a=b", "a;b", "a|b", "lib(x)", "a\tb", "a\nb", "ab&", "ab ", "a\\ b", "ab\\"])
-def test_what_depends_on_a_name_that_cannot_be_said_is_looked_at_each_time(make: Make, name: str) -> None:
+def test_a_prerequisite_that_cannot_be_written_is_always_out_of_date(make: Make, name: str) -> None:
     assert not can_be_written(name)
-    old(make.folder / name)
+    create_old(make.folder / name)
     make.write([name, "other"])
     assert [make.runs(), make.runs()] == [1, 2]
 
 
-def test_always_is_out_of_date_each_time(make: Make) -> None:
+def test_a_rule_with_always_runs_each_time(make: Make) -> None:
     make.write([], always=True)
     assert [make.runs(), make.runs()] == [1, 2]
     assert ALWAYS in (make.folder / "out.d").read_text()
@@ -111,7 +113,7 @@ def test_always_is_out_of_date_each_time(make: Make) -> None:
 def test_several_targets_with_nasty_names_have_the_same_prerequisites(tmp_path: Path) -> None:
     targets = ["out put/in dex.json", "50%", "a#b", "c:d", "e$f", "back\\slash"]
     for target in [*targets, "src"]:
-        old(tmp_path / target)
+        create_old(tmp_path / target)
     (tmp_path / "Makefile").write_text(
         "all: " + " ".join(escaped(target, "prerequisite") for target in targets) + " ; @true\n"
         "%: ; @echo ran >> log\n" + rules(targets, ["src"])
@@ -121,6 +123,6 @@ def test_several_targets_with_nasty_names_have_the_same_prerequisites(tmp_path: 
     assert len((tmp_path / "log").read_text().splitlines()) == len(targets)
 
 
-def test_rejects_a_target_that_cannot_be_said() -> None:
+def test_rejects_a_target_that_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="a=b"):
         rules(["a=b"], [])

@@ -1,4 +1,4 @@
-"""A snapshot may hold only facts that every later edit changes. Its use is tested in tests/test_null_build.py."""
+"""A snapshot may contain only facts that every later edit changes. tests/test_null_build.py tests its use."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_a_fresh_file_is_looked_at_when_its_times_are_older_than_the_clock_can_tell(tmp_path: Path) -> None:
+def test_a_new_file_is_checked_after_a_tick_of_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "fresh"
     path.write_bytes(b"fresh")
-    found = snapshot._verified_stat(str(path), digest(b"fresh"), FileDigests(None))
-    assert null_build.identity(found) == null_build.identity(path.stat())
-    assert time.time_ns() >= found.st_ctime_ns + snapshot._FINE_NS
+    stat = snapshot._verified_stat(str(path), digest(b"fresh"), FileDigests(None))
+    assert null_build.identity(stat) == null_build.identity(path.stat())
+    assert time.time_ns() >= stat.st_ctime_ns + snapshot._FINE_NS
     path.write_bytes(b"FRESH")
-    assert null_build.identity(path.stat()) != null_build.identity(found)
+    assert null_build.identity(path.stat()) != null_build.identity(stat)
 
 
-def test_another_content_is_not_settled(tmp_path: Path) -> None:
+def test_a_file_with_another_content_is_not_settled(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"now")
     with pytest.raises(Unsettled):
         snapshot._verified_stat(str(path), digest(b"then"), FileDigests(None))
 
 
-def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
+def test_a_file_whose_digest_is_known_is_not_read(tmp_path: Path) -> None:
     class Known(FileDigests):
         def known(self, path: Path | str) -> tuple[str, os.stat_result] | None:
             return digest(b"known"), Path(path).stat()
@@ -59,11 +59,11 @@ def test_what_is_known_by_its_stat_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_change_time_is_settled_after_a_tick_of_its_clock(ctime_ns: int, later_ns: int, settled: bool) -> None:
-    found = SimpleNamespace(st_ctime_ns=ctime_ns)
-    assert snapshot._settled(found, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
+    stat = SimpleNamespace(st_ctime_ns=ctime_ns)
+    assert snapshot._settled(stat, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
 
 
-def test_the_clock_of_this_file_system_is_as_fine_as_it_is_taken_to_be(tmp_path: Path) -> None:
+def test_the_clock_of_this_file_system_has_the_assumed_tick(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for _ in range(20):
         path.write_bytes(b"a")

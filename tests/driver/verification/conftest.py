@@ -34,7 +34,7 @@ from trtbuild.store.local.local import LocalStore
 
 
 def write_words(path: Path) -> None:
-    """Rows of a table of 20, chosen by integers."""
+    """Write an ONNX model that returns rows of a table. Its input has the numbers of rows, from 0 to 19."""
     table = torch.randn(20, 8, generator=torch.Generator().manual_seed(0)).numpy()
     graph = onnx.helper.make_graph(
         [
@@ -67,30 +67,30 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
 
 
-def only(document: Any) -> Any:
-    """The one comparison of a document's one model."""
+def only_comparison(document: Any) -> Any:
+    """Return the only comparison of the only model in a document."""
     (model,) = document["models"]
     (cut,) = model["cuts"]
     return cut
 
 
 def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
-    """Replace a conversion's record by one that is as valid, of another model."""
+    """Replace the record of a conversion by a valid record with a changed ONNX model."""
     store = LocalStore(line.cache)
-    honest = store.get_record(step(line("plan", identifier.partition("/")[0]), identifier)["key"])
-    assert honest is not None
-    model = onnx.ModelProto.FromString(store.get_bytes(honest.outputs["onnx"].sha256))
+    record = store.get_record(step(line("plan", identifier.partition("/")[0]), identifier)["key"])
+    assert record is not None
+    model = onnx.ModelProto.FromString(store.get_bytes(record.outputs["onnx"].sha256))
     before = model.SerializeToString(deterministic=True)
     change(model.graph)
     after = model.SerializeToString(deterministic=True)
     assert after != before
     store.put_record(
-        dataclasses.replace(honest, outputs={**honest.outputs, "onnx": store.put_bytes(after)}), replace=True
+        dataclasses.replace(record, outputs={**record.outputs, "onnx": store.put_bytes(after)}), replace=True
     )
 
 
 def package(line: CommandLine) -> tuple[Path, str]:
-    """The provenance file of net's package, and the package's digest."""
+    """Return the path of the provenance file of net's package, and the digest of the package."""
     root = line.project / "dist" / "net"
     return root / provenance.NAME, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
@@ -99,10 +99,10 @@ ANY_POINT = Point(0, "any", (), 0)
 
 
 class FakeOpenEngines:
-    """The engines of a package on a GPU, in whose place its reference computes; `spoil` changes what they give."""
+    """Fake engines of a package on a GPU: the reference program computes, and `spoil` changes its results."""
 
     spoil = staticmethod(lambda value: value)
-    seen: ClassVar[list[Any]] = []
+    inputs_seen: ClassVar[list[Any]] = []
 
     def __init__(self, package: Package, fit: Fit) -> None:
         self.memory = FakeMemory()
@@ -112,13 +112,13 @@ class FakeOpenEngines:
         weights = Weights(
             [blobs.weight(slot) for slot in range(max(package.index.weights, default=-1) + 1)], blobs.read
         )
-        right = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
-        torch_ = Torch(programs, weights, blobs.read)
-        self._run = (lambda part, values: right(part, values, ANY_POINT)) if blobs.has_onnx else torch_.part
+        by_onnx = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
+        by_torch = Torch(programs, weights, blobs.read)
+        self._run = (lambda part, values: by_onnx(part, values, ANY_POINT)) if blobs.has_onnx else by_torch.part
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
         def run(values: Any, call: Any) -> list[Any]:
-            self.seen.extend(values)
+            self.inputs_seen.extend(values)
             return [self.spoil(value) for value in self._run(partition, values)]
 
         return run
@@ -131,9 +131,9 @@ class FakeOpenEngines:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
-    """A machine with a GPU for the target."""
+    """Let trtbuild find a GPU for every target, and open fake engines on it."""
     monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
-    monkeypatch.setattr(FakeOpenEngines, "seen", [])
+    monkeypatch.setattr(FakeOpenEngines, "inputs_seen", [])
     monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
     monkeypatch.setattr(engines_here, "why_not_with_torch", lambda: None)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Engines compared with PyTorch. No GPU: what runs them here is PyTorch on the CPU, in the place of TensorRT."""
+"""Engines are compared with PyTorch. No test needs a GPU: PyTorch on the CPU takes the place of TensorRT."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from trtbuild.stages.verify.running import Torch, Weights
 
 
 class FakeMemory:
-    """Host memory in the place of a GPU's; it notes what is done in which order."""
+    """Host memory in place of a GPU's memory. It records the order of calls."""
 
     device = torch.device("cpu")
 
     def __init__(self) -> None:
-        self.did: list[str] = []
+        self.calls: list[str] = []
 
     @contextlib.contextmanager
     def on_device(self) -> Iterator[None]:
-        self.did.append("on device")
+        self.calls.append("on device")
         yield
 
     def stream(self) -> int:
         return 7
 
     def synchronize(self, stream: int) -> None:
-        self.did.append(f"synchronize {stream}")
+        self.calls.append(f"synchronize {stream}")
 
 
 class FakeEngines:
-    """Engines that compute as PyTorch does, in 11 bits as TF32, and then `spoil` their results."""
+    """Fake engines: PyTorch computes with inputs of 11 bits, like TF32, and `spoil` changes the results."""
 
     def __init__(self, cut: Cut, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()
@@ -56,7 +56,7 @@ class FakeEngines:
         def run(values: Sequence[Any], call: Call) -> Sequence[Any]:
             assert all(value.is_contiguous() for value in values)
             self.calls.append(call)
-            self.memory.did.append("run")
+            self.memory.calls.append("run")
             rounded = [value.half().float() if value.dtype is torch.float32 else value for value in values]
             return [self._spoil(value) for value in self._torch.part(partition, rounded)]
 
@@ -69,13 +69,13 @@ PLAN = ShapePlan((Symbol("rows", 1, 8, 4, multiple_of=1),), ((SymbolAxis(0), 8),
 @pytest.fixture(scope="module")
 def cut() -> Cut:
     torch.manual_seed(0)
-    made = cut_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")])
+    float32_cut = cut_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")])
     from tests.stages.verify.conftest import replace_job
 
-    return replace_job(made, tolerances=tolerances("engine"))
+    return replace_job(float32_cut, tolerances=tolerances("engine"))
 
 
-def test_an_engine_within_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
+def test_an_engine_with_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
     engines = FakeEngines(cut)
     report = verify(cut.job, cut.read, lambda *_: EngineRunner(engines, PLAN))
     (part,) = report.partitions
@@ -83,17 +83,17 @@ def test_an_engine_within_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
     assert [(call.profile, call.sizes, call.stream) for call in engines.calls] == [
         (point.profile, point.sizes, 7) for point in cut.job.points
     ]
-    assert engines.memory.did == ["on device", "run", "synchronize 7"] * 3
+    assert engines.memory.calls == ["on device", "run", "synchronize 7"] * 3
 
 
-def test_an_engine_that_is_wrong_on_purpose_is_found(cut: Cut) -> None:
+def test_a_wrong_engine_is_reported(cut: Cut) -> None:
     report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, lambda value: value + 0.1), PLAN))
     (part,) = report.partitions
     assert part.status == report.whole.status == "wrong"
-    assert part.place is None  # the conversion is right: the engine is not made of it
+    assert part.place is None  # no operator is wrong: the conversion itself is right
 
 
-def test_what_tensorrt_refuses_is_wrong_and_said_in_its_words(cut: Cut) -> None:
+def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(cut: Cut) -> None:
     def refuse(_: Any) -> Any:
         raise EngineError("enqueueV3: Error Code 3")
 

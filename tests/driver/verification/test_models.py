@@ -1,4 +1,4 @@
-"""`trtbuild verify` on real builds: what is right, what was made wrong on purpose, and what is not done twice."""
+"""`trtbuild verify` on real builds: right results, results that a test made wrong, and results from the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import CommandLine
 from tests.driver.verification.conftest import (
     FakeOpenEngines,
     alter,
-    only,
+    only_comparison,
     package,
     verify_folders,
     verify_here,
@@ -34,10 +34,10 @@ from trtbuild.stages.verify import inputs
 from trtbuild.store.local.local import LocalStore
 
 
-def test_what_is_right_is_recorded_and_not_done_again(trtbuild: CommandLine) -> None:
+def test_a_right_result_is_recorded_and_the_second_verification_is_a_hit(trtbuild: CommandLine) -> None:
     document = trtbuild("verify", "net")
     assert document["schema"] == "trtbuild.verify/1" and document["ok"] and document["errors"] == []
-    cut = only(document)
+    cut = only_comparison(document)
     assert (cut["by"], cut["status"], cut["verdict"], cut["tolerance"]) == ("onnxruntime", "right", "run", 1e-5)
     names = [part["partition"] for part in cut["partitions"]]
     assert names[:2] == ["first", "second"] and all(0 <= part["error"] <= 1e-5 for part in cut["partitions"])
@@ -46,14 +46,14 @@ def test_what_is_right_is_recorded_and_not_done_again(trtbuild: CommandLine) -> 
     assert cut["points"][0]["dims"] == {"x_0": 1} and cut["points"][2]["dims"] == {"x_0": 8}
     assert (trtbuild.project / cut["worst_input"]).is_file()
     assert document["models"][0]["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
-    again = only(trtbuild("verify", "net"))
-    assert again["verdict"] == "hit" and again["partitions"] == cut["partitions"] and again["key"] == cut["key"]
-    other = only(trtbuild("verify", "net", "--tolerance", "0.5", "--points", "0"))
+    second = only_comparison(trtbuild("verify", "net"))
+    assert second["verdict"] == "hit" and second["partitions"] == cut["partitions"] and second["key"] == cut["key"]
+    other = only_comparison(trtbuild("verify", "net", "--tolerance", "0.5", "--points", "0"))
     assert other["verdict"] == "run" and other["key"] != cut["key"] and len(other["points"]) == 3
 
 
-def test_halves_of_the_module_itself_are_measured_as_halves(trtbuild: CommandLine) -> None:
-    """The manifest says no precision. Each partition, and the whole, has the tolerance of what it was computed in."""
+def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: CommandLine) -> None:
+    """The manifest has no precision. Each partition has the tolerance of the type in which it computes."""
     manifest = trtbuild.project / "trtbuild.yaml"
     manifest.write_text(
         manifest.read_text() + '  half:\n    source: {python: "net:Half"}\n    inputs: {x: {}}\n    targets: [ada]\n'
@@ -68,54 +68,54 @@ def test_halves_of_the_module_itself_are_measured_as_halves(trtbuild: CommandLin
     document = trtbuild("verify", "half")
     (model,) = document["models"]
     assert document["ok"] and model["precision"] == "float32"
-    cut = only(document)
-    found = {part["partition"]: (part["precision"], part["tolerance"]) for part in cut["partitions"]}
-    assert found["first"] == ("float32", 1e-5) and found["second"] == ("float16", 5e-3)
+    cut = only_comparison(document)
+    precisions = {part["partition"]: (part["precision"], part["tolerance"]) for part in cut["partitions"]}
+    assert precisions["first"] == ("float32", 1e-5) and precisions["second"] == ("float16", 5e-3)
     assert cut["whole"]["tolerance"] == cut["lowered"]["tolerance"] == cut["tolerance"] == 5e-3
     (entry,) = provenance.parse(*_written(trtbuild, "half")).verified
     assert [part["tolerance"] for part in entry["partitions"]] == [part["tolerance"] for part in cut["partitions"]]
-    own = only(trtbuild("verify", "half", "--tolerance", "0.25"))
-    assert {own["tolerance"], *(part["tolerance"] for part in own["partitions"])} == {0.25}
+    with_tolerance = only_comparison(trtbuild("verify", "half", "--tolerance", "0.25"))
+    assert {with_tolerance["tolerance"], *(part["tolerance"] for part in with_tolerance["partitions"])} == {0.25}
 
 
 def _written(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
-    """A package's provenance, and the digest of its index."""
+    """Return the provenance of a package, and the digest of its index."""
     folder = trtbuild.project / "dist" / model
     return (folder / provenance.NAME).read_bytes(), hashlib.sha256((folder / "index.json").read_bytes()).hexdigest()
 
 
-def test_provenance_is_of_the_package_in_place_and_of_no_other(trtbuild: CommandLine) -> None:
-    place, digest = package(trtbuild)
+def test_provenance_is_valid_for_its_package_only(trtbuild: CommandLine) -> None:
+    path, digest = package(trtbuild)
     trtbuild("verify", "net")
-    written, stamp = place.read_bytes(), place.stat().st_mtime_ns
-    found = provenance.parse(written, digest)
-    (entry,) = found.verified
-    assert found.void is None and entry["status"] == "right" and entry["finished"] and entry["builder"]
-    assert trtbuild_package.load(place.parent, device="cpu").provenance == found
+    written, mtime_ns = path.read_bytes(), path.stat().st_mtime_ns
+    parsed = provenance.parse(written, digest)
+    (entry,) = parsed.verified
+    assert parsed.void is None and entry["status"] == "right" and entry["finished"] and entry["builder"]
+    assert trtbuild_package.load(path.parent, device="cpu").provenance == parsed
     assert trtbuild("inspect", "net")["provenance"] == {"verified": [entry], "void": None}
-    index = json.loads((place.parent / "index.json").read_bytes())
+    index = json.loads((path.parent / "index.json").read_bytes())
     plans = {part["partition"]: part["plans"]["ada"] for part in entry["partitions"]}
-    assert plans == {name: index["files"][path]["sha256"] for name, path in index["targets"]["ada"]["engines"].items()}
+    assert plans == {name: index["files"][plan]["sha256"] for name, plan in index["targets"]["ada"]["engines"].items()}
     trtbuild("verify", "net")
-    assert (place.read_bytes(), place.stat().st_mtime_ns) == (written, stamp)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (written, mtime_ns)
     edit(trtbuild.project / "trtbuild.yaml", "max: [8, 16]", "max: [9, 16]")
     trtbuild("build", "net")
-    void = provenance.parse(place.read_bytes(), package(trtbuild)[1])
+    void = provenance.parse(path.read_bytes(), package(trtbuild)[1])
     assert not void.verified and "another package" in str(void.void)
-    assert trtbuild_package.load(place.parent, device="cpu").provenance == void
+    assert trtbuild_package.load(path.parent, device="cpu").provenance == void
     trtbuild("verify", "net")
-    assert provenance.parse(place.read_bytes(), package(trtbuild)[1]).verified
+    assert provenance.parse(path.read_bytes(), package(trtbuild)[1]).verified
 
 
 def flip_add(graph: onnx.GraphProto) -> None:
-    """The addition after the hyperbolic tangent becomes a subtraction."""
+    """Change the addition after the hyperbolic tangent into a subtraction."""
     tangent = next(node for node in graph.node if node.op_type == "Tanh")
     (node,) = [node for node in graph.node if node.op_type == "Add" and tangent.output[0] in node.input]
     node.op_type = "Sub"
 
 
 def change_constant(graph: onnx.GraphProto) -> None:
-    """A half becomes a half and a bit."""
+    """Add 0.001 to the first constant of the graph."""
     for tensor in graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type == onnx.TensorProto.FLOAT:
             value = onnx.numpy_helper.to_array(tensor) + 0.001
@@ -131,15 +131,15 @@ def change_constant(graph: onnx.GraphProto) -> None:
         (change_constant, "aten.mul.Tensor", "first"),
     ],
 )
-def test_a_conversion_that_was_made_wrong_is_found_and_located(
+def test_the_wrong_operator_of_a_conversion_is_reported(
     trtbuild: CommandLine, change: Callable[[onnx.GraphProto], None], operator: str, module: str
 ) -> None:
     alter(trtbuild, "net/convert/first", change)
     rebuilt = trtbuild("build", "net")
-    assert rebuilt["totals"]["engine"]["run"] >= 1  # the fault was delivered: engines are made of it
+    assert rebuilt["totals"]["engine"]["run"] >= 1  # the engines were built from the wrong conversion
     document = trtbuild("verify", "net", expect=1)
     assert not document["ok"]
-    cut = only(document)
+    cut = only_comparison(document)
     assert cut["status"] == "wrong" and cut["whole"]["status"] == "wrong" and cut["lowered"]["status"] == "right"
     wrong = {part["partition"]: part for part in cut["partitions"] if part["status"] == "wrong"}
     assert list(wrong) == ["first", "second"]  # equal layers share the conversion
@@ -147,8 +147,8 @@ def test_a_conversion_that_was_made_wrong_is_found_and_located(
     assert (place["first"]["operator"], place["first"]["module"]) == (operator, module)
     assert not (trtbuild.project / "dist" / "net" / provenance.NAME).exists()
     replayed = trtbuild("verify", "net", "--replay", cut["worst_input"], expect=1)
-    assert [point["which"] for point in only(replayed)["points"]] == ["replay"]
-    assert only(replayed)["status"] == "wrong"
+    assert [point["which"] for point in only_comparison(replayed)["points"]] == ["replay"]
+    assert only_comparison(replayed)["status"] == "wrong"
 
 
 def test_a_conversion_that_does_not_run_is_wrong(trtbuild: CommandLine) -> None:
@@ -156,14 +156,14 @@ def test_a_conversion_that_does_not_run_is_wrong(trtbuild: CommandLine) -> None:
         next(node for node in graph.node if node.op_type == "Tanh").op_type = "NoSuchOperator"
 
     alter(trtbuild, "net/convert/first", rename)
-    cut = only(trtbuild("verify", "net", expect=1))
+    cut = only_comparison(trtbuild("verify", "net", expect=1))
     first = cut["partitions"][0]
     assert first["status"] == "wrong" and "NoSuchOperator" in first["text"] and first["error"] is None
 
 
-def test_a_report_that_says_wrong_is_not_gone_by(trtbuild: CommandLine) -> None:
-    """Somebody put a record of a failure there, or damaged one: it is done again."""
-    key = only(trtbuild("verify", "net"))["key"]
+def test_a_recorded_failure_or_a_damaged_report_is_verified_again(trtbuild: CommandLine) -> None:
+    """Only a report of a right result is a hit."""
+    key = only_comparison(trtbuild("verify", "net"))["key"]
     store = LocalStore(trtbuild.cache)
     record = store.get_record(key)
     assert record is not None
@@ -171,19 +171,19 @@ def test_a_report_that_says_wrong_is_not_gone_by(trtbuild: CommandLine) -> None:
     report["whole"]["status"] = "wrong"
     for bad in (json.dumps(report).encode(), b"[]"):
         store.put_record(Record(record.recipe, {"report": store.put_bytes(bad)}), replace=True)
-        assert only(trtbuild("verify", "net"))["verdict"] == "run"
+        assert only_comparison(trtbuild("verify", "net"))["verdict"] == "run"
 
 
-def without_the_edge(graph: onnx.GraphProto) -> None:
-    """A translation that is wrong at 0 alone."""
+def exclude_zero(graph: onnx.GraphProto) -> None:
+    """Make a translation wrong at 0 only."""
     (node,) = [node for node in graph.node if node.op_type == "GreaterOrEqual"]
     node.op_type = "Greater"
 
 
-def test_a_translation_that_is_wrong_at_zero_alone_is_found(trtbuild: CommandLine) -> None:
-    """Zeros are seldom among random floats, which is what the points with zeros are for."""
-    alter(trtbuild, "edge/convert/model", without_the_edge)
-    alter(trtbuild, "zeros/convert/model", without_the_edge)
+def test_a_translation_that_is_wrong_at_zero_only_is_reported(trtbuild: CommandLine) -> None:
+    """Random floats are rarely 0, so some points contain zeros on purpose."""
+    alter(trtbuild, "edge/convert/model", exclude_zero)
+    alter(trtbuild, "zeros/convert/model", exclude_zero)
     document = trtbuild("verify", "edge", "zeros", expect=1)
     for model in document["models"]:
         (part,) = model["cuts"][0]["partitions"]
@@ -191,7 +191,7 @@ def test_a_translation_that_is_wrong_at_zero_alone_is_found(trtbuild: CommandLin
     assert document["models"][1]["cuts"][0]["partitions"][0]["worst"]["zeros"]
 
 
-def test_what_is_not_built_is_said(trtbuild: CommandLine) -> None:
+def test_a_model_that_is_not_built_is_reported(trtbuild: CommandLine) -> None:
     shutil.rmtree(trtbuild.cache)
     document = trtbuild("verify", "net", expect=1)
     (model,) = document["models"]
@@ -199,11 +199,11 @@ def test_what_is_not_built_is_said(trtbuild: CommandLine) -> None:
     assert "trtbuild build net" in trtbuild.run("verify", "net").stdout
 
 
-def test_a_build_verifies_and_fails_for_what_is_wrong(trtbuild: CommandLine) -> None:
+def test_a_build_with_verify_fails_if_a_result_is_wrong(trtbuild: CommandLine) -> None:
     document = trtbuild("build", "net", "--verify")
-    assert document["ok"] and only(document["verification"])["status"] == "right"
+    assert document["ok"] and only_comparison(document["verification"])["status"] == "right"
     assert (trtbuild.project / "dist" / "net" / provenance.NAME).is_file()
-    alter(trtbuild, "edge/convert/model", without_the_edge)
+    alter(trtbuild, "edge/convert/model", exclude_zero)
     failed = trtbuild("build", "edge", "--verify", expect=1)
     (error,) = failed["errors"]
     assert not failed["ok"] and error["type"] == "VerificationFailed"
@@ -215,22 +215,22 @@ def test_without_the_flag_nothing_is_verified(trtbuild: CommandLine) -> None:
     assert "verification" not in trtbuild("build", "edge")
 
 
-def test_replay_takes_what_a_profile_takes(trtbuild: CommandLine, tmp_path: Path) -> None:
-    worst = only(trtbuild("verify", "net"))["worst_input"]
-    found = only(trtbuild("verify", "net", "--replay", worst))
-    assert (found["status"], len(found["points"])) == ("right", 1)
+def test_replay_accepts_inputs_that_fit_a_profile(trtbuild: CommandLine, tmp_path: Path) -> None:
+    worst = only_comparison(trtbuild("verify", "net"))["worst_input"]
+    replayed = only_comparison(trtbuild("verify", "net", "--replay", worst))
+    assert (replayed["status"], len(replayed["points"])) == ("right", 1)
     assert "is for one model" in trtbuild.run("verify", "--replay", worst).stderr
     assert "not a valid file of inputs" in trtbuild.run("verify", "net", "--replay", "net.py").stderr
     assert "cannot be read" in trtbuild.run("verify", "net", "--replay", "nowhere").stderr
     inputs.write(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
     inputs.write(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
     inputs.write(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
-    for name, said in (("nine", "no profile"), ("odd", "does not accept"), ("y", "has no input 'x'")):
-        done = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
-        assert done.returncode == 2 and said in done.stderr, done.stderr
+    for name, message in (("nine", "no profile"), ("odd", "does not accept"), ("y", "has no input 'x'")):
+        process = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
+        assert process.returncode == 2 and message in process.stderr, process.stderr
 
 
-def test_onnxruntime_missing_is_said_with_what_to_install(trtbuild: CommandLine, tmp_path: Path) -> None:
+def test_the_error_about_a_missing_onnxruntime_says_what_to_install(trtbuild: CommandLine, tmp_path: Path) -> None:
     hide = tmp_path / "sitecustomize.py"
     hide.write_text(
         "import importlib.metadata as m\n"
@@ -241,12 +241,14 @@ def test_onnxruntime_missing_is_said_with_what_to_install(trtbuild: CommandLine,
         "    return real(name)\n"
         "m.version = version\n"
     )
-    done = trtbuild.run("verify", "net", environment={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 2
-    assert "onnxruntime, which is not installed" in done.stderr and "pip install 'trtbuild[verify]'" in done.stderr
+    process = trtbuild.run("verify", "net", environment={"PYTHONPATH": str(tmp_path)})
+    assert process.returncode == 2
+    assert (
+        "onnxruntime, which is not installed" in process.stderr and "pip install 'trtbuild[verify]'" in process.stderr
+    )
 
 
-def test_engines_are_compared_where_a_gpu_fits(
+def test_engines_are_compared_if_a_gpu_fits(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (model,) = verify_here(trtbuild, monkeypatch).models
@@ -258,14 +260,14 @@ def test_engines_are_compared_where_a_gpu_fits(
         2e-3,
     )
     assert engine.machine["device"] == "FakeGPU" and not model.not_run
-    place, digest = package(trtbuild)
-    assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    path, digest = package(trtbuild)
+    assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
-    again = verify_here(trtbuild, monkeypatch)
-    assert [cut.verdict for cut in again.models[0].cuts] == ["hit", "hit"]  # these very plans, on this GPU
+    second = verify_here(trtbuild, monkeypatch)
+    assert [cut.verdict for cut in second.models[0].cuts] == ["hit", "hit"]  # the same plans on the same GPU
 
 
-def test_an_engine_that_is_wrong_on_purpose_is_named(
+def test_wrong_engines_are_reported(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
@@ -274,30 +276,30 @@ def test_an_engine_that_is_wrong_on_purpose_is_named(
     by_onnx, engine = document.models[0].cuts
     assert by_onnx.status == "right" and engine.status == "wrong" and engine.worst_input
     assert {part.status for part in engine.partitions} == {"wrong"}
-    assert all(part.place is None for part in engine.partitions)  # what they were made of is right
+    assert all(part.place is None for part in engine.partitions)  # no operator is wrong: the conversions are right
     assert not any(part.hint for part in engine.partitions)
     assert not package(trtbuild)[0].exists()
 
 
-def test_an_error_that_tf32_may_explain_says_so(
+def test_an_error_that_tf32_may_explain_has_a_hint_about_tf32(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.004))
     by_folder = verify_folders(trtbuild.project / "dist" / "net")
-    for document, known in ((by_folder, False), (verify_here(trtbuild, monkeypatch), True)):
+    for document, uses_tf32 in ((by_folder, False), (verify_here(trtbuild, monkeypatch), True)):
         engine = document.models[0].cuts[-1]
         assert engine.by == "engine" and engine.status == "wrong"
         for entry in (*engine.partitions, engine.whole):
-            assert "TF32" in entry.hint and entry.hint.startswith("unless") != known
+            assert "TF32" in entry.hint and entry.hint.startswith("unless") != uses_tf32
         assert "`builder: {tf32: false}`" in "\n".join(verified(document))
 
 
-def test_an_onnx_model_has_no_conversion_to_be_compared_where_no_gpu_is(trtbuild: CommandLine) -> None:
+def test_an_onnx_model_is_not_compared_without_a_gpu(trtbuild: CommandLine) -> None:
     (model,) = trtbuild("verify", "words")["models"]
     assert model["status"] == "unchecked" and model["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
 
 
-def test_an_error_that_nobody_expected_is_one_models(
+def test_an_unexpected_exception_fails_the_model(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines_here, "OpenEngines", lambda *_: 1 / 0)
@@ -307,10 +309,10 @@ def test_an_error_that_nobody_expected_is_one_models(
     assert error.type == "InternalError" and "ZeroDivisionError" in error.text
 
 
-def test_a_package_is_not_in_place_once_its_engines_were_built_again(
+def test_a_package_is_not_in_place_if_an_engine_has_new_bytes(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine that is not the same bytes again, and a package that still has the one before."""
+    """The engine was built again with other bytes, and the package still has the earlier plan."""
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     workspace = Workspace(Request(trtbuild.project, models=("net",)))
     with workspace.store.session():
@@ -319,7 +321,7 @@ def test_a_package_is_not_in_place_once_its_engines_were_built_again(
         assert plan.contents is not None
         first, *rest = plan.contents.engines
         assert first.plan is not None
-        again = dataclasses.replace(first, plan=dataclasses.replace(first.plan, sha256="0" * 64))
-        plan.contents = dataclasses.replace(plan.contents, engines=[again, *rest])
+        rebuilt = dataclasses.replace(first, plan=dataclasses.replace(first.plan, sha256="0" * 64))
+        plan.contents = dataclasses.replace(plan.contents, engines=[rebuilt, *rest])
         assert provenance_file.package_in_place(trtbuild.project, plan) is None
     workspace.store.close()

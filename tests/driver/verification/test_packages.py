@@ -1,4 +1,4 @@
-"""`trtbuild verify PACKAGE`. No GPU: what runs in the place of engines is the package's own reference."""
+"""`trtbuild verify PACKAGE`. No test needs a GPU: the package's reference program takes the place of its engines."""
 
 from __future__ import annotations
 
@@ -29,53 +29,55 @@ from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import Unchecked
 
 
-def test_a_package_alone_is_verified_and_what_was_known_of_it_stays(
+def test_verifying_a_package_alone_keeps_its_earlier_results(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trtbuild("verify", "net")
-    alone = tmp_path / "alone"
-    shutil.copytree(trtbuild.project / "dist" / "net", alone)
-    document = packages.verify_packages([alone], [], Options(), Watcher())
+    copy = tmp_path / "copy"
+    shutil.copytree(trtbuild.project / "dist" / "net", copy)
+    document = packages.verify_packages([copy], [], Options(), Watcher())
     assert document.ok, document
     (engine,) = document.models[0].cuts
     assert (engine.by, engine.status, engine.key) == ("engine", "right", None)
     assert [point.which for point in engine.points] == ["min", "opt", "max", "random 1", "random 2"]
-    found = trtbuild_package.load(alone, device="cpu").provenance
-    assert [entry["by"] for entry in found.verified] == ["onnxruntime", "engine"]
+    verifications = trtbuild_package.load(copy, device="cpu").provenance
+    assert [entry["by"] for entry in verifications.verified] == ["onnxruntime", "engine"]
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value + 1))
-    wrong = packages.verify_packages([alone], ["ada"], Options(), Watcher())
+    wrong = packages.verify_packages([copy], ["ada"], Options(), Watcher())
     assert not wrong.ok and wrong.models[0].status == "wrong"
-    assert not (alone / provenance.NAME).exists()
+    assert not (copy / provenance.NAME).exists()
 
 
-def test_what_a_gpu_has_found_of_the_same_engines_stays_where_there_is_none(
+def test_the_results_of_a_gpu_are_kept_by_a_machine_without_a_gpu(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = trtbuild.project / "dist" / "net"
     assert verify_folders(folder).ok
-    place, digest = package(trtbuild)
-    (engine,) = provenance.parse(place.read_bytes(), digest).verified
+    path, digest = package(trtbuild)
+    (engine,) = provenance.parse(path.read_bytes(), digest).verified
     trtbuild("verify", "net")  # in a child process, which has no GPU
-    assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
-    assert provenance.parse(place.read_bytes(), digest).verified[1] == engine
+    assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    assert provenance.parse(path.read_bytes(), digest).verified[1] == engine
     trtbuild("verify", "net")
-    assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
-    # an entry that is about other plans, and one that is about nothing
-    other = json.loads(json.dumps(engine))
-    other["partitions"][0]["plans"]["ada"] = "0" * 64
-    few = {**engine, "partitions": engine["partitions"][:1]}
-    made = provenance.document("net", digest, [other, few, {"by": "engine", "targets": ["nowhere"]}, {"by": "engine"}])
-    place.write_bytes(provenance.to_bytes(made))
+    assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
+    # entries about other plans, about some partitions only, and incomplete entries are removed
+    other_plans = json.loads(json.dumps(engine))
+    other_plans["partitions"][0]["plans"]["ada"] = "0" * 64
+    too_few = {**engine, "partitions": engine["partitions"][:1]}
+    document = provenance.document(
+        "net", digest, [other_plans, too_few, {"by": "engine", "targets": ["nowhere"]}, {"by": "engine"}]
+    )
+    path.write_bytes(provenance.to_bytes(document))
     trtbuild("verify", "net")
-    assert [entry["by"] for entry in provenance.parse(place.read_bytes(), digest).verified] == ["onnxruntime"]
-    # this machine's own answer takes the place of the other's
-    place.write_bytes(provenance.to_bytes(provenance.document("net", digest, [{**engine, "builder": "another"}])))
+    assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime"]
+    # a result of this machine replaces the result of another machine
+    path.write_bytes(provenance.to_bytes(provenance.document("net", digest, [{**engine, "builder": "another"}])))
     assert verify_here(trtbuild, monkeypatch).ok
-    found = provenance.parse(place.read_bytes(), digest).verified
-    assert [entry["by"] for entry in found] == ["onnxruntime", "engine"] and found[1]["builder"] != "another"
+    verified = provenance.parse(path.read_bytes(), digest).verified
+    assert [entry["by"] for entry in verified] == ["onnxruntime", "engine"] and verified[1]["builder"] != "another"
 
 
-def test_what_a_gpu_has_found_of_an_onnx_model_stays_where_nothing_was_compared(
+def test_the_results_of_a_gpu_for_an_onnx_model_are_kept_without_a_gpu(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines]
 ) -> None:
     folder = trtbuild.project / "dist" / "words"
@@ -85,7 +87,7 @@ def test_what_a_gpu_has_found_of_an_onnx_model_stays_where_nothing_was_compared(
     assert (folder / provenance.NAME).read_bytes() == before
 
 
-def test_what_was_not_compared_of_a_package_is_not_right(
+def test_a_package_that_was_not_compared_is_unchecked(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unchecked(value: Any) -> Any:
@@ -96,7 +98,7 @@ def test_what_was_not_compared_of_a_package_is_not_right(
     assert not document.ok and document.models[0].status == "unchecked"
 
 
-def test_engines_of_an_onnx_model_are_compared_with_what_onnxruntime_computes(
+def test_engines_of_an_onnx_model_are_compared_with_onnxruntime(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = trtbuild.project / "dist" / "words"
@@ -106,7 +108,7 @@ def test_engines_of_an_onnx_model_are_compared_with_what_onnxruntime_computes(
         (cut,) = document.models[0].cuts
         assert (cut.by, cut.against, cut.status) == ("engine", "onnxruntime", "right")
         assert max(part.points for part in cut.partitions) == 5
-    assert max(int(ids.max()) for ids in gpu.seen) > 10  # all rows of the table
+    assert max(int(ids.max()) for ids in gpu.inputs_seen) > 10  # the ids reach into the second half of the table
     assert verify_here(trtbuild, monkeypatch, "words").models[0].cuts[0].verdict == "hit"
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     wrong = verify_folders(folder)
@@ -117,7 +119,7 @@ def test_engines_of_an_onnx_model_are_compared_with_what_onnxruntime_computes(
     assert model.status == "unchecked" and "onnxruntime is not installed" in model.not_run[0].reason
 
 
-def test_what_onnxruntime_has_no_kernel_for_is_not_compared(
+def test_a_model_that_onnxruntime_cannot_run_is_unchecked(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Any:
@@ -133,20 +135,20 @@ def test_what_onnxruntime_has_no_kernel_for_is_not_compared(
         assert [*model.not_run] == [NotRun(target="ada", reason="onnxruntime refuses it: no kernel")]
 
 
-def test_whether_a_program_is_onnx_is_known_by_its_bytes(trtbuild: CommandLine, gpu: type[FakeOpenEngines]) -> None:
-    """Packages were written that call the model of an ONNX source ``torch/….pt2``."""
+def test_an_onnx_program_is_recognized_by_its_bytes(trtbuild: CommandLine, gpu: type[FakeOpenEngines]) -> None:
+    """Older packages have the model of an ONNX source in ``torch/….pt2``."""
     folder = trtbuild.project / "dist" / "words"
-    (found,) = folder.glob("onnx/*.onnx")
+    (model,) = folder.glob("onnx/*.onnx")
     (folder / "torch").mkdir()
-    found.rename(folder / "torch" / f"{found.stem}.pt2")
-    place = folder / "index.json"
-    place.write_text(place.read_text().replace(f"onnx/{found.stem}.onnx", f"torch/{found.stem}.pt2"))
+    model.rename(folder / "torch" / f"{model.stem}.pt2")
+    index = folder / "index.json"
+    index.write_text(index.read_text().replace(f"onnx/{model.stem}.onnx", f"torch/{model.stem}.pt2"))
     document = verify_folders(folder)
     assert document.ok and document.models[0].cuts[0].against == "onnxruntime", document
 
 
 def replace_program(folder: Path, data: bytes) -> None:
-    """Give a package's first program other bytes; its index says so."""
+    """Replace the first program of a package by `data`, also in its index."""
     index = json.loads((folder / "index.json").read_text())
     before = next(iter(index["targets"]["ada"]["partitions"]["programs"].values()))
     after = hashlib.sha256(data).hexdigest()
@@ -158,11 +160,11 @@ def replace_program(folder: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "error_type"),
     [(b"PK\x03\x04 and no archive", "InternalError"), (b"neither", "SourceError")],
 )
-def test_a_package_that_fails_keeps_no_other_from_being_verified(
-    trtbuild: CommandLine, gpu: type[FakeOpenEngines], tmp_path: Path, data: bytes, said: str
+def test_other_packages_are_verified_after_a_package_fails(
+    trtbuild: CommandLine, gpu: type[FakeOpenEngines], tmp_path: Path, data: bytes, error_type: str
 ) -> None:
     good = trtbuild.project / "dist" / "net"
     broken, missing = tmp_path / "broken", tmp_path / "missing"
@@ -172,13 +174,13 @@ def test_a_package_that_fails_keeps_no_other_from_being_verified(
     assert not document.ok
     assert [(error.package, error.type) for error in document.errors] == [
         (str(missing), "PackageMissing"),
-        (str(broken), said),
+        (str(broken), error_type),
     ]
     (model,) = document.models
     assert (model.model, model.status) == ("net", "right")
 
 
-def test_what_this_machine_lacks_for_every_package_ends_the_command(
+def test_a_part_that_every_package_needs_and_the_machine_lacks_is_an_error(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacks(*_: Any) -> Any:
@@ -194,7 +196,7 @@ def test_what_this_machine_lacks_for_every_package_ends_the_command(
     assert [model.status for model in document.models] == ["right"]
 
 
-def test_a_package_where_no_gpu_is(trtbuild: CommandLine) -> None:
+def test_a_package_is_unchecked_without_a_gpu(trtbuild: CommandLine) -> None:
     document = trtbuild("verify", "dist/net", expect=1)
     (model,) = document["models"]
     assert model["status"] == "unchecked" and model["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]

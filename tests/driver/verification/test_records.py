@@ -1,4 +1,4 @@
-"""The fields of documents about a verification."""
+"""Records of verifications, and the fields of documents about them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ REPORT = Report(
 RECIPE = Recipe("verify", 1, (("runner", "onnxruntime"),))
 
 
-def test_engines_whose_conversion_is_wrong_or_that_are_built_without_tf32_get_no_advice_about_it() -> None:
+def test_hints_about_tf32_need_a_right_conversion_and_an_engine_with_tf32() -> None:
     wrong = {"status": "wrong", "error": 2e-3, "tolerance": 1e-3}
     engine = a_cut(by="engine", status="wrong", partitions=[a_part(**wrong)], whole=a_whole(**wrong))
     converted = a_cut(targets=["ada", "blackwell"])
 
     def hints(cuts: Sequence[CutEntry], tf32: bool | None = True) -> int:
-        found = records.with_tf32_hints(cuts, tf32)
-        return sum(entry.hint is not None for cut in found for entry in (*cut.partitions, cut.whole))
+        with_hints = records.with_tf32_hints(cuts, tf32)
+        return sum(entry.hint is not None for cut in with_hints for entry in (*cut.partitions, cut.whole))
 
     assert hints([converted, engine]) == hints([engine], tf32=None) == 2
     assert hints([replace(converted, status="wrong"), engine]) == 0
@@ -52,16 +52,16 @@ def test_engines_whose_conversion_is_wrong_or_that_are_built_without_tf32_get_no
     assert hints([converted, half]) == 1
 
 
-def test_a_report_that_was_kept_is_known_without_the_file_of_its_inputs() -> None:
+def test_a_stored_report_is_read_back_without_the_path_of_its_inputs() -> None:
     store = MemoryStore()
     record = records.keep(store, RECIPE, REPORT)
-    again, report = records.known(store, RECIPE)
-    assert again == record and report is not None
+    read_back, report = records.known(store, RECIPE)
+    assert read_back == record and report is not None
     assert report == replace(REPORT, points=[POINT], worst_input=None)
 
 
 @pytest.mark.parametrize("name", ["status", "precision", "points", "worst"])
-def test_a_report_that_is_not_whole_is_not_known(name: str) -> None:
+def test_an_incomplete_report_is_a_miss(name: str) -> None:
     store = MemoryStore()
     record = records.keep(store, RECIPE, REPORT)
     report = json.loads(store.get_bytes(record.outputs["report"].sha256))
@@ -72,9 +72,9 @@ def test_a_report_that_is_not_whole_is_not_known(name: str) -> None:
 
 
 def test_an_entry_from_a_record_has_the_order_of_the_record() -> None:
-    """Its members are in alphabetical order there; those that are added come last."""
+    """In a record, fields are in alphabetical order. Fields that are added later come last."""
     run, hit = (encode(whole_entry(WHOLE, WORST, recorded=recorded)) for recorded in (False, True))
     assert run == hit and list(run)[:2] == ["status", "error"] and list(hit) == sorted(run)
-    run, hit = (encode(partition_entry(PART, WORST, {"ada": "0"}, recorded=each)) for each in (False, True))
+    run, hit = (encode(partition_entry(PART, WORST, {"ada": "0"}, recorded=recorded)) for recorded in (False, True))
     assert run == hit and list(run)[:3] == ["partition", "onnx", "status"] and list(run)[-2:] == ["place", "plans"]
     assert list(hit) == [*sorted(name for name in run if name != "plans"), "plans"]

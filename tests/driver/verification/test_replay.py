@@ -1,4 +1,4 @@
-"""Unchecked files of inputs: an invalid file is refused before anything is run."""
+"""Files of inputs for a replay: an invalid file is rejected before anything runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOOD = {
     "x": {"dtype": "F32", "shape": [2, 8], "data_offsets": [0, 64]},
     "ids": {"dtype": "I64", "shape": [3], "data_offsets": [64, 88]},
 }
-#: Values that JSON can hold, in the place of others.
+#: JSON values that replace the right values of a header.
 ODD: tuple[Any, ...] = (
     *(None, True, 1, -1, 1.5, "a", "F32", "F8_E4M3", [], {}, [1], [2, 8], ["2", 8], [True, 8], [2.0, 8], [[2], 8]),
     *([-2, 8], [2**70, 8], [0, 256], [256, 0], [0, 2**70], [-5, 10], [0, "3"]),
@@ -31,9 +31,9 @@ ODD: tuple[Any, ...] = (
 
 
 def plan() -> ShapePlan:
-    found, problems = derive(INPUTS, (), (ROWS,))
-    assert found is not None, problems
-    return found
+    shapes, problems = derive(INPUTS, (), (ROWS,))
+    assert shapes is not None, problems
+    return shapes
 
 
 def write(path: Path, header: Any) -> Path:
@@ -42,8 +42,8 @@ def write(path: Path, header: Any) -> Path:
     return path
 
 
-def taken(path: Path) -> bool:
-    """Whether the file is one of inputs; anything but an error of ours goes on."""
+def is_accepted(path: Path) -> bool:
+    """Return whether the file is a valid file of inputs. Exceptions other than `UsageError` are not caught."""
     try:
         point = point_of(path, MODEL, plan())
         x, ids = read(path, [(entry.name, entry.dtype) for entry in INPUTS])
@@ -54,11 +54,11 @@ def taken(path: Path) -> bool:
     return True
 
 
-def test_a_file_of_inputs(tmp_path: Path) -> None:
-    assert taken(write(tmp_path / "in.safetensors", GOOD))
+def test_accepts_a_file_of_inputs(tmp_path: Path) -> None:
+    assert is_accepted(write(tmp_path / "in.safetensors", GOOD))
 
 
-def test_no_header_is_believed(tmp_path: Path) -> None:
+def test_every_changed_header_is_rejected_or_valid(tmp_path: Path) -> None:
     file = tmp_path / "in.safetensors"
     headers: list[Any] = [*ODD]
     for odd in ODD:
@@ -66,8 +66,8 @@ def test_no_header_is_believed(tmp_path: Path) -> None:
         headers += [
             {**GOOD, name: {**GOOD[name], part: odd}} for name in GOOD for part in ("dtype", "shape", "data_offsets")
         ]
-    refused = sum(not taken(write(file, header)) for header in headers)
-    assert refused > 100 and refused < len(headers)  # some of them change nothing
+    rejected = sum(not is_accepted(write(file, header)) for header in headers)
+    assert rejected > 100 and rejected < len(headers)  # some changes keep a header valid
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_no_header_is_believed(tmp_path: Path) -> None:
     [b"", b"\0" * 8, b"\xff" * 100, struct.pack("<Q", 2**63), struct.pack("<Q", 5) + b"[[[[[", b"garbage\n" * 50],
     ids=repr,
 )
-def test_what_is_no_file_of_inputs(tmp_path: Path, data: bytes) -> None:
+def test_rejects_files_that_are_not_inputs(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "in").write_bytes(data)
-    assert not taken(tmp_path / "in")
+    assert not is_accepted(tmp_path / "in")
 
 
-def test_a_header_that_nests_without_end(tmp_path: Path) -> None:
+def test_rejects_a_deeply_nested_header(tmp_path: Path) -> None:
     for deep in (b"[" * 100_000, b'{"x":' * 100_000):
-        assert not taken(write(tmp_path / "in", deep))
+        assert not is_accepted(write(tmp_path / "in", deep))

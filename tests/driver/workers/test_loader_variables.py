@@ -1,8 +1,9 @@
-"""The dynamic loader's variables in engine workers: the library path is passed on and is in no key, and no engine is built
-with a TensorRT of another version than planned.
+"""The dynamic loader's variables in engine workers.
 
-In the installation of these tests, the loader finds the libraries, as with NVIDIA's archives. The other TensorRT is a copy
-of the real library that reports another version.
+The library path is passed on and is not in any key. An engine is built only with the planned version of TensorRT.
+
+The bindings in these tests do not contain the libraries; the loader finds them, like with NVIDIA's archives. The other
+TensorRT is a copy of the real library that reports another version.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is edited as code of an x86-64"),
-    pytest.mark.cold_workers,  # what is loaded into a worker when it starts is looked at
+    pytest.mark.cold_workers,  # the tests look at the libraries that a worker loads when it starts
 ]
 
 OWN = Path(sysconfig.get_path("purelib")) / "tensorrt_rtx_libs"
@@ -40,7 +41,7 @@ LIBRARY, PARSER = "libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"
 
 
 def _set_version(library: Path, version: int) -> None:
-    """Have ``getInferLibVersion`` of an x86-64 library return `version`: it is ``mov $n, %eax; ret``."""
+    """Edit ``getInferLibVersion`` of an x86-64 library, ``mov $n, %eax; ret``, so that it returns `version`."""
     with open(library, "r+b") as file:
         head = file.read(64)
         (sections_at,), (size, count) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
@@ -110,7 +111,7 @@ def project(command_line: CommandLine) -> CommandLine:
     return command_line
 
 
-def _kept(cache: Path) -> set[Path]:
+def _entries(cache: Path) -> set[Path]:
     return {path for path in cache.rglob("*") if path.is_file() and {"ac", "cas"} & set(path.parts)}
 
 
@@ -118,30 +119,30 @@ def test_the_compiler_gets_the_library_path_and_the_key_does_not(
     installation: Installation, project: CommandLine, tmp_path: Path
 ) -> None:
     refused = installation.build(project)
-    assert "libtensorrt_rtx.so.1: cannot open shared object file" in refused.stderr, "it needs no LD_LIBRARY_PATH"
+    assert "libtensorrt_rtx.so.1: cannot open shared object file" in refused.stderr, "LD_LIBRARY_PATH is not necessary"
     built = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
     assert built.returncode == 0, built.stderr
-    usual = CommandLine(project.project, tmp_path / "another cache")("build")
+    ordinary_build = CommandLine(project.project, tmp_path / "another cache")("build")
     keys = [
         [entry["key"] for entry in document["steps"] if entry["stage"] == "engine"]
-        for document in (json.loads(built.stdout), usual)
+        for document in (json.loads(built.stdout), ordinary_build)
     ]
     assert len(keys[0]) == 1
     assert keys[0] == keys[1]
     moved = tmp_path / "moved"
     moved.symlink_to(installation.own)
-    again = installation.build(project, LD_LIBRARY_PATH=f"/nowhere:{moved}")
-    assert ran(json.loads(again.stdout)) == {}
+    second = installation.build(project, LD_LIBRARY_PATH=f"/nowhere:{moved}")
+    assert ran(json.loads(second.stdout)) == {}
 
 
 @pytest.mark.parametrize("until", ["partition", "engine"])
 def test_no_engine_is_built_with_a_library_of_another_version(
     installation: Installation, project: CommandLine, until: str
 ) -> None:
-    if until == "engine":  # all before it was done with the right one
-        done = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
-        assert done.returncode == 0, done.stderr
-    before = _kept(project.cache)
+    if until == "engine":  # the earlier steps run with the right library
+        first = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
+        assert first.returncode == 0, first.stderr
+    before = _entries(project.cache)
     built = installation.build(project, LD_LIBRARY_PATH=f"{installation.other}:{installation.own}")
     assert built.returncode != 0
     (failed,) = [entry for entry in json.loads(built.stdout)["steps"] if entry["verdict"] == "failed"]
@@ -156,11 +157,11 @@ def test_no_engine_is_built_with_a_library_of_another_version(
         "pip install 'tensorrt-rtx==1.7.2.*'\n"
     ) in built.stderr
     if until == "engine":
-        assert _kept(project.cache) == before
+        assert _entries(project.cache) == before
     assert not (project.project / "dist").exists()
-    again = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
-    assert again.returncode == 0, again.stderr
-    assert ran(json.loads(again.stdout))[until] == 1
+    second = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
+    assert second.returncode == 0, second.stderr
+    assert ran(json.loads(second.stdout))[until] == 1
 
 
 @pytest.mark.parametrize(("kind", "gets_it"), [("engine", False), ("torch", True)])
@@ -177,7 +178,7 @@ def test_preloaded_code_is_not_in_an_engine_worker(
     try:
         process = Path(f"/proc/{worker._process.pid}")
         deadline = time.monotonic() + 60
-        while "libc.so.6" not in (maps := (process / "maps").read_text()):  # the loader has not come to the last one
+        while "libc.so.6" not in (maps := (process / "maps").read_text()):
             assert time.monotonic() < deadline, "the worker never began"
             time.sleep(0.01)
         environment = dict(entry.split("=", 1) for entry in (process / "environ").read_text().split("\0") if entry)

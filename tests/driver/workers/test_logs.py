@@ -1,4 +1,4 @@
-"""The output of workers is kept by step, bounded, and replaced by the next run."""
+"""The output of workers is stored for each step. It is shortened, and the next run of the step replaces it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pytest
 from trtbuild.driver.workers import logs
 
 
-def test_a_log_lies_under_the_id_of_its_step(tmp_path: Path) -> None:
-    kept = logs.keep(tmp_path, "vit/engine/encoder.layers.3@ada", "hello\n")
-    assert kept == tmp_path / "vit/engine/encoder.layers.3@ada.log"
-    assert kept.read_text() == "hello\n"
+def test_the_path_of_a_log_follows_from_the_id_of_its_step(tmp_path: Path) -> None:
+    path = logs.keep(tmp_path, "vit/engine/encoder.layers.3@ada", "hello\n")
+    assert path == tmp_path / "vit/engine/encoder.layers.3@ada.log"
+    assert path.read_text() == "hello\n"
 
 
-def test_the_next_run_replaces_it_and_removes_it_when_there_is_nothing_to_say(tmp_path: Path) -> None:
+def test_the_next_run_replaces_the_log_or_removes_it_without_output(tmp_path: Path) -> None:
     logs.keep(tmp_path, "m/trace", "first")
-    kept = logs.keep(tmp_path, "m/trace", "second")
-    assert kept is not None and kept.read_text() == "second"
+    path = logs.keep(tmp_path, "m/trace", "second")
+    assert path is not None and path.read_text() == "second"
     assert logs.keep(tmp_path, "m/trace", " \n") is None
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_of_a_long_one_the_middle_is_left_out(tmp_path: Path) -> None:
+def test_the_middle_of_a_long_log_is_left_out(tmp_path: Path) -> None:
     text = "first line\n" + "x" * (3 * (logs.HEAD + logs.TAIL)) + "\nlast line"
     source = tmp_path / "source"
     source.write_text(text)
@@ -33,10 +33,10 @@ def test_of_a_long_one_the_middle_is_left_out(tmp_path: Path) -> None:
         assert shortened.startswith("first line") and shortened.endswith("last line")
         assert f"{len(text) - logs.HEAD - logs.TAIL} bytes are left out" in shortened
         assert len(shortened) < logs.HEAD + logs.TAIL + 100
-    assert logs.bounded(read).decode() == read, "once is enough"
+    assert logs.bounded(read).decode() == read, "a shortened log is not shortened again"
 
 
-def test_a_log_is_read_from_where_the_job_began(tmp_path: Path) -> None:
+def test_a_log_is_read_from_the_offset_at_which_the_job_began(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"before" + b"after\xff")
     with open(tmp_path / "log", "rb") as file:
         assert logs.read(file.fileno(), 6) == "after\N{REPLACEMENT CHARACTER}"
@@ -44,13 +44,13 @@ def test_a_log_is_read_from_where_the_job_began(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["../x", "m/engine/../../../x", "m/" + "long" * 100, "a:b/c\\d", "m//x", "m/\0"])
-def test_no_id_leaves_the_folder(tmp_path: Path, step: str) -> None:
+def test_no_step_id_leads_out_of_the_folder(tmp_path: Path, step: str) -> None:
     folder = tmp_path / "logs"
-    kept = logs.keep(folder, step, "text")
-    assert kept is not None and kept.resolve().is_relative_to(folder.resolve())
-    assert kept != logs.log_file(folder, step + "x")
+    path = logs.keep(folder, step, "text")
+    assert path is not None and path.resolve().is_relative_to(folder.resolve())
+    assert path != logs.log_file(folder, step + "x")
 
 
-def test_a_log_that_cannot_be_kept_fails_nothing(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file is in the place of the folder")
     assert logs.keep(tmp_path / "logs", "m/trace", "text") is None

@@ -34,15 +34,15 @@ def refusal(factor: int, largest: int) -> str | None:
     rows = Dim("rows", min=2, max=largest)
     module = Call(lambda x, y: x + torch.arange(x.shape[0])[:, None] * factor + y)
     program = program_of(module, torch.ones(4, 3), torch.ones(3), dynamic={"x": {0: rows}, "y": None})
-    found = Validator(MemoryStore(), job).refusal(program, program_text(program))
-    return None if found is None else found.text
+    refused = Validator(MemoryStore(), job).refusal(program, program_text(program))
+    return None if refused is None else refused.text
 
 
-def test_a_position_that_outgrows_32_bits_is_refused() -> None:
+def test_refuses_a_position_that_does_not_fit_32_bits() -> None:
     text = refusal(2_000_000_000, 8)
     assert text is not None and "int64 is not a type that an engine computes in" in text
 
 
-def test_what_fits_at_the_largest_size_of_the_profiles_is_taken() -> None:
+def test_positions_are_checked_at_the_largest_size_of_the_profiles() -> None:
     assert refusal(1_000_000, 2000) is None
     assert refusal(1_000_000, 3000) is not None

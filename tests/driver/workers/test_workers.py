@@ -1,4 +1,4 @@
-"""An error of a worker is the same error in the parent."""
+"""Errors of workers in the parent process, environments of workers, and forked workers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_kind_of_error_travels_whole(kind: type[errors.TrtbuildError]) -> None:
+def test_every_type_of_error_is_read_back(kind: type[errors.TrtbuildError]) -> None:
     error = kind("what happened", hint="what to do")
     error.file, error.line = "net.py", 3
-    found = error_from_json(error_to_json(error), "one\ntwo")
-    assert type(found) is kind
-    assert (found.text, found.hint, found.file, found.line) == ("what happened", "what to do", "net.py", 3)
+    parsed = error_from_json(error_to_json(error), "one\ntwo")
+    assert type(parsed) is kind
+    assert (parsed.text, parsed.hint, parsed.file, parsed.line) == ("what happened", "what to do", "net.py", 3)
 
 
-def test_what_only_some_kinds_have_travels_too() -> None:
+def test_fields_of_single_types_of_errors_are_read_back() -> None:
     source = error_from_json(error_to_json(errors.SourceError("no", code="weights")), "")
     assert isinstance(source, errors.SourceError)
     assert source.code == "weights"
@@ -43,39 +43,39 @@ def test_what_only_some_kinds_have_travels_too() -> None:
     assert compiler.log == ("one", "two")
 
 
-def test_an_error_of_no_known_kind_is_a_bug_with_its_traceback() -> None:
+def test_an_error_of_an_unknown_type_is_an_internal_error_with_its_traceback() -> None:
     for kind in ("KeyError", "InternalError"):
-        found = error_from_json({"type": kind, "text": "KeyError: 3", "trace": "Traceback: line 1"}, "")
-        assert isinstance(found, errors.InternalError)
-        assert "Traceback: line 1" in found.text
-        assert "report" in (found.hint or "")
+        parsed = error_from_json({"type": kind, "text": "KeyError: 3", "trace": "Traceback: line 1"}, "")
+        assert isinstance(parsed, errors.InternalError)
+        assert "Traceback: line 1" in parsed.text
+        assert "report" in (parsed.hint or "")
 
 
-def test_the_gpus_are_hidden_from_the_models_code_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_hidden_only_from_the_workers_that_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert _environment("trace")["CUDA_VISIBLE_DEVICES"] == ""
-    assert _environment("torch")["CUDA_VISIBLE_DEVICES"] == "1"  # TensorRT's parser needs one
+    assert _environment("torch")["CUDA_VISIBLE_DEVICES"] == "1"  # TensorRT's parser needs a GPU
     assert _environment("engine") == dict(ENGINE_ENVIRONMENT)
 
 
-def test_a_worker_whose_parent_died_before_it_began_does_no_job(tmp_path: Path) -> None:
+def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, b'{"kind": "engine"}\n')
-    os.close(writing)  # as the kernel does for a parent that is killed
+    os.close(writing)  # the kernel does this if the parent is killed
     command = [sys.executable, "-m", "trtbuild.driver.workers.worker", "engine", str(tmp_path / "store"), str(tmp_path)]
-    done = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(command, stdin=reading, capture_output=True, text=True, timeout=60, check=False)
     os.close(reading)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (process.returncode, process.stdout) == (1, "")
 
 
-def test_garbage_is_collected_in_jobs_whatever_became_of_loading() -> None:
+def test_garbage_collection_is_enabled_even_if_preloading_fails() -> None:
     program = (
         "import gc, pathlib; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
         "print(worker._preloaded_handler('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == ["None", "True", "True"]
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout.split() == ["None", "True", "True"]
 
 
 _SERVER = """
@@ -90,7 +90,7 @@ def handler(job):
     return {"pid": os.getpid(), "parent": os.getppid()}
 
 def grandchild():
-    # the child's files get the numbers of the descriptors that were closed in it; its own child must keep them
+    # files that the child opens get the numbers of descriptors that were closed in it; its child must keep them open
     answer, writing = os.pipe()
     if os.fork() == 0:
         files = [os.open(__file__, os.O_RDONLY) for _ in range(4)]
@@ -106,19 +106,21 @@ for what in sys.argv[1:]:
 """
 
 
-def _served(tmp_path: Path, *jobs: str) -> tuple[int, list[dict[str, object]]]:
+def _run_jobs(tmp_path: Path, *jobs: str) -> tuple[int, list[dict[str, object]]]:
     script = tmp_path / "server.py"
     script.write_text(_SERVER)
-    done = subprocess.run([sys.executable, str(script), *jobs], capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+    process = subprocess.run(
+        [sys.executable, str(script), *jobs], capture_output=True, text=True, timeout=60, check=False
+    )
+    return process.returncode, [json.loads(line) for line in process.stdout.splitlines()]
 
 
 needs_fork = pytest.mark.skipif(not FORKS, reason="jobs are done in copies where a process can be copied")
 
 
 @needs_fork
-def test_each_job_has_a_copy_of_its_own_of_one_server(tmp_path: Path) -> None:
-    code, replies = _served(tmp_path, "tell", "tell", "tell")
+def test_each_job_runs_in_a_separate_copy_of_the_server(tmp_path: Path) -> None:
+    code, replies = _run_jobs(tmp_path, "tell", "tell", "tell")
     assert code == 0
     assert [reply["ok"] for reply in replies] == [True] * 3
     assert len({reply["pid"] for reply in replies}) == 3
@@ -127,16 +129,14 @@ def test_each_job_has_a_copy_of_its_own_of_one_server(tmp_path: Path) -> None:
 
 @needs_fork
 @pytest.mark.parametrize(("job", "status"), [("exit", 0), ("signal", -signal.SIGTERM)])
-def test_a_copy_that_ends_without_a_reply_ends_the_server_in_the_same_way(
-    tmp_path: Path, job: str, status: int
-) -> None:
-    code, replies = _served(tmp_path, "tell", job, "tell")
+def test_the_server_ends_like_a_copy_that_ends_without_a_reply(tmp_path: Path, job: str, status: int) -> None:
+    code, replies = _run_jobs(tmp_path, "tell", job, "tell")
     assert code == status
     assert len(replies) == 1
 
 
 @needs_fork
-def test_the_files_of_what_user_code_forks_are_its_own(tmp_path: Path) -> None:
-    code, replies = _served(tmp_path, "grandchild")
+def test_a_process_that_user_code_forks_keeps_its_files(tmp_path: Path) -> None:
+    code, replies = _run_jobs(tmp_path, "grandchild")
     assert code == 0
     assert [reply["read"] for reply in replies] == ["yes"]

@@ -10,29 +10,29 @@ from pydantic import TypeAdapter, ValidationError
 from trtbuild.manifest.format import kinds
 
 
-def value(kind: Any, given: object) -> Any:
-    return TypeAdapter(kind).validate_python(given, strict=True)
+def value(kind: Any, data: object) -> Any:
+    return TypeAdapter(kind).validate_python(data, strict=True)
 
 
-def refused(kind: Any, given: object) -> str:
+def message_for(kind: Any, data: object) -> str:
     with pytest.raises(ValidationError) as caught:
-        value(kind, given)
+        value(kind, data)
     error = caught.value.errors()[0]
     context = error.get("ctx", {})
     return f"{context.get('text', error['msg'])} → {context.get('hint')}"
 
 
 @pytest.mark.parametrize(
-    ("given", "size_bytes"),
+    ("data", "size_bytes"),
     [("1GiB", 1 << 30), (1 << 30, 1 << 30), ("1024MiB", 1 << 30), ("1 GiB", 1 << 30), ("0.5GiB", 1 << 29),
      ("1.5KiB", 1536), ("7B", 7), (" 2TiB ", 2 << 40), (1, 1)],
 )  # fmt: skip
-def test_sizes_in_bytes(given: object, size_bytes: int) -> None:
-    assert value(kinds.Bytes, given) == size_bytes
+def test_accepts_sizes_in_bytes(data: object, size_bytes: int) -> None:
+    assert value(kinds.Bytes, data) == size_bytes
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("data", "words"),
     [
         ("1GB", "'1GB' is not a size in bytes → write 1GiB"),
         ("1.5g", "write 1.5GiB"),
@@ -49,17 +49,17 @@ def test_sizes_in_bytes(given: object, size_bytes: int) -> None:
         (1.0, "valid integer"),
     ],
 )
-def test_rejects_other_sizes(given: object, words: str) -> None:
-    assert words in refused(kinds.Bytes, given)
+def test_rejects_other_sizes(data: object, words: str) -> None:
+    assert words in message_for(kinds.Bytes, data)
 
 
 @pytest.mark.parametrize("sm", [75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121])
-def test_known_sms(sm: int) -> None:
+def test_accepts_known_sms(sm: int) -> None:
     assert value(kinds.Sm, sm) == sm
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("data", "words"),
     [
         (8.9, "write `sm: 89`"),
         ("8.9", "write `sm: 89`"),
@@ -76,26 +76,26 @@ def test_known_sms(sm: int) -> None:
         (None, "valid integer"),
     ],
 )
-def test_rejects_other_sms(given: object, words: str) -> None:
-    assert words in refused(kinds.Sm, given)
+def test_rejects_other_sms(data: object, words: str) -> None:
+    assert words in message_for(kinds.Sm, data)
 
 
 def test_versions_are_text() -> None:
     assert value(kinds.Version, "8.6.0") == "8.6.0"
     assert value(kinds.Version, "10.1.0.post1") == "10.1.0.post1"
-    assert 'put it in quotes: version: "8.6"' in refused(kinds.Version, 8.6)
-    assert 'version: "10"' in refused(kinds.Version, 10)
+    assert 'put it in quotes: version: "8.6"' in message_for(kinds.Version, 8.6)
+    assert 'version: "10"' in message_for(kinds.Version, 10)
     for bad in ("", ">=8", "latest", "8.6 ", "8..6"):
-        refused(kinds.Version, bad)
+        message_for(kinds.Version, bad)
 
 
-@pytest.mark.parametrize("given", ["net:build", "models.vit:build", "a._b.c1:Net.make"])
-def test_callables(given: str) -> None:
-    assert value(kinds.Callable_, given) == given
+@pytest.mark.parametrize("data", ["net:build", "models.vit:build", "a._b.c1:Net.make"])
+def test_accepts_callables(data: str) -> None:
+    assert value(kinds.Callable_, data) == data
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"),
+    ("data", "hint"),
     [
         ("models/vit.py:build", 'write "models.vit:build"'),
         ("models.vit.build", 'write "models.vit:build"'),
@@ -109,22 +109,22 @@ def test_callables(given: str) -> None:
         ("vit:build\n", "`module.path:callable`"),
     ],
 )
-def test_rejects_other_callables(given: str, hint: str) -> None:
-    assert hint in refused(kinds.Callable_, given)
+def test_rejects_other_callables(data: str, hint: str) -> None:
+    assert hint in message_for(kinds.Callable_, data)
 
 
 def test_operators_are_normalized_sorted_and_unique() -> None:
-    given = [
+    data = [
         "torch.ops.aten.sort.stable",
         "aten.cumsum.default",
         "aten::mm",
         "aten.sort.stable",
         "torch.ops.aten.cumsum",
     ]
-    assert value(kinds.Operators, given) == ["aten.cumsum", "aten.mm", "aten.sort.stable"]
+    assert value(kinds.Operators, data) == ["aten.cumsum", "aten.mm", "aten.sort.stable"]
     assert value(kinds.Operators, []) == []
     for bad in ("cumsum", "aten.", "aten.a.b.c", "aten.mm ", "torch.mm.default.x", ""):
-        refused(kinds.Operators, [bad])
+        message_for(kinds.Operators, [bad])
 
 
 def test_granularity_is_model_or_module_paths() -> None:
@@ -132,17 +132,17 @@ def test_granularity_is_model_or_module_paths() -> None:
     assert value(kinds.Granularity, "encoder.layers.*") == ["encoder.layers.*"]
     assert value(kinds.Granularity, ["a.[0-3]", "b?.c"]) == ["a.[0-3]", "b?.c"]
     for bad in ([], [""], ["a..b"], [".a"], ["a b"], ["a/b"], 3, None):
-        refused(kinds.Granularity, bad)
+        message_for(kinds.Granularity, bad)
 
 
-def test_names() -> None:
+def test_names_and_identifiers() -> None:
     for good in ("vit", "resnet50.v2", "a-b_c", "3d"):
         assert value(kinds.Name, good) == good
     for bad in ("", ".", "..", "-a", "a/b", "a@b", "a b", "é", "a\n", "a" * 129):
-        refused(kinds.Name, bad)
+        message_for(kinds.Name, bad)
     assert value(kinds.Identifier, "input_ids") == "input_ids"
     for bad in ("0a", "a.b", "a-b", "lambda", "None", ""):
-        refused(kinds.Identifier, bad)
+        message_for(kinds.Identifier, bad)
 
 
 def test_every_synonym_names_a_choice() -> None:

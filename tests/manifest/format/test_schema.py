@@ -1,4 +1,4 @@
-"""The JSON Schema takes what trtbuild takes, and refuses what it refuses."""
+"""The JSON Schema accepts the manifests that trtbuild accepts, and rejects the manifests that it rejects."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EXAMPLES = sorted(Path(__file__).parents[3].glob("manifests/**/*.yaml"))
 
 @pytest.fixture(scope="module")
 def validator() -> Draft202012Validator:
-    made = schema()
-    Draft202012Validator.check_schema(made)
-    return Draft202012Validator(made)
+    json_schema = schema()
+    Draft202012Validator.check_schema(json_schema)
+    return Draft202012Validator(json_schema)
 
 
 def errors(validator: Draft202012Validator, text: str) -> list[str]:
@@ -88,7 +88,7 @@ def test_shorthands_are_valid_and_load(validator: Draft202012Validator, files: F
         ("targets: [ada]", "targets: [ada]\n    wieghts: a"),
     ],
 )
-def test_broken_manifests_are_invalid_and_do_not_load(
+def test_invalid_manifests_do_not_match_and_do_not_load(
     validator: Draft202012Validator, files: Files, old: str, new: str
 ) -> None:
     assert old in BASE
@@ -99,34 +99,34 @@ def test_broken_manifests_are_invalid_and_do_not_load(
 
 
 def objects(part: Any) -> list[dict[str, Any]]:
-    found = [part] if isinstance(part, dict) and "properties" in part else []
+    own = [part] if isinstance(part, dict) and "properties" in part else []
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    return found + [entry for value in inner for entry in objects(value)]
+    return own + [entry for value in inner for entry in objects(value)]
 
 
 def test_every_field_is_described_for_editors() -> None:
-    found = objects(schema())
-    assert len(found) >= 11
-    for entry in found:
+    entries = objects(schema())
+    assert len(entries) >= 11
+    for entry in entries:
         assert entry["additionalProperties"] is False
         for name, field in entry["properties"].items():
             assert field.get("description"), name
 
 
-def test_every_call_gives_a_fresh_schema() -> None:
-    one = schema()
-    other = copy.deepcopy(one)
-    one["properties"].clear()
-    assert schema() == other
+def test_every_call_returns_a_new_schema() -> None:
+    first = schema()
+    expected = copy.deepcopy(first)
+    first["properties"].clear()
+    assert schema() == expected
 
 
 def test_settings_have_the_fields_and_defaults_of_the_spec() -> None:
     for kind, settings in ((fields.BuilderFields, BuilderSettings()), (fields.PartitionFields, PartitionSettings())):
-        said = {
+        defaults = {
             name: tuple(info.default) if isinstance(info.default, list) else info.default
             for name, info in kind.model_fields.items()
         }
-        assert said == vars(settings)
+        assert defaults == vars(settings)
 
 
 def test_the_example_manifests_load_with_inputs_profiles_and_targets() -> None:

@@ -60,7 +60,7 @@ from trtbuild.manifest.format.wording import Expected, allowed
         ("outputs: {«packge: dist}", "did you mean 'package'?"),
     ],
 )  # fmt: skip
-def test_wrong_fields_of_a_model(files: Files, more: str, words: str) -> None:
+def test_rejects_wrong_fields_of_a_model(files: Files, more: str, words: str) -> None:
     files.base_refused(more, words)
 
 
@@ -127,12 +127,12 @@ def test_wrong_fields_of_a_model(files: Files, more: str, words: str) -> None:
         ("version: 1", "version: 1\n«profile: {}", "unknown field 'profile'\n  → did you mean 'profiles'?"),
     ],
 )
-def test_wrong_entries(files: Files, old: str, new: str, words: str) -> None:
+def test_rejects_wrong_entries(files: Files, old: str, new: str, words: str) -> None:
     assert old in BASE
     files.refused(BASE.replace(old, new, 1), words)
 
 
-def test_a_wrong_field_hides_no_other_problem(files: Files) -> None:
+def test_all_problems_are_reported_at_once(files: Files) -> None:
     files.refused(
         """\
         version: 1
@@ -164,7 +164,7 @@ def test_an_aliased_value_is_reported_once(files: Files) -> None:
     assert len(files.refused(text)) == 1
 
 
-def test_words_for_what_is_allowed() -> None:
+def test_the_text_about_allowed_values() -> None:
     assert allowed(Expected(int)) == "a whole number"
     assert allowed(Expected(bool)) == "true or false"
     assert allowed(Expected(list[int])) == "a list"

@@ -1,4 +1,4 @@
-"""Scalars mean what YAML 1.2's core schema says."""
+"""Scalars have the values of the core schema of YAML 1.2."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from trtbuild.manifest.yaml_text.scalars import InvalidScalar, plain_value, tagg
     ],
 )  # fmt: skip
 def test_plain_scalars(text: str, value: object) -> None:
-    found = plain_value(text)
-    assert found == value
-    assert type(found) is type(value)
+    result = plain_value(text)
+    assert result == value
+    assert type(result) is type(value)
 
 
 @pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])

@@ -1,4 +1,4 @@
-"""YAML text as nodes with places: exact positions, and everything that a file may not be."""
+"""YAML text as nodes with exact positions, and the files that are rejected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused(text: str | bytes) -> list[tuple[int, int, str]]:
     return [(p.line, p.column, f"{p.text} → {p.hint}") for p in caught.value.problems]
 
 
-def test_nodes_know_their_place_in_characters() -> None:
+def test_positions_of_nodes_are_in_characters() -> None:
     root = parsed("a: 1\nbé: [x, {c: 2}]\nd:\n  - y\n")
     assert root.data == {"a": 1, "bé": ["x", {"c": 2}], "d": ["y"]}
     inner = root.items["bé"].elements[1]
@@ -36,7 +36,7 @@ def test_nodes_know_their_place_in_characters() -> None:
     assert (root.items["d"].elements[0].line, root.items["d"].elements[0].column) == (4, 5)
 
 
-def test_a_byte_order_mark_moves_nothing() -> None:
+def test_a_byte_order_mark_does_not_change_positions() -> None:
     assert parsed(b"\xef\xbb\xbfa: 1").keys["a"].column == 1
 
 
@@ -49,13 +49,13 @@ def test_anchors_and_aliases_share_a_node() -> None:
 def test_both_parsers_of_pyyaml_give_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: &x {b: 'c', d: [1, 2.5, !!str 3]}\ne: *x\nf: |\n  long\n  text\n? g\n: h\n"
 
-    def places(node: Node) -> Any:
-        inner = {name: places(child) for name, child in node.items.items()}
-        return node.line, node.column, node.data, inner, [places(child) for child in node.elements]
+    def positions(node: Node) -> Any:
+        inner = {name: positions(child) for name, child in node.items.items()}
+        return node.line, node.column, node.data, inner, [positions(child) for child in node.elements]
 
-    fast = places(parsed(text))
+    fast = positions(parsed(text))
     monkeypatch.setattr(tree, "_FastLoader", tree.yaml.SafeLoader)
-    assert places(parsed(text)) == fast
+    assert positions(parsed(text)) == fast
 
 
 @pytest.mark.parametrize(
@@ -89,29 +89,29 @@ def test_both_parsers_of_pyyaml_give_the_same_tree(monkeypatch: pytest.MonkeyPat
         ('a: "\\ud800"\n', 1, 4, ""),
     ],
 )
-def test_rejects(text: str, line: int, column: int, words: str) -> None:
-    ((found_line, found_column, said),) = refused(text)
-    assert words in said
+def test_rejects_invalid_text(text: str, line: int, column: int, words: str) -> None:
+    ((found_line, found_column, message),) = refused(text)
+    assert words in message
     assert words == "" or (found_line, found_column) == (line, column)
 
 
-def test_rejects_what_is_not_utf8_at_its_place() -> None:
+def test_rejects_bytes_that_are_not_utf8_with_their_position() -> None:
     assert refused(b"a: 1\nb: caf\xe9\n") == [(2, 7, "not UTF-8: byte 0xe9 → save the file as UTF-8")]
     assert "not UTF-8" in refused("a: 1".encode("utf-16"))[0][2]
 
 
-def test_all_problems_of_a_tree_at_once() -> None:
+def test_all_problems_of_a_tree_are_reported_at_once() -> None:
     assert len(refused("a: .nan\nb: 010\na: 1\n1: 2\n")) == 4
 
 
-def test_alias_bombs_are_bounded() -> None:
+def test_rejects_alias_bombs() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    ((_, _, said),) = refused("\n".join(levels))
-    assert "values, counting what aliases repeat" in said
+    ((_, _, message),) = refused("\n".join(levels))
+    assert "values, counting what aliases repeat" in message
 
 
-def test_depth_and_size_are_bounded() -> None:
+def test_rejects_files_that_are_too_deep_or_too_large() -> None:
     assert "nested more than" in refused("a: " + "[" * 50_000)[0][2]
     assert "nested more than" in refused("- " * 5000 + "a")[0][2]
     assert "larger than" in refused(b"#" * (tree.MAX_BYTES + 1))[0][2]

@@ -1,4 +1,4 @@
-"""Indexes of packages to serve, and Triton's own schema and rules to validate the repositories made from them."""
+"""Indexes of packages for Triton repositories, and Triton's schema and rules, which validate these repositories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def part(name: str, inputs: Sequence[Any], outs: Sequence[Any], kind: str = "ten
 
 
 def an_index(**changes: Any) -> dict[str, Any]:
-    """A detector of two engines for one TensorRT target: image → features → boxes and scores."""
+    """Return the index of a detector with two engines for one TensorRT target: image → features → boxes and scores."""
     image = tensor("float32", B, 3, H, 64)
     features = tensor("float16", B, 8, H)
     boxes, scores = tensor("float32", B, 10, 4), tensor("float32", B, 10)
@@ -77,14 +77,14 @@ def a_target(sm: int, parts: Sequence[Mapping[str, Any]], outs: Sequence[str], *
 def one_engine(
     inputs: Sequence[Any], outs: Sequence[Any], profiles: Sequence[Any] | None = None, **target: Any
 ) -> dict[str, Any]:
-    """A model that is one engine. Inputs and outputs have names."""
-    bare = [{"dtype": entry["dtype"], "shape": entry["shape"]} for entry in (*inputs, *outs)]
-    given, made = bare[: len(inputs)], bare[len(inputs) :]
-    whole = part("model", [(f"input:{k}", entry) for k, entry in enumerate(given)], made)
+    """Return the index of a model with one engine. `inputs` and `outs` have names."""
+    tensors = [{"dtype": entry["dtype"], "shape": entry["shape"]} for entry in (*inputs, *outs)]
+    part_inputs, part_outputs = tensors[: len(inputs)], tensors[len(inputs) :]
+    engine = part("model", [(f"input:{k}", entry) for k, entry in enumerate(part_inputs)], part_outputs)
     index = an_index(
         inputs=[{**entry, "keyword": False} for entry in inputs],
         outputs=list(outs),
-        targets={"hopper": a_target(90, [whole], [f"model:{k}" for k in range(len(outs))], **target)},
+        targets={"hopper": a_target(90, [engine], [f"model:{k}" for k in range(len(outs))], **target)},
     )
     shapes = {entry["name"]: [size if isinstance(size, int) else 32 for size in entry["shape"]] for entry in inputs}
     index["profiles"] = list(
@@ -93,8 +93,8 @@ def one_engine(
     return index
 
 
-def kept(index: dict[str, Any], store: MemoryStore) -> Record:
-    """Give every target its plans, and put the package into the store."""
+def put_package(index: dict[str, Any], store: MemoryStore) -> Record:
+    """Add plans to every target, put the files into the store, and return the package's record."""
     index["files"] = {"names.json": store.put_bytes(b"{}").to_json()}
     for name, target in index["targets"].items():
         for entry in target["partitions"]["partitions"]:
@@ -106,7 +106,7 @@ def kept(index: dict[str, Any], store: MemoryStore) -> Record:
 
 
 def typed(index: Mapping[str, Any]) -> PackageIndex:
-    """The values of an index. It is not checked: these tests have indexes that no package has."""
+    """Return the index as typed values, without checks: some indexes of these tests are not valid."""
     names = [entry["name"] for entry in index["inputs"]]
     return PackageIndex(
         model=index["model"],
@@ -161,28 +161,28 @@ def _type(entry: Mapping[str, Any]) -> TensorType:
 
 
 def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
-    """The files of the model's part of a repository ``r``, by path in it."""
-    record = kept(index, MemoryStore())
+    """The model's files in a repository ``r``, by their paths in the repository."""
+    record = put_package(index, MemoryStore())
     files = triton.model_files("r", typed(index), record)
     return {file.path.removeprefix("r/"): file for file in files}
 
 
 def configurations(index: dict[str, Any]) -> dict[str, Any]:
-    """Model name → what Triton's own parser reads, checked by its rules."""
-    found = {}
+    """Model name → configuration, read by Triton's parser and checked with Triton's rules."""
+    configs = {}
     for path, file in repository(index).items():
         if path.endswith("/config.pbtxt"):
             assert file.data is not None
             config = text_format.Parse(file.data.decode(), schema().ModelConfig())
             assert path == f"{config.name}/config.pbtxt"
-            found[config.name] = config
-    check(found)
-    return found
+            configs[config.name] = config
+    check(configs)
+    return configs
 
 
 @cache
 def schema() -> Any:
-    """Triton's protobuf schema, as its client ships it. (The client itself would need gRPC.)"""
+    """Return the protobuf schema of Triton's client. (Importing the client itself would need gRPC.)"""
     files = importlib.metadata.files("tritonclient") or []
     (path,) = [file.locate() for file in files if str(file).endswith("tritonclient/grpc/model_config_pb2.py")]
     spec = importlib.util.spec_from_file_location("triton_model_config", str(path))
@@ -193,7 +193,7 @@ def schema() -> Any:
 
 
 def check(configs: Mapping[str, Any]) -> None:
-    """Rules of triton-inference-server/core that the schema does not know (model_config_utils.cc, ensemble_utils.cc)."""
+    """Check rules of triton-inference-server/core that are not in the schema (model_config_utils.cc, ensemble_utils.cc)."""
     for config in configs.values():
         names = [entry.name for entry in (*config.input, *config.output)]
         assert len(names) == len(set(names))
@@ -206,11 +206,11 @@ def check(configs: Mapping[str, Any]) -> None:
 
 
 def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
-    """Every tensor has one type and one shape, batch included, wherever it is named, and exactly one source."""
+    """Check that each tensor has one type, one shape (with the batch) and exactly one source."""
     known: dict[str, tuple[int, list[int]]] = {}
     batch = [-1] if ensemble.max_batch_size else []
 
-    def meet(name: str, entry: Any, rows: list[int]) -> None:
+    def check_type(name: str, entry: Any, rows: list[int]) -> None:
         assert known.setdefault(name, (entry.data_type, rows + list(entry.dims))) == (
             entry.data_type,
             rows + list(entry.dims),
@@ -218,8 +218,8 @@ def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
 
     for entry in (*ensemble.input, *ensemble.output):
         assert not entry.HasField("reshape")
-        meet(entry.name, entry, batch)
-    made = {entry.name for entry in ensemble.input}
+        check_type(entry.name, entry, batch)
+    available = {entry.name for entry in ensemble.input}
     used = set()
     for step in ensemble.ensemble_scheduling.step:
         config = configs[step.model_name]
@@ -227,12 +227,12 @@ def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
         assert set(step.input_map) == {entry.name for entry in config.input} and step.input_map
         assert set(step.output_map) == {entry.name for entry in config.output}
         for entry in config.input:
-            assert step.input_map[entry.name] in made, "a step's input is there before the step"
-            meet(step.input_map[entry.name], entry, [])
+            assert step.input_map[entry.name] in available, "a step's input is there before the step"
+            check_type(step.input_map[entry.name], entry, [])
         used.update(step.input_map.values())
         for entry in config.output:
-            assert step.output_map[entry.name] not in made
-            made.add(step.output_map[entry.name])
-            meet(step.output_map[entry.name], entry, [])
+            assert step.output_map[entry.name] not in available
+            available.add(step.output_map[entry.name])
+            check_type(step.output_map[entry.name], entry, [])
     assert {entry.name for entry in ensemble.input} <= used
-    assert {entry.name for entry in ensemble.output} <= made
+    assert {entry.name for entry in ensemble.output} <= available

@@ -1,4 +1,4 @@
-"""Engines that Triton runs itself: one model per engine, and an ensemble that stitches them."""
+"""Engines that Triton runs itself: one Triton model for each engine, and an ensemble that connects them."""
 
 from __future__ import annotations
 
@@ -21,28 +21,32 @@ from tests.driver.outputs.triton.repositories import (
 )
 
 
-def of(message: Any) -> dict[str, tuple[str, list[int]]]:
+def types_and_dims(message: Any) -> dict[str, tuple[str, list[int]]]:
     types = schema().DataType
     return {entry.name: (types.Name(entry.data_type), list(entry.dims)) for entry in message}
 
 
-def test_an_ensemble_stitches_the_engines_under_the_manifests_names() -> None:
-    found = configurations(an_index())
-    assert set(found) == {"det", "det.p0", "det.p1"}
-    first, second, whole = found["det.p0"], found["det.p1"], found["det"]
-    assert (first.platform, second.platform, whole.platform) == ("tensorrt_plan", "tensorrt_plan", "ensemble")
-    assert of(first.input) == {"i0": ("TYPE_FP32", [-1, 3, -1, 64])}
-    assert of(first.output) == {"o0": ("TYPE_FP16", [-1, 8, -1])}
-    assert of(second.output) == {"o0": ("TYPE_FP32", [-1, 10, 4]), "o1": ("TYPE_FP32", [-1, 10])}
-    assert of(whole.input) == {"image": ("TYPE_FP32", [3, -1, 64])}
-    assert of(whole.output) == {"boxes": ("TYPE_FP32", [10, 4]), "scores": ("TYPE_FP32", [10])}
-    one, two = whole.ensemble_scheduling.step
-    assert (one.model_name, dict(one.input_map), dict(one.output_map)) == ("det.p0", {"i0": "image"}, {"o0": "p0.o0"})
-    assert dict(two.input_map) == {"i0": "p0.o0"}
-    assert dict(two.output_map) == {"o0": "boxes", "o1": "scores"}
+def test_an_ensemble_connects_the_engines_and_has_the_names_of_the_manifest() -> None:
+    configs = configurations(an_index())
+    assert set(configs) == {"det", "det.p0", "det.p1"}
+    first, second, ensemble = configs["det.p0"], configs["det.p1"], configs["det"]
+    assert (first.platform, second.platform, ensemble.platform) == ("tensorrt_plan", "tensorrt_plan", "ensemble")
+    assert types_and_dims(first.input) == {"i0": ("TYPE_FP32", [-1, 3, -1, 64])}
+    assert types_and_dims(first.output) == {"o0": ("TYPE_FP16", [-1, 8, -1])}
+    assert types_and_dims(second.output) == {"o0": ("TYPE_FP32", [-1, 10, 4]), "o1": ("TYPE_FP32", [-1, 10])}
+    assert types_and_dims(ensemble.input) == {"image": ("TYPE_FP32", [3, -1, 64])}
+    assert types_and_dims(ensemble.output) == {"boxes": ("TYPE_FP32", [10, 4]), "scores": ("TYPE_FP32", [10])}
+    first_step, second_step = ensemble.ensemble_scheduling.step
+    assert (first_step.model_name, dict(first_step.input_map), dict(first_step.output_map)) == (
+        "det.p0",
+        {"i0": "image"},
+        {"o0": "p0.o0"},
+    )
+    assert dict(second_step.input_map) == {"i0": "p0.o0"}
+    assert dict(second_step.output_map) == {"o0": "boxes", "o1": "scores"}
 
 
-def test_plans_lie_in_the_version_directory_of_their_engine() -> None:
+def test_plans_are_in_the_version_directory_of_their_engine() -> None:
     files = repository(an_index())
     assert set(files) == {
         "det.p0/1/hopper.plan",
@@ -50,7 +54,7 @@ def test_plans_lie_in_the_version_directory_of_their_engine() -> None:
         "det.p1/1/hopper.plan",
         "det.p1/config.pbtxt",
         "det/config.pbtxt",
-        "det/1/trtbuild.json",  # an ensemble has a version directory too
+        "det/1/trtbuild.json",  # an ensemble needs a version directory, too
     }
     turns = {path: file.turn for path, file in files.items()}
     assert turns["det.p0/1/hopper.plan"] < turns["det.p0/config.pbtxt"] < turns["det/config.pbtxt"]
@@ -58,9 +62,9 @@ def test_plans_lie_in_the_version_directory_of_their_engine() -> None:
 
 def test_an_ensemble_is_batched_and_its_engines_are_not() -> None:
     """The TensorRT backend would merge requests into batches for a model with a max_batch_size."""
-    found = configurations(an_index())
-    assert (found["det"].max_batch_size, found["det.p0"].max_batch_size) == (8, 0)
-    assert not any(config.HasField("dynamic_batching") for config in found.values())
+    configs = configurations(an_index())
+    assert (configs["det"].max_batch_size, configs["det.p0"].max_batch_size) == (8, 0)
+    assert not any(config.HasField("dynamic_batching") for config in configs.values())
 
 
 def test_each_compute_capability_has_its_plan() -> None:
@@ -81,7 +85,7 @@ def test_each_compute_capability_has_its_plan() -> None:
     }
 
 
-def test_no_other_gpu_falls_back_to_a_plan_that_is_not_for_it() -> None:
+def test_without_a_compatible_plan_there_is_no_default_plan() -> None:
     config = configurations(an_index())["det.p0"]
     assert dict(config.cc_model_filenames) == {"9.0": "hopper.plan"}
     assert config.default_model_filename == ""
@@ -95,13 +99,13 @@ def test_one_instance_has_all_profiles() -> None:
     assert (list(group.profile), group.kind) == (["0", "1"], schema().ModelInstanceGroup.KIND_GPU)
 
 
-def test_scalars_are_reshaped_by_their_engine_and_not_by_the_ensemble() -> None:
+def test_engines_reshape_scalars_and_the_ensemble_does_not() -> None:
     inputs = [tensor("float32", B, 4, name="x"), tensor("float32", name="scale")]
-    found = configurations(one_engine(inputs, [tensor("float32", name="loss")]))
-    scale = found["det.model"].input[1]
+    configs = configurations(one_engine(inputs, [tensor("float32", name="loss")]))
+    scale = configs["det.model"].input[1]
     assert list(scale.dims) == [1] and scale.HasField("reshape") and not scale.reshape.shape
-    assert of(found["det"].input)["scale"] == ("TYPE_FP32", [1])
-    assert of(found["det"].output) == {"loss": ("TYPE_FP32", [1])}
+    assert types_and_dims(configs["det"].input)["scale"] == ("TYPE_FP32", [1])
+    assert types_and_dims(configs["det"].output) == {"loss": ("TYPE_FP32", [1])}
 
 
 def test_a_value_may_be_an_output_and_an_input_of_a_later_engine() -> None:
@@ -129,18 +133,18 @@ def test_an_inner_value_never_has_the_name_of_an_output() -> None:
         targets={"hopper": a_target(90, parts, ["b:0"])},
         profiles=[profile("rows", x=([1, 4], [2, 4], [8, 4]))],
     )
-    one, two = configurations(index)["det"].ensemble_scheduling.step
-    assert one.output_map["o0"] == two.input_map["i0"] == "a.o0_"
-    assert two.output_map["o0"] == "a.o0"
+    first, second = configurations(index)["det"].ensemble_scheduling.step
+    assert first.output_map["o0"] == second.input_map["i0"] == "a.o0_"
+    assert second.output_map["o0"] == "a.o0"
 
 
 @pytest.mark.parametrize("name", ["../../stolen", "/etc/stolen", "a/b", "..", ".hidden", "a\nb", "a\\b", ""])
-@pytest.mark.parametrize("what", ["model", "target", "partition"])
-def test_no_name_of_an_index_leads_out_of_the_repository(name: str, what: str) -> None:
+@pytest.mark.parametrize("kind", ["model", "target", "partition"])
+def test_rejects_names_that_lead_out_of_the_repository(name: str, kind: str) -> None:
     index = an_index()
-    if what == "model":
+    if kind == "model":
         index["model"] = name
-    elif what == "target":
+    elif kind == "target":
         index["targets"] = {name: index["targets"]["hopper"]}
     else:
         index["targets"]["hopper"]["partitions"]["partitions"][0]["name"] = name
@@ -148,7 +152,7 @@ def test_no_name_of_an_index_leads_out_of_the_repository(name: str, what: str) -
         repository(index)
 
 
-def test_types_are_those_of_the_model() -> None:
+def test_inputs_have_the_types_of_the_model() -> None:
     names = {
         "bool": "TYPE_BOOL",
         "uint8": "TYPE_UINT8",
@@ -160,5 +164,5 @@ def test_types_are_those_of_the_model() -> None:
     inputs = [tensor(dtype, B, H, name=dtype) for dtype in names]
     shapes = {dtype: ([1, 32], [1, 32], [8, 32]) for dtype in names}
     index = one_engine(inputs, [tensor("float32", B, 2, name="y")], [profile("rows", **shapes)])
-    found = configurations(index)
-    assert of(found["det"].input) == {dtype: (name, [-1]) for dtype, name in names.items()}
+    configs = configurations(index)
+    assert types_and_dims(configs["det"].input) == {dtype: (name, [-1]) for dtype, name in names.items()}

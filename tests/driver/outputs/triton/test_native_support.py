@@ -1,4 +1,4 @@
-"""When Triton can serve engines by itself. Each reason not to makes the model one that trtbuild's runtime serves."""
+"""Packages whose engines Triton can serve by itself. trtbuild's runtime serves all others in Triton's Python backend."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Index = dict[str, Any]
 X = tensor("float32", B, 4)
 
 
-def changed(**target: Any) -> Index:
+def with_target(**target: Any) -> Index:
     index = an_index()
     index["targets"]["hopper"] |= target
     return index
 
 
-def with_another(**target: Any) -> Index:
+def with_second_target(**target: Any) -> Index:
     index = an_index()
     parts = index["targets"]["hopper"]["partitions"]
     index["targets"]["other"] = a_target(**{"sm": 89, "parts": parts["partitions"], "outs": parts["outputs"], **target})
@@ -49,33 +49,34 @@ def of_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
     )
 
 
-def test_engines_of_tensorrt_alone_are_served_by_triton() -> None:
+def test_triton_serves_engines_of_tensorrt_by_itself() -> None:
     assert unsupported_reason(typed(an_index())) is None
-    assert unsupported_reason(typed(with_another())) is None
+    assert unsupported_reason(typed(with_second_target())) is None
 
 
 CASES: dict[str, tuple[Callable[[], Index], str]] = {
-    "rtx": (lambda: changed(toolchain="tensorrt-rtx"), "whose plans Triton's TensorRT backend does not accept"),
+    "rtx": (lambda: with_target(toolchain="tensorrt-rtx"), "whose plans Triton's TensorRT backend does not accept"),
     "versions": (
-        lambda: with_another(version="8.6.1"),
+        lambda: with_second_target(version="8.6.1"),
         "versions of TensorRT (10.3.0 and 8.6.1), but a server has one",
     ),
     "platforms": (
-        lambda: with_another(platform="windows-x86_64"),
+        lambda: with_second_target(platform="windows-x86_64"),
         "platforms (linux-x86_64 and windows-x86_64), but",
     ),
-    "one SM": (lambda: with_another(sm=90), "targets hopper and other are both for SM 90"),
+    "one SM": (lambda: with_second_target(sm=90), "targets hopper and other are both for SM 90"),
     "two for all": (
         lambda: {
-            **with_another(compatibility="ampere_plus"),
+            **with_second_target(compatibility="ampere_plus"),
             "targets": {
-                name: {**target, "compatibility": "ampere_plus"} for name, target in with_another()["targets"].items()
+                name: {**target, "compatibility": "ampere_plus"}
+                for name, target in with_second_target()["targets"].items()
             },
         },
         "are both for all later GPUs",
     ),
     "other cuts": (
-        lambda: with_another(parts=[part("q", [("input:0", X)], [X])], outs=["q:0"]),
+        lambda: with_second_target(parts=[part("q", [("input:0", X)], [X])], outs=["q:0"]),
         "different partitions",
     ),
     "torch": (
@@ -125,7 +126,7 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_triton_cannot_serve_by_itself_is_served_by_trtbuild(case: str) -> None:
+def test_trtbuild_serves_a_package_that_triton_cannot_serve_by_itself(case: str) -> None:
     make, words = CASES[case]
     reason = unsupported_reason(typed(make()))
     assert reason is not None and words in reason

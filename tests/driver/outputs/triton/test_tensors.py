@@ -13,13 +13,13 @@ from trtbuild.errors import UsageError
 
 
 def rows(*ranges: tuple[int, int], inputs: Any = None, outs: Any = None) -> dict[str, Any]:
-    """A model of rows, with profiles of these batches."""
-    given = inputs or [tensor("float32", B, 4, name="x")]
+    """Return the index of a model with one profile for each range of batch sizes."""
+    named_inputs = inputs or [tensor("float32", B, 4, name="x")]
     profiles = [
-        profile(f"p{k}", **{entry["name"]: ([low, 4], [low, 4], [high, 4]) for entry in given})
+        profile(f"p{k}", **{entry["name"]: ([low, 4], [low, 4], [high, 4]) for entry in named_inputs})
         for k, (low, high) in enumerate(ranges or [(1, 8)])
     ]
-    return one_engine(given, outs or [tensor("float32", B, 2, name="y")], profiles)
+    return one_engine(named_inputs, outs or [tensor("float32", B, 2, name="y")], profiles)
 
 
 def test_a_batch_is_axis_0_of_every_input_and_output() -> None:
@@ -31,8 +31,8 @@ def test_profiles_may_cover_a_batch_together() -> None:
 
 
 @pytest.mark.parametrize("ranges", [[(2, 8)], [(1, 4), (6, 8)], [(4, 8), (1, 2)]])
-def test_a_batch_that_not_every_profile_covers_from_1_on_is_none(ranges: list[tuple[int, int]]) -> None:
-    """`max_batch_size` promises all sizes from 1 on."""
+def test_profiles_that_leave_out_batch_sizes_have_no_batch(ranges: list[tuple[int, int]]) -> None:
+    """Triton may send every batch size from 1 to `max_batch_size`."""
     assert max_batch_size(typed(rows(*ranges))) == 0
 
 
@@ -42,29 +42,29 @@ STATIC = tensor("float32", 1, 4, name="mask")
 @pytest.mark.parametrize(
     ("inputs", "outs"),
     [
-        ([tensor("float32", B, 4, name="x"), STATIC], None),  # an input without it
-        ([tensor("float32", B, 4, name="x"), tensor("float32", 4, B, name="z")], None),  # at another axis
-        (None, [tensor("float32", B, B, name="similarity")]),  # at two axes
-        (None, [tensor("float32", B, 2, name="y"), tensor("float32", name="loss")]),  # a scalar beside it
-        (None, [tensor("float32", B, name="row")]),  # its dims would be empty
-        (None, [tensor("float32", ["add", B, 1], 2, name="y")]),  # another size
-        ([tensor("float32", H, 4, name="x")], [tensor("float32", H, 2, name="y")]),  # not of 1 row
-        (None, [tensor("int64", ["data", "n"], 2, name="found")]),  # as many as there are
+        ([tensor("float32", B, 4, name="x"), STATIC], None),  # an input without a batch
+        ([tensor("float32", B, 4, name="x"), tensor("float32", 4, B, name="z")], None),  # the batch at another axis
+        (None, [tensor("float32", B, B, name="similarity")]),  # an output with the batch at two axes
+        (None, [tensor("float32", B, 2, name="y"), tensor("float32", name="loss")]),  # a scalar output
+        (None, [tensor("float32", B, name="row")]),  # an output whose dims would be empty
+        (None, [tensor("float32", ["add", B, 1], 2, name="y")]),  # an output with one row more than the batch
+        ([tensor("float32", H, 4, name="x")], [tensor("float32", H, 2, name="y")]),  # the smallest size is 32, not 1
+        (None, [tensor("int64", ["data", "n"], 2, name="found")]),  # the number of rows depends on data
         ([STATIC], [tensor("float32", 1, 2, name="y")]),
     ],
 )
-def test_without_one_batch_everywhere_there_is_none(inputs: Any, outs: Any) -> None:
+def test_inputs_and_outputs_without_a_common_batch_have_no_batch(inputs: Any, outs: Any) -> None:
     index = rows(inputs=inputs, outs=outs)
     assert max_batch_size(typed(index)) == 0
-    whole = configurations(index)["det"]
-    assert whole.max_batch_size == 0
-    assert len(whole.input[0].dims) == 2  # so dims are whole
+    config = configurations(index)["det"]
+    assert config.max_batch_size == 0
+    assert len(config.input[0].dims) == 2  # dims include axis 0
 
 
-def test_dynamic_and_empty_axes_are_open() -> None:
+def test_the_dim_of_a_dynamic_or_empty_axis_is_minus_1() -> None:
     assert dict(described("x", TensorType("float32", (B, 3, 0, H))))["dims"] == [-1, 3, -1, -1]
 
 
-def test_a_dtype_that_triton_has_not_is_said() -> None:
+def test_rejects_a_dtype_that_triton_does_not_have() -> None:
     with pytest.raises(UsageError, match="Triton has no type for 'wave', which is complex64"):
         described("wave", TensorType("complex64", (4,)))

@@ -1,4 +1,4 @@
-"""Triton's parser reads the same values that the writer wrote."""
+"""Triton's parser reads the values that `render` has written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.driver.outputs.triton.repositories import schema
 from trtbuild.driver.outputs.triton.text_format import Word, render
 
 
-def test_messages_lists_words_and_numbers() -> None:
+def test_messages_lists_words_and_numbers_are_read_back() -> None:
     text = render(
         [
             ("name", "m"),
@@ -28,5 +28,5 @@ def test_messages_lists_words_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a'b", "größe", "行", "a\nb\t\0", "{name: 1}"])
-def test_any_name_comes_back_as_it_was(name: str) -> None:
+def test_any_name_is_read_back(name: str) -> None:
     assert text_format.Parse(render([("name", name)]), schema().ModelConfig()).name == name

@@ -126,7 +126,7 @@ def test_a_new_target_runs_only_engines_for_this_target(trtbuild: CommandLine) -
     }
 
 
-def test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine(trtbuild: CommandLine) -> None:
+def test_renaming_a_profile_and_reordering_its_keys_run_no_engine(trtbuild: CommandLine) -> None:
     manifest = trtbuild.project / "trtbuild.yaml"
     edit(manifest, "rows:", "lines:")
     edit(manifest, "[rows]", "[lines]")

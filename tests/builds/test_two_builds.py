@@ -103,7 +103,7 @@ needs_locks = pytest.mark.skipif(
 
 
 @needs_locks
-def test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed(
+def test_a_waiting_build_continues_when_the_other_build_is_killed(
     command_line: CommandLine, first_and_second: tuple[subprocess.Popen[str], subprocess.Popen[str]]
 ) -> None:
     first, second = first_and_second

@@ -15,15 +15,15 @@ RULES: dict[str, dict[str, list[str]]] = {
         "stages/trace/proof/test_proof.py": [
             "test_each_profile_is_proven_at_both_ends",
             "test_a_branch_on_batch_size_one_is_a_frozen_branch",
-            "test_a_relation_between_two_dims_that_export_keeps_silent_about_is_proven",
+            "test_a_relation_between_two_dims_that_export_does_not_report_is_proven",
         ],
     },
     "3 trace: discovers its own dependencies": {
         "stages/trace/discovery/test_discovery.py": [
-            "test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen",
+            "test_a_file_that_is_read_is_a_dependency_and_an_edit_changes_its_observation",
             "test_an_unrelated_file_is_not_a_dependency",
             "test_an_absent_file_that_was_looked_up_is_a_dependency",
-            "test_installed_code_is_a_distribution_and_none_of_its_files",
+            "test_installed_code_is_observed_as_a_distribution_not_as_files",
             "test_variables_that_user_code_reads_are_dependencies_by_digest",
             "test_a_directory_that_is_listed_is_a_listing",
         ],
@@ -32,24 +32,24 @@ RULES: dict[str, dict[str, list[str]]] = {
     "3 trace: if a dependency changes during the trace, nothing is published": {
         "stages/trace/discovery/test_recording.py": ["test_a_file_that_changes_during_the_trace_is_an_error"],
         "stages/trace/discovery/test_isolation.py": [
-            "test_a_file_that_another_process_changes_during_the_trace_stops_it"
+            "test_the_trace_fails_if_another_process_changes_a_file_that_was_read"
         ],
     },
     "3 trace: the example is opt, and never 1": {
-        "stages/trace/export/test_exporting.py": ["test_opt_one_is_traced_at_two"]
+        "stages/trace/export/test_exporting.py": ["test_a_dim_with_opt_1_stays_dynamic"]
     },
     "3 trace: named dims, and messages in the manifest's names": {
         "stages/trace/export/test_exporting.py": [
-            "test_a_shared_dim_is_one_symbol_and_a_static_axis_none",
-            "test_a_size_that_must_be_a_multiple_names_input_dim_and_what_to_write",
+            "test_a_shared_dim_is_one_symbol_and_a_static_axis_is_a_number",
+            "test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of",
         ],
     },
     "3 trace: training mode, mutated buffers and random operators are typed errors": {
         "stages/trace/export/test_checks.py": [
-            "test_a_module_in_training_mode_is_refused",
-            "test_a_mutated_buffer_is_refused_by_its_name",
-            "test_a_random_operator_is_refused_with_the_users_line",
-            "test_in_place_writes_to_views_are_right",
+            "test_rejects_a_module_in_training_mode",
+            "test_rejects_a_write_to_a_buffer_and_names_it",
+            "test_rejects_a_random_operator_and_names_the_users_line",
+            "test_accepts_in_place_writes_to_views",
         ],
     },
     "3 trace: the manifest is not a dependency; deps, env and cacheable are declared by hand": {
@@ -57,40 +57,40 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_with_cacheable_false_earlier_traces_are_not_used",
             "test_an_earlier_trace_without_the_declared_deps_is_not_used",
         ],
-        "builds/test_incremental.py": ["test_a_profile_of_other_names_and_another_order_of_keys_run_no_engine"],
+        "builds/test_incremental.py": ["test_renaming_a_profile_and_reordering_its_keys_run_no_engine"],
     },
     "3 weights by name: a fine-tune traces nothing": {
         "stages/trace/export/test_weights.py": ["test_the_graph_does_not_depend_on_whether_values_come_from_a_file"],
         "builds/test_incremental.py": ["test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_target"],
     },
     "3 lower: always functionalized, then an ordered table of passes": {
-        "stages/lower/test_functionalize.py": ["test_an_in_place_write_to_a_view_is_right"],
-        "stages/lower/test_run.py": ["test_every_pass_has_a_name_of_its_own_and_a_reason"],
+        "stages/lower/test_functionalize.py": ["test_an_in_place_write_to_a_view_gives_the_right_result"],
+        "stages/lower/test_run.py": ["test_every_pass_has_a_unique_name_and_a_reason"],
     },
     "3 lower: precision is a graph transform, also for rows that are masked entirely": {
-        "stages/lower/test_attention.py": ["test_rows_that_are_masked_entirely_are_what_eager_makes_of_them"],
+        "stages/lower/test_attention.py": ["test_rows_that_are_masked_entirely_equal_eager"],
         "stages/lower/half_precision/test_operators.py": ["test_sensitive_operators_stay_in_float32"],
     },
     "3 partition: the parser decides which operators TensorRT supports; a refused piece is cut again": {
         "toolchain/compiling/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
         "stages/partition/test_run.py": [
-            "test_a_refused_operator_is_cut_out",
+            "test_a_refused_operator_becomes_a_torch_partition",
             "test_min_block_size_keeps_a_whole_model",
             "test_full_compilation_lists_operator_module_and_reason",
         ],
     },
     "3 partition: diamonds, several outputs, sizes that cross, random graphs against a reference": {
-        "stages/partition/test_random.py": ["test_random_models"],
-        "stages/partition/test_graphs.py": ["test_partitions_together_are_the_whole"],
+        "stages/partition/test_random.py": ["test_partitions_of_random_models_equal_the_whole_model"],
+        "stages/partition/test_graphs.py": ["test_partitions_together_equal_the_whole_graph"],
         "stages/partition/test_sizes.py": [
-            "test_sizes_that_are_used_behind_a_border",
-            "test_a_size_that_no_tensor_has_brings_a_carrier",
+            "test_a_later_partition_recomputes_sizes",
+            "test_a_partition_without_a_tensor_of_a_size_gets_a_carrier",
         ],
     },
     "3 convert: structure only; equal layers convert once, a fine-tune converts nothing": {
         "stages/convert/test_conversion.py": [
-            "test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right",
-            "test_names_are_canonical_and_nothing_else_is_in_the_model",
+            "test_zero_and_random_weights_give_the_same_correct_bytes",
+            "test_names_are_canonical_and_the_model_has_no_metadata",
         ],
         "builds/test_incremental.py": ["test_the_first_build_runs_everything_and_equal_layers_convert_once"],
     },
@@ -119,14 +119,14 @@ RULES: dict[str, dict[str, list[str]]] = {
         "stages/program/test_soundness.py": [
             "test_two_graphs_that_differ_in_one_thing_have_different_texts",
             "test_names_of_modules_weights_and_variables_are_not_in_the_text",
-            "test_tied_weights_are_structure",
-            "test_path_hash_seed_user_locale_and_time_zone_make_no_difference",
+            "test_tied_weights_change_the_text",
+            "test_the_digest_does_not_depend_on_path_hash_seed_user_locale_and_time_zone",
         ],
     },
     "4.4": {
         "stages/trace/discovery/test_isolation.py": [
-            "test_a_custom_operator_enters_by_the_digest_of_its_file",
-            "test_an_operator_whose_implementation_is_unknown_is_not_kept",
+            "test_a_custom_operator_is_identified_by_the_digest_of_its_file",
+            "test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached",
         ],
     },
     "4.5": {
@@ -178,13 +178,13 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "6 store: after a kill at any moment its entries are complete, and the next build is right": {
         "faults/test_kills.py": [
-            "test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right",
-            "test_a_wrong_entry_and_a_half_output_would_be_noticed",
+            "test_after_a_kill_the_cache_is_valid_and_the_next_build_is_right",
+            "test_the_checks_notice_a_wrong_entry_and_a_half_output",
         ],
         "builds/test_compiler_crash.py": ["test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step"],
         "builds/test_two_builds.py": [
             "test_two_builds_at_once_do_each_step_once",
-            "test_a_build_goes_on_when_the_one_that_it_waits_for_is_killed",
+            "test_a_waiting_build_continues_when_the_other_build_is_killed",
         ],
     },
     "8 runtime: streams are the caller's": {

@@ -14,7 +14,7 @@ KILLS = int(os.environ.get("TRTBUILD_KILLS", "16"))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the test reads /proc")
-def test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right(tmp_path: Path) -> None:
+def test_after_a_kill_the_cache_is_valid_and_the_next_build_is_right(tmp_path: Path) -> None:
     tally = run(tmp_path, KILLS, seed=KILLS, variants=2 if KILLS < 100 else 6)
     assert tally.total >= KILLS
     assert tally.completed > 0
@@ -23,7 +23,7 @@ def test_killed_at_any_moment_the_cache_is_whole_and_the_next_build_right(tmp_pa
     assert tally.unfinished >= max(1, KILLS // 10 if KILLS >= 100 else 1)
 
 
-def test_a_wrong_entry_and_a_half_output_would_be_noticed(tmp_path: Path) -> None:
+def test_the_checks_notice_a_wrong_entry_and_a_half_output(tmp_path: Path) -> None:
     """`KillTest` itself is tested: its checks fail if a file is damaged."""
     test = KillTest.__new__(KillTest)
     test.project, test.cache = tmp_path / "project", tmp_path / "cache"

@@ -55,7 +55,7 @@ def test_equals_eager_in_the_opset_of_tensorrt_8(
         _assert_equal(results, model.eager(tensors), model.case.tolerance)
 
 
-def test_names_are_canonical_and_nothing_else_is_in_the_model(case: str, lowered_case: Any, converted: Any) -> None:
+def test_names_are_canonical_and_the_model_has_no_metadata(case: str, lowered_case: Any, converted: Any) -> None:
     proto = onnx.ModelProto.FromString(converted(case).model)
     onnx.checker.check_model(materialize(converted(case).model, lowered_case(case).weights()), full_check=True)
     graph = proto.graph
@@ -131,9 +131,7 @@ class Renamed(nn.Module):
         return self.val_3(other)
 
 
-def test_one_structure_under_zero_and_random_weights_is_the_same_bytes_and_right(
-    lowered: Any, onnxruntime_run: Any
-) -> None:
+def test_zero_and_random_weights_give_the_same_correct_bytes(lowered: Any, onnxruntime_run: Any) -> None:
     zero, x = Mlp(), torch.randn(3, 8)
     for parameter in zero.parameters():
         nn.init.zeros_(parameter)

@@ -57,9 +57,7 @@ def _assert_close(result: torch.Tensor, expected: torch.Tensor, precision: str) 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("kinds", [("bool",), ("inf", "min", "large", "small")])
-def test_rows_that_are_masked_entirely_are_what_eager_makes_of_them(
-    lower_module: Any, kinds: tuple[str, ...], precision: str
-) -> None:
+def test_rows_that_are_masked_entirely_equal_eager(lower_module: Any, kinds: tuple[str, ...], precision: str) -> None:
     inputs = (*_qkv(1), _mask(kinds[0]))
     traced, program = lower_module(Attention(), inputs, precision, (*_DIMS, {2: _S, 3: _S}))
     model = None if precision == "bfloat16" else convert(program, 20).model  # onnxruntime has no bfloat16 on the CPU

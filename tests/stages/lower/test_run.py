@@ -89,6 +89,6 @@ def test_one_program_has_one_text_in_every_process_and_hash_seed() -> None:
     assert "float16" in block_text()
 
 
-def test_every_pass_has_a_name_of_its_own_and_a_reason() -> None:
+def test_every_pass_has_a_unique_name_and_a_reason() -> None:
     assert len({step.name for step in PASSES}) == len(PASSES)
     assert all(step.why for step in PASSES)

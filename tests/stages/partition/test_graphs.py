@@ -107,7 +107,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_partitions_together_are_the_whole(name: str, lowered: Any) -> None:
+def test_partitions_together_equal_the_whole_graph(name: str, lowered: Any) -> None:
     function, count = FUNCTIONS[name]
     model = lowered(function, *(X, Y)[:count])
     eager = function(*(value.clone() for value in (X, Y)[:count]))

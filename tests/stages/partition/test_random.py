@@ -117,7 +117,7 @@ class RandomModel(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_random_models(seed: int, lowered: Any, fake_validator: Any) -> None:
+def test_partitions_of_random_models_equal_the_whole_model(seed: int, lowered: Any, fake_validator: Any) -> None:
     choose = random.Random(1000 + seed)
     module = RandomModel(seed)
     model = lowered(module, torch.rand(3, 5, WIDTH), torch.rand(3, 5, WIDTH), dims=DIMS)

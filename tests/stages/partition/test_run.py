@@ -46,7 +46,7 @@ def test_an_accepted_model_is_one_engine(chained: Any, fake_validator: Any) -> N
     assert (partitioned.names, partitioned.kinds, len(validator.validated_texts)) == (["model"], ["tensorrt"], 1)
 
 
-def test_a_refused_operator_is_cut_out(lowered: Any, fake_validator: Any) -> None:
+def test_a_refused_operator_becomes_a_torch_partition(lowered: Any, fake_validator: Any) -> None:
     model = lowered(chain, X, dims=BATCH)
     validator = fake_validator(refused={"aten.cumsum.default": "no cumulative sums"})
     partitioned = model.partition(validator).assert_valid_document().assert_same_results_as_unpartitioned([X], [X[:1]])

@@ -59,7 +59,7 @@ FUNCTIONS = [reshapes, number_as_value, number_as_float, created_inside, shorter
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_sizes_that_are_used_behind_a_border(function: Callable[..., Any], lowered: Any) -> None:
+def test_a_later_partition_recomputes_sizes(function: Callable[..., Any], lowered: Any) -> None:
     model = lowered(function, *rows(3, 6), dims=DIMS)
     cases = [rows(*case) for case in CASES]
     for listed in (("aten.cumsum",), ("aten.relu", "aten.tanh"), ("aten.reshape", "aten.slice")):
@@ -120,7 +120,7 @@ class WithToken(nn.Module):
         return torch.cat([self.make(x.shape[0]), x], 1)
 
 
-def test_a_size_that_no_tensor_has_brings_a_carrier(lowered: Any) -> None:
+def test_a_partition_without_a_tensor_of_a_size_gets_a_carrier(lowered: Any) -> None:
     model = lowered(WithToken(), *rows(3, 6), dims=DIMS)
     partitioned = (
         model.partition(granularity=("make",))

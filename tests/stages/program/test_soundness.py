@@ -154,7 +154,7 @@ class Tied(nn.Module):
         return self.second(self.first(x))
 
 
-def test_tied_weights_are_structure() -> None:
+def test_tied_weights_change_the_text() -> None:
     assert text_of(Tied(True), X) != text_of(Tied(False), X)
 
 
@@ -225,7 +225,7 @@ class Model(torch.nn.Module):
 """
 
 
-def test_path_hash_seed_user_locale_and_time_zone_make_no_difference(tmp_path: Path) -> None:
+def test_the_digest_does_not_depend_on_path_hash_seed_user_locale_and_time_zone(tmp_path: Path) -> None:
     digests = set()
     for place, seed, extra in (
         ("here", "0", {}),

@@ -199,7 +199,9 @@ def name_of(project: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", READ, ids=READ.values())
-def test_a_file_that_is_read_is_a_dependency_and_an_edit_is_seen(child: Any, project: Path, name: str) -> None:
+def test_a_file_that_is_read_is_a_dependency_and_an_edit_changes_its_observation(
+    child: Any, project: Path, name: str
+) -> None:
     part = f"file:{name_of(project, name)}"
     assert part in child.observations, READ[name]
     path = project / name_of(project, name)
@@ -333,7 +335,7 @@ def test_the_observed_value_of_a_variable_is_that_at_the_start_of_the_process(
     }
 
 
-def test_installed_code_is_a_distribution_and_none_of_its_files(child: Any) -> None:
+def test_installed_code_is_observed_as_a_distribution_not_as_files(child: Any) -> None:
     import numpy as installed
 
     assert child.observations["distribution:torch"] == torch.__version__

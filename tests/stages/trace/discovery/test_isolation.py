@@ -88,7 +88,7 @@ def test_reasons_against_caching_a_trace_are_listed(child: Any) -> None:
     ]
 
 
-def test_a_custom_operator_enters_by_the_digest_of_its_file(child: Any) -> None:
+def test_a_custom_operator_is_identified_by_the_digest_of_its_file(child: Any) -> None:
     digests = child.interface["operators"]
     assert set(digests) == {"mine.twice.default", "mine.thrice.default"}
     # both operators are in one file
@@ -96,14 +96,14 @@ def test_a_custom_operator_enters_by_the_digest_of_its_file(child: Any) -> None:
     assert f"mine.twice.default@{digests['mine.twice.default']}(" in child.graph
 
 
-def test_an_operator_whose_implementation_is_unknown_is_not_kept(tmp_path: Path) -> None:
+def test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached(tmp_path: Path) -> None:
     """For example an operator of a library that was loaded before the recorder started."""
     recorder = Recorder(tmp_path, Places(), {})
     assert Operators(recorder).implementation("missing.twice.default") == "unknown"
     assert recorder.reasons == ["the implementation of operator missing::twice cannot be found"]
 
 
-def test_a_file_that_another_process_changes_during_the_trace_stops_it(
+def test_the_trace_fails_if_another_process_changes_a_file_that_was_read(
     job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path: Path
 ) -> None:
     root = Path(os.path.realpath(tmp_path)) / "project"

@@ -18,7 +18,7 @@ def error_of(traced, job_of, module, shapes=SHAPES) -> SourceError:
     return caught.value
 
 
-def test_a_module_in_training_mode_is_refused(job_of) -> None:
+def test_rejects_a_module_in_training_mode(job_of) -> None:
     with pytest.raises(SourceError) as caught:
         refuse_training_mode(nn.Linear(4, 4), job_of(SHAPES))
     assert caught.value.code == "training-mode" and ".eval()" in caught.value.hint
@@ -41,7 +41,7 @@ def test_rejects_a_submodule_in_training_mode_and_names_it(job_of) -> None:
     refuse_training_mode(model.eval(), job_of(SHAPES))
 
 
-def test_a_mutated_buffer_is_refused_by_its_name(traced, job_of) -> None:
+def test_rejects_a_write_to_a_buffer_and_names_it(traced, job_of) -> None:
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -91,7 +91,7 @@ def test_rejects_a_write_to_an_input_and_names_it(traced, job_of) -> None:
         (lambda x: nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5), "scaled_dot_product"),
     ],
 )
-def test_a_random_operator_is_refused_with_the_users_line(traced, job_of, function, operator) -> None:
+def test_rejects_a_random_operator_and_names_the_users_line(traced, job_of, function, operator) -> None:
     class Model(nn.Module):
         def forward(self, x):
             return function(x)  # torch keeps the line of the module's forward
@@ -110,7 +110,7 @@ def test_accepts_dropout_that_is_switched_off(traced, job_of) -> None:
     traced(without_dropout, job_of(SHAPES))
 
 
-def test_in_place_writes_to_views_are_right(traced, job_of) -> None:
+def test_accepts_in_place_writes_to_views(traced, job_of) -> None:
     def write(x):
         y = x.clone()
         y[:, 0] = 22.0

@@ -19,7 +19,7 @@ def error_of(traced, job_of, function, shapes, **more) -> SourceError:
     return caught.value
 
 
-def test_a_size_that_must_be_a_multiple_names_input_dim_and_what_to_write(traced, job_of) -> None:
+def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda x: x.view(-1, 2, 4, 4), FREE, dims=[NamedDim("batch", (("image", 0),))])
     assert error.code == "constraint"
     assert "dim 'batch' (image.0) may have any size, but the model needs a multiple of 2" in error.text
@@ -101,7 +101,7 @@ def test_inputs_that_do_not_match_forward_are_an_error_with_the_signature(traced
     assert "`mask: {keyword: true}`" in caught.value.hint and "takes (image, *, mask)" in caught.value.hint
 
 
-def test_a_shared_dim_is_one_symbol_and_a_static_axis_none(traced, job_of) -> None:
+def test_a_shared_dim_is_one_symbol_and_a_static_axis_is_a_number(traced, job_of) -> None:
     job = job_of(
         {"query": ((1, 1, 4), (2, 6, 4), (3, 9, 4)), "key": ((1, 1, 4), (2, 6, 4), (3, 9, 4))},
         dims=[NamedDim("seq", (("query", 1), ("key", 1))), NamedDim("batch", (("query", 0), ("key", 0)))],
@@ -137,7 +137,7 @@ def test_keyword_inputs_keep_the_manifests_order(traced, job_of) -> None:
     ]
 
 
-def test_opt_one_is_traced_at_two(traced, job_of) -> None:
+def test_a_dim_with_opt_1_stays_dynamic(traced, job_of) -> None:
     result = traced(lambda x: x * 2, job_of({"x": ((1, 4), (1, 4), (8, 4))}))
     assert result.interface["outputs"][0]["shape"] == [["sym", 0], 4]
     assert "symbol 0 in 1..8\n" in result.graph

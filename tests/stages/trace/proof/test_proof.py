@@ -82,7 +82,7 @@ def test_a_view_that_fits_some_multiples_only_is_an_error_of_the_model(traced, j
     assert "multiple_of: 4" in error.hint
 
 
-def test_a_relation_between_two_dims_that_export_keeps_silent_about_is_proven(traced, job_of) -> None:
+def test_a_relation_between_two_dims_that_export_does_not_report_is_proven(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] > x.shape[1] else x + 2, SQUARE)
     assert error.code == "frozen-branch" and "x.0 <= x.1" in error.text
 

@@ -180,7 +180,7 @@ class FileDigests:
             if is_digest(known):
                 return str(known), {}, None
         consumer = begin(descriptor) if begin is not None else None
-        sha256, fingerprint, length = _both_digests(descriptor, consumer)
+        sha256, fingerprint, length = _both(descriptor, consumer)
         if length != size:
             return sha256, {}, None  # the file's size has changed: `_read` reads the file again
         return sha256, {seen: 1, _content_name(fingerprint, size): sha256}, consumer
@@ -212,7 +212,7 @@ def _fingerprint(descriptor: int, size: int) -> str:
         return xxhash.xxh3_128_hexdigest(b"".join(pool.map(segment, starts)))
 
 
-def _both_digests(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
+def _both(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
     """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes too."""
     sha256, segments = hashlib.sha256(), _Segments()
     more_consumers = () if consumer is None else (consumer,)

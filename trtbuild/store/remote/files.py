@@ -37,7 +37,7 @@ _SMALL = 64 << 10
 _AHEAD = 16
 
 # The limit, in bytes, of the stored contents of files that came with entries. The links of a hundred traces are a few MiB.
-_MAX_INLINE_SIZE = 64 << 20
+_MOST_KNOWN = 64 << 20
 
 Read = Callable[[Output], "bytes | memoryview"]
 
@@ -54,25 +54,21 @@ class RemoteFiles:
         #: File → the time at which it was seen in the remote (monotonic).
         self._seen: dict[str, float] = {}
         #: The bytes of small files that came with an entry, and their total size.
-        self._inline: dict[str, bytes] = {}
-        self._inline_size = 0
+        self._known: dict[str, bytes] = {}
+        self._known_size = 0
         #: Files and blobs that are damaged in the remote. They are sent again, if the remote allows it.
         self.wrong: set[str] = set()
 
     def know(self, file: Output, data: bytes) -> None:
         """Store the bytes of a file that came with an entry, if they have the file's size and digest."""
-        if (
-            file.sha256 not in self._inline
-            and self._inline_size + len(data) <= _MAX_INLINE_SIZE
-            and is_file(file, data)
-        ):
-            self._inline[file.sha256] = data
-            self._inline_size += len(data)
+        if file.sha256 not in self._known and self._known_size + len(data) <= _MOST_KNOWN and is_file(file, data):
+            self._known[file.sha256] = data
+            self._known_size += len(data)
 
     def get(self, file: Output, *, timed: bool = False) -> bytes | None:
         """The bytes of a file, or None. For `timed` see `Transport`; small files are always timed. Raises RemoteFault."""
-        if file.sha256 in self._inline:
-            return self._inline[file.sha256]
+        if file.sha256 in self._known:
+            return self._known[file.sha256]
         try:
             timed = timed or file.size <= _SMALL
             data = self.transport.get("cas", file.sha256, file.size, timed=timed)

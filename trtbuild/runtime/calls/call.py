@@ -12,8 +12,11 @@ Array = Any
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call: the optimization profile, the size of each symbol (in the graph's units), the CUDA stream for its work
-    (0 is the default stream, also used on the CPU), and the value that the arrays have as `device`.
+    """One call.
+
+    `profile` is the number of the optimization profile, and `sizes` has the size of each symbol (in the graph's units).
+    `stream` is the CUDA stream for the work: 0 is the default stream, also used on the CPU. `device` is the value that the
+    arrays have as `device`.
 
     If `decides` is True, the values that are passed with this object always have the same shapes."""
 

@@ -5,9 +5,9 @@ Rules
    share engines, but not contexts, and work of one context on two streams would share the context's state. So concurrent
    calls are safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, the next thread with the
    same profile and stream uses its contexts, because their last work may still run on this stream.
-2. Contexts have no activation memory of their own: all engines of a thread and stream share one `Workspace`. This is safe,
-   because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order (auxiliary
-   streams join the stream at the end of the work). Another thread or stream has another workspace.
+2. Contexts do not contain activation memory: all engines of a thread and stream share one `Workspace`. This is safe,
+   because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order. Auxiliary
+   streams join the stream at the end of the work. Another thread or stream has another workspace.
 
 `trtbuild.runtime.engines.runs` runs a context.
 """

@@ -11,7 +11,7 @@ Rules
 3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the
    Python object.
 4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that C code may call or read
-   are never freed, and at exit the deleters of live capsules are replaced by a function that does not need Python.
+   are never freed. At exit the deleters of live capsules are replaced by a function that does not need Python.
 """
 
 from __future__ import annotations

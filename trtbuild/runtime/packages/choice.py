@@ -9,7 +9,8 @@ Rules
    (TensorRT developer guide, "Version Compatibility").
 4. If several targets fit, a target for exactly this SM is preferred, then the target for the fewest SMs, then the first.
 5. A profile fits a call if every size of every input is in its range. If several profiles fit, the profile with the nearest
-   opt is chosen (the smallest sum over all axes of |ln(size / opt)|, because kernels are tuned by ratios), then the first.
+   opt is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, because kernels
+   are tuned by ratios.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Rules
 1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of
    this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on older entries.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
-3. Records are removed first (retention.py says which), then the chunk lists of blobs that no remaining record names, then
-   the CAS files that no remaining record or list names. The remaining entries are computed again after each step. So a
-   record that was used in the meantime keeps its blobs.
+3. Records are removed first (retention.py decides which records). Then the chunk lists of blobs are removed that no
+   remaining record names, then the CAS files that no remaining record or list names. The remaining entries are computed
+   again after each step. So a record that was used in the meantime keeps its blobs.
 4. Unreferenced blobs before the cut-off are always removed: no build finds a blob without a record.
 """
 

@@ -1,8 +1,8 @@
 """The retention policy: the entries of a store, their references, and which records are removed first.
 
 Rules
-1. The least recently used records are removed first: those over the age limit, then as many as the size limit requires.
-   Records that are pinned, or were used at or after the cut-off, are never removed.
+1. Records are removed in the order of their last use, the oldest first: all records over the age limit, then as many as the
+   size limit requires. Records that are pinned, or were used at or after the cut-off, are never removed.
 2. When a record is removed, the lists and files that no other record names are counted as freed too, unless they were used
    since the cut-off.
 3. A pinned key protects the entry under the key, and the domain entries of the key (core/recipes/trust.py, rule 4).

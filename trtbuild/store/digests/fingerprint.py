@@ -2,8 +2,8 @@
 
 Rules
 1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored
-   only if both times were old enough when the reading began, because a later edit could get the same times (git calls such
-   an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that the file
+   only if both times were old enough when the reading began. Otherwise a later edit could get the same times (git calls
+   such an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that the file
    system's clock is finer than a millisecond. Programs cannot set a ctime.
 2. By fingerprint and size: a file that was touched, copied or checked out again is fingerprinted, which is ten times as
    fast as SHA-256. This is done only if a file of the same size was seen before: otherwise the index has no such

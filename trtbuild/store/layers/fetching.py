@@ -1,4 +1,4 @@
-"""Fetching whole records from a remote into a local store.
+"""Fetching complete records from a remote into a local store.
 
 Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.

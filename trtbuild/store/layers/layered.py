@@ -10,7 +10,7 @@ Rules
    have it, BlobMissing is raised, so the next plan in the same run builds the blob again.
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
 5. If another machine has published an engine while it was built here, that engine is used: one key has one engine. Packages
-   are sent last, and only if the remote's engines are those that they contain.
+   are sent last, and only if the remote has the same engines as the package.
 6. A command that only reads (`only_asks`) changes nothing in the local store: the blobs that it fetches are kept in memory.
 7. If the local store cannot be written, blobs are written directly to their destination.
 """

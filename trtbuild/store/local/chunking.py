@@ -1,7 +1,7 @@
 """Content-defined chunking: splits large blobs so that blobs with equal parts share chunks.
 
 Rules
-1. The boundaries are those of FastCDC (Xia et al., USENIX ATC 2016), computed by the package `fastcdc` with the sizes
+1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them with the sizes
    below. The boundaries depend only on the bytes. The sizes are part of the store's format. With other sizes a reader still
    works, because it follows the chunk list, but no chunk is shared with older blobs.
 2. A blob of at most `MAX_SIZE` bytes is not split. So a chunk list has at least two chunks, and every CAS file is small

@@ -14,7 +14,7 @@ Rules
    clock, so it never gets the same mtime, not even within one tick. If the file system does not keep such an mtime, the
    copy has no stamp.
 5. Files are read-only, and the umask applies. In a store that several users share (layout.py) they have the root's mode,
-   because each user must be able to touch the files, which marks them as used.
+   because each user must be able to mark the files as used.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.

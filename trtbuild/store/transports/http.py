@@ -1,6 +1,6 @@
 """Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``.
 
-nginx with WebDAV, bazel-remote and others speak it (docs/team-cache.md).
+nginx with WebDAV, bazel-remote and other servers support it (docs/team-cache.md).
 
 Rules
 1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at

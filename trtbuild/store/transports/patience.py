@@ -7,8 +7,8 @@ Rules
 2. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
-   c. `IN_A_ROW` calls fail without an answer between them, or such calls together took a quarter of the patience, or all
-      failed calls of the run together took five times the patience;
+   c. `IN_A_ROW` calls fail without an answer between them, or failed calls without an answer between them together took a
+      quarter of the patience; or all failed calls of the run together took five times the patience;
    d. `LIES` answers had wrong content;
    e. successful `timed` calls together delayed the run by five times the patience. The delay of a call is its time beyond
       an eighth of the patience. A call during which the remote moved `STEADY` bytes a second has no delay.
@@ -136,7 +136,7 @@ class Patient(Transport):
         self._transport.close()
 
     def usable(self, direction: Direction) -> bool:
-        """Whether the circuit is closed in this direction: calls are made."""
+        """Whether the circuit is closed in this direction, so that calls are made."""
         return self._open is None and direction not in self._refused
 
     def blame(self, fault: RemoteFault) -> None:

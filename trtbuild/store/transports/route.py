@@ -66,7 +66,8 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The TLS context. It uses the system's certificates (or $SSL_CERT_FILE). If there are none, it uses certifi's."""
+        """The TLS context. It uses the system's certificates (or $SSL_CERT_FILE). If the system has no certificates, it
+        uses certifi's."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

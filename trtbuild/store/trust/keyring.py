@@ -1,8 +1,8 @@
 """The trusted keys of a machine, and its signing key: the `Trust` of core/recipes/trust.py.
 
 Rules
-1. A signature is accepted if its key is trusted and neither revoked nor expired, if it fits the statement, if this machine
-   reads its domain, and if the key may sign for that domain.
+1. A signature is accepted if it fits the statement, and if its key is trusted and neither revoked nor expired. In addition,
+   this machine must read the domain of the signature, and the key must be allowed to sign for this domain.
 2. A machine that signs trusts its own key, for its own domain: its own records are hits.
 3. A machine that verifies and does not sign has a machine key, which only this machine trusts (core/recipes/trust.py, rule
    5). The key is created when it is needed. While there is a signing key, the machine key is not trusted. So records that

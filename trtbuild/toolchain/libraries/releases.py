@@ -34,7 +34,7 @@ class Release:
     network_flags: tuple[str, ...] = ("STRONGLY_TYPED",)
     #: `OnnxParserFlag`s to set. Without NATIVE_INSTANCENORM, TensorRT before 10 uses a plugin, which needs cuDNN.
     parser_flags: tuple[str, ...] = ()
-    #: Whether the types of a network are those of its graph. Otherwise the precision is set for each layer
+    #: Whether a network has exactly the types of its graph. Otherwise the precision is set for each layer
     #: (`trtbuild.toolchain.tensorrt8.precision`).
     strongly_typed: bool = True
     #: Whether batch normalization with input and parameters in half becomes one Scale layer in half.

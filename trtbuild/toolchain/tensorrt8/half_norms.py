@@ -11,8 +11,8 @@ Rules
 1. The factor and the term of external float32 parameters are computed here in float64, and written in half, with mean
    0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of the input is mapped
    exactly.
-2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), or if the parameters are not
-   external or not float32, the normalization stays in float32, between casts.
+2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization stays in
+   float32, between casts. The same applies if the parameters are not external or not float32.
 3. Nodes in nested graphs are not changed: the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """

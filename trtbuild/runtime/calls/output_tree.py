@@ -76,9 +76,8 @@ def restorer(tree: Any) -> Restore:
 def _each(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Return a function that restores all of `trees`."""
     if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
-        return itemgetter(
-            *[tree["index"] for tree in trees]
-        )  # most models have this case; it takes a fifth of the time
+        # Most models have this case. It takes a fifth of the time.
+        return itemgetter(*[tree["index"] for tree in trees])
     items = [restorer(tree) for tree in trees]
     return lambda outputs: [item(outputs) for item in items]
 

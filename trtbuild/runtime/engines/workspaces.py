@@ -46,9 +46,8 @@ class Workspace:
     def reserve(self, size_bytes: int) -> None:
         """Allocate at least `size_bytes`. Replaced memory is freed after the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
-            size_bytes = max(
-                size_bytes, MEMORY_ALIGNMENT
-            )  # at least one block, because TensorRT refuses a null pointer
+            # At least one block, because TensorRT refuses a null pointer.
+            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)
             self.array, self.address = aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
             self.size_bytes = size_bytes
 

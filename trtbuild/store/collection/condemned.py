@@ -36,7 +36,7 @@ class Condemned:
     def since(self, begun_ns: int) -> dict[str, int]:
         """The condemned files and the times (ns) at which they were condemned.
 
-        `begun_ns` replaces a time after it: a clock was wrong.
+        A time after `begun_ns` means that a clock was wrong. Then `begun_ns` is returned instead.
         """
         try:
             with open(self._shared.open("gc", "condemned"), "rb") as file:

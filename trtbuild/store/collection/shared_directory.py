@@ -24,7 +24,8 @@ There are no locks, and nginx does not mark the files that it serves as used. Th
    collection also removes records that are invalid, or lack a file of the size that they name. Files of a size that no
    record names are removed in the three steps.
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
-   moment. Two collections may run at once: a file that one of them has moved is missing for the other.
+   moment. Two collections may run at once: a file that one collection has moved is missing for the other, which is not
+   an error.
 8. All times come from the clock of the directory's file system. Files with an mtime in the future stay until that time.
 """
 

@@ -13,7 +13,7 @@ from trtbuild.store.transports.report import Trouble
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """One remote, as ``--json`` shows it: the counts of its records, and its transport's report (`RemoteReport`)."""
+    """One remote, as ``--json`` shows it: what became of its records, and its transport's report (`RemoteReport`)."""
 
     name: str
     place: str

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Trouble:
-    """One kind of fault of a remote: the text of the first fault, and the number of faults."""
+    """One kind of fault of a remote: the text of the first one, and how many there were."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str

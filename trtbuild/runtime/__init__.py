@@ -1,4 +1,4 @@
 """Load and run packages. This layer imports neither the build, the store nor TensorRT: engines are behind protocols.
 
-Rooms, from the bottom: `memory` and `packages`; `calls`; `engines`.
+The folders, from the lowest layer to the highest: `memory` and `packages`; `calls`; `engines`.
 """

@@ -2,16 +2,16 @@
 
 Rules
 1. A bundle is a plain tar (POSIX ustar) of the files of a store: ``format``, ``cas/…``, ``ac/…``, ``index``, in this order
-   and sorted by name. It has no time, place or author, so equal contents are equal bytes.
-2. Every byte must be as the writer writes it: the reader makes each header again from its name and size, and compares. So
-   there are no links, devices or other paths, and only one form.
-3. The index is last, and has the SHA-256 of everything before it. `open_bundle` reads the whole file before it uses any
-   part: a bundle that was truncated, extended or altered is rejected as a whole.
+   and sorted by name. It contains no time, place or author, so bundles with equal contents have equal bytes.
+2. A member has only one valid header: the reader builds the header again from the name and the size, and compares the two.
+   So a bundle cannot contain links, devices or other paths.
+3. The index is the last member, and contains the SHA-256 of everything before it. `open_bundle` reads the whole file before
+   it uses any part. It rejects a bundle that was truncated, extended or altered.
 4. Each size is compared with a limit and with the rest of the file before it is used, and each name must be a digest. Each
    file in ``cas/`` is compared with its name.
 5. An entry names only files that are in the bundle, with their sizes. Each file is named by an entry.
-6. An open bundle is a `Transport`: its entries are verified like those from a server. The check at the beginning is not
-   enough, because the file may have changed since.
+6. An open bundle is a `Transport`: its entries are verified like those from a server. The check in `open_bundle` is not
+   enough, because the file may change after it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
 _LIMITS = {"cas": MAX_ENTRY, "ac": MAX_ENTRY}  # a record's document is a file, too
 _MAX_INDEX = 4096
 
-# The kinds of members by type flag (POSIX pax, "ustar Header Block"), with those of GNU tar.
+# The kinds of members by type flag (POSIX pax, "ustar Header Block"), including the flags of GNU tar.
 _TYPES = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -59,7 +59,7 @@ _TYPES = {
     b"L": "an extended header",
 }
 
-#: Called with the number of bytes that are done, and the number of all bytes.
+#: Called with the number of processed bytes, and the total number of bytes.
 Progress = Callable[[int, int], None]
 
 
@@ -75,14 +75,16 @@ class Written:
 def write_bundle(
     path: str, entries: Mapping[str, ActionResult], read: Read, progress: Progress | None = None
 ) -> Written:
-    """Write the records with these `entries`, by key, and their CAS files, which `read` returns, to `path`.
+    """Write records and their CAS files to `path`. `entries` maps keys to entries, and `read` returns the CAS files.
 
-    The file appears whole or not at all. Raises the errors of `read`, EntryCorrupt when its bytes do not fit their name,
-    and OSError when `path` cannot be written.
+    The file appears complete or not at all. Raises the errors of `read`, EntryCorrupt when the bytes of a CAS file do not
+    have the SHA-256 in its name, and OSError when `path` cannot be written.
     """
     files = {file.sha256: file for entry in entries.values() for _, file in entry.files}
-    last = _index(len(entries), len(files), 0, "")
-    total = sum(_occupied(len(entry.to_bytes())) for entry in entries.values()) + _occupied(len(last)) + len(_END)
+    empty_index = _index(len(entries), len(files), 0, "")
+    total = (
+        sum(_occupied(len(entry.to_bytes())) for entry in entries.values()) + _occupied(len(empty_index)) + len(_END)
+    )
     total += sum(_occupied(file.size) for file in files.values()) + _occupied(len(_FORMAT))
 
     def members() -> Iterator[tuple[str, bytes | memoryview]]:
@@ -96,15 +98,15 @@ def write_bundle(
             yield _path("ac", key), entry.to_bytes()
 
     def pieces() -> Iterator[memoryview]:
-        whole, done = hashlib.sha256(), 0
+        content_hash, done = hashlib.sha256(), 0
         for name, data in members():
             for piece in (_header(name, len(data)), data, _padding(len(data))):
-                whole.update(piece)
+                content_hash.update(piece)
                 done += len(piece)
                 yield memoryview(piece)
             if progress is not None:
                 progress(done, total)
-        index = _index(len(entries), len(files), done, whole.hexdigest())
+        index = _index(len(entries), len(files), done, content_hash.hexdigest())
         for piece in (_header("index", len(index)), index, _padding(len(index)), _END):
             yield memoryview(piece)
 
@@ -117,7 +119,7 @@ def _path(kind: Kind, name: str) -> str:
 
 
 def _header(name: str, size: int) -> bytes:
-    """The header of a member. Raises ValueError if ustar has no header for it."""
+    """The header of a member. Raises ValueError if the ustar format cannot express the name or the size."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o444
     return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
@@ -144,7 +146,7 @@ class Bundle(Transport):
     def __init__(self, place: str, file: BinaryIO, members: Mapping[tuple[Kind, str], tuple[int, int]]) -> None:
         self.place = place
         self._file = file
-        self._members = members  # offset and size of each
+        self._members = members  # kind and name → offset and size
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -189,16 +191,16 @@ def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
 
     Raises BundleRefused, with the offset of the error, or OSError when `path` cannot be read.
     """
-    file = _opened(path)
+    file = _open_regular_file(path)
     try:
-        members = _Reading(path, file, progress).members()
+        members = _Reader(path, file, progress).members()
     except BaseException:
         file.close()
         raise
     return Bundle(path, file, members)
 
 
-def _opened(path: str) -> BinaryIO:
+def _open_regular_file(path: str) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without O_NONBLOCK, opening a pipe waits
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -206,26 +208,26 @@ def _opened(path: str) -> BinaryIO:
     raise BundleRefused("a bundle is a regular file", file=path, hint="copy it to a disk first")
 
 
-class _Reading:
-    """One reading of a bundle from its first byte to its last."""
+class _Reader:
+    """Reads a bundle from its first byte to its last, and checks it."""
 
     def __init__(self, path: str, file: BinaryIO, progress: Progress | None) -> None:
         self._path = path
         self._file = file
         self._progress = progress or (lambda done, total: None)
         self._size = os.fstat(file.fileno()).st_size
-        self._at = 0
-        self._whole = hashlib.sha256()
+        self._offset = 0
+        self._content_hash = hashlib.sha256()
         self._members: dict[tuple[Kind, str], tuple[int, int]] = {}
-        self._named: dict[str, int] = {}  # SHA-256 → size of the files that entries name
+        self._named_sizes: dict[str, int] = {}  # SHA-256 → size of the files that entries name
 
     def members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
         name, size = self._next()
         if name != "format" or self._data(size, 64) != _FORMAT:
             raise self._refused("it does not begin as a bundle of this format", at=0)
-        last, previous = "cas/", ""
+        previous_folder, previous = "cas/", ""
         while True:
-            start, before = self._at, self._whole.hexdigest()
+            start, before = self._offset, self._content_hash.hexdigest()
             name, size = self._next()
             if name == "index":
                 self._finish(start, before, self._data(size, _MAX_INDEX))
@@ -234,14 +236,14 @@ class _Reading:
             if matched is None:
                 raise self._refused(f"a bundle has no member {name!r}", at=start)
             kind: Kind = "cas" if matched[1] == "cas" else "ac"
-            place = f"{kind}/"
-            if (place == "cas/" and last == "ac/") or (place == last and name <= previous):
-                what = "is there twice" if name == previous else "is out of order"
-                raise self._refused(f"{name} {what}", at=start)
-            last, previous = place, name
-            self._members[kind, matched[3]] = (self._at, size)
+            folder = f"{kind}/"
+            if (folder == "cas/" and previous_folder == "ac/") or (folder == previous_folder and name <= previous):
+                problem = "is there twice" if name == previous else "is out of order"
+                raise self._refused(f"{name} {problem}", at=start)
+            previous_folder, previous = folder, name
+            self._members[kind, matched[3]] = (self._offset, size)
             self._check(kind, matched[3], self._data(size, _LIMITS[kind]), start)
-            self._progress(self._at, self._size)
+            self._progress(self._offset, self._size)
 
     def _check(self, kind: Kind, name: str, data: bytes, start: int) -> None:
         if kind == "cas":
@@ -258,24 +260,24 @@ class _Reading:
             _, size = self._members.get(("cas", file.sha256), (0, -1))
             if size != file.size:
                 raise self._refused(f"ac/{name} names {file.sha256}, which is not there in that size", at=start)
-            self._named[file.sha256] = file.size
+            self._named_sizes[file.sha256] = file.size
 
     def _finish(self, start: int, digest: str, data: bytes) -> None:
         files = [name for kind, name in self._members if kind == "cas"]
         if data != _index(len(self._members) - len(files), len(files), start, digest):
             raise self._refused("its index is not that of what is in it: it was altered", at=start)
-        if self._size - self._at != len(_END) or self._file.read(len(_END) + 1) != _END:
+        if self._size - self._offset != len(_END) or self._file.read(len(_END) + 1) != _END:
             raise self._refused(
-                "it does not end where its index does: it was cut off, or something was added", self._at
+                "it does not end where its index does: it was cut off, or something was added", self._offset
             )
-        unnamed = next((name for name in files if name not in self._named), None)
+        unnamed = next((name for name in files if name not in self._named_sizes), None)
         if unnamed is not None:
             raise self._refused(f"cas/{unnamed} belongs to no record")
         self._progress(self._size, self._size)
 
     def _next(self) -> tuple[str, int]:
         """The name and size in the next header."""
-        start, block = self._at, self._read(_BLOCK)
+        start, block = self._offset, self._read(_BLOCK)
         name = block[:100].partition(b"\0")[0]
         digits = block[124:135]
         size = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else -1
@@ -293,21 +295,21 @@ class _Reading:
 
     def _data(self, size: int, limit: int) -> bytes:
         if size > limit:
-            raise self._refused(f"a member of {size} bytes, where {limit} are the most", at=self._at)
+            raise self._refused(f"a member of {size} bytes, where {limit} are the most", at=self._offset)
         data = self._read(size)
         padding = -size % _BLOCK
         if self._read(padding) != bytes(padding):
-            raise self._refused("bytes between two members", at=self._at - padding)
+            raise self._refused("bytes between two members", at=self._offset - padding)
         return data
 
     def _read(self, size: int) -> bytes:
-        if size > self._size - self._at:
+        if size > self._size - self._offset:
             raise self._refused(f"it is cut off: it ends after {self._size} bytes, in the middle of a member")
         data = self._file.read(size)
         if len(data) != size:
-            raise self._refused("it was changed while it was read", at=self._at)
-        self._whole.update(data)
-        self._at += size
+            raise self._refused("it was changed while it was read", at=self._offset)
+        self._content_hash.update(data)
+        self._offset += size
         return data
 
     def _refused(self, why: str, at: int | None = None) -> BundleRefused:

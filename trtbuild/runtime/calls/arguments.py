@@ -1,10 +1,10 @@
 """Check a call's arguments and bind them to the model's inputs. The decision for a set of shapes is cached.
 
 Rules
-1. Arguments are passed as to the original ``forward``: positional inputs in order, keyword inputs by name. A positional
-   input may also be passed by name. Names come from the package.
+1. Arguments are passed in the same way as to the original ``forward``: positional inputs in order, keyword inputs by name.
+   A positional input may also be passed by name. Names come from the package.
 2. Nothing is converted automatically: another dtype, rank or device is an error. A tensor that is not contiguous is
-   accepted, and copied by engines, which read rows in order (`runs`). A tensor whose memory does not have its values is
+   accepted. Engines copy it, because they read rows in order (`runs`). A tensor whose memory does not contain its values is
    copied here, before its address is used (`Arrays.plain`).
 3. All axes of a dim have one size, a multiple of its unit, and one profile must allow all sizes.
 4. For known shapes only dtypes and devices are checked again.
@@ -32,9 +32,9 @@ class Arrays(Protocol):
 
     #: The types of this runtime's own tensors.
     own: frozenset[type]
-    #: Equal to the `device` of a valid argument.
+    #: A valid argument has this `device`.
     device: Any
-    #: Whether outputs of PyTorch's parts must be contiguous if engines read them.
+    #: Whether outputs of parts that PyTorch computes must be contiguous if engines read them.
     contiguous: bool
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
@@ -42,19 +42,21 @@ class Arrays(Protocol):
         ...
 
     def is_odd(self, array: Array) -> bool:
-        """Whether the memory of an own array may not have its values: then it goes through `plain`."""
+        """Whether the memory of one of this runtime's own arrays perhaps does not contain its values. Then `plain` must be
+        called."""
         ...
 
     def plain(self, array: Array, name: str) -> Array:
-        """Return `array`, or a copy whose memory has its values. Raises CallRefused if there is no such copy."""
+        """Return `array`, or a copy whose memory contains its values. Raises CallRefused if such a copy cannot be
+        created."""
         ...
 
     def packed(self, array: Array, stream: int) -> Array:
-        """Make a new contiguous copy."""
+        """Return a new contiguous copy."""
         ...
 
     def dtype(self, name: str) -> object:
-        """Equal to the `dtype` of a tensor of this element type."""
+        """Return the `dtype` that tensors of this element type have."""
         ...
 
 
@@ -65,11 +67,11 @@ class Decision:
 
     profile: int
     sizes: tuple[int, ...]
-    #: Stream → the call that parts get.
+    #: Stream → the `Call` for the parts.
     calls: dict[int, Call] = field(default_factory=dict, compare=False)
 
 
-#: Inputs, the decision for their shapes, and whether any of them was adopted.
+#: The inputs, the decision for their shapes, and whether an input was adopted.
 Bound = tuple[Sequence[Array], Decision, bool]
 
 
@@ -92,12 +94,12 @@ class Arguments:
         self._known: dict[tuple[Any, ...], Decision] = {}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> Bound:
-        """Return the inputs in the package's order, the decision for their shapes, and whether any was adopted. Raises
+        """Return the inputs in the package's order, the decision for their shapes, and whether an input was adopted. Raises
         CallRefused."""
         if not kwargs and len(args) == self._all_positional:
             values = args
         else:
-            values = self._named(args, kwargs)
+            values = self._in_package_order(args, kwargs)
         own, adopted = self._own, False
         for value in values:
             if type(value) not in own:
@@ -113,14 +115,14 @@ class Arguments:
         return values, decision, adopted
 
     def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """After another error of torch: raise CallRefused if an argument cannot be read."""
-        for name, value in zip(self._names, self._named(args, kwargs), strict=True):
+        """Raise CallRefused if an argument cannot be read. It is called after torch has raised another error."""
+        for name, value in zip(self._names, self._in_package_order(args, kwargs), strict=True):
             if isinstance(value, tuple(self._own)):
                 self._arrays.plain(value, f"input {name!r}")
 
     # -- binding arguments to inputs
 
-    def _named(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[object]:
+    def _in_package_order(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[object]:
         count = len(args)
         if self._in_order and count <= len(self._positional) and count + len(kwargs) == len(self._names):
             try:
@@ -130,33 +132,34 @@ class Arguments:
         return self._ordered(args, kwargs)
 
     def _ordered(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
+        """The same order, with a check of every name. Raises CallRefused."""
         values: list[object] = [None] * len(self._inputs)
         if len(args) > len(self._positional):
             raise CallRefused(
                 f"{len(args)} positional tensors were passed, but the model takes {len(self._positional)}",
-                hint=self._takes(),
+                hint=self._signature(),
             )
         for number, value in zip(self._positional, args, strict=False):
             values[number] = value
-        given = set(self._positional[: len(args)])
+        passed = set(self._positional[: len(args)])
         for name, value in kwargs.items():
             number = self._numbers.get(name, -1)
             if number < 0:
-                like = nearest(name, self._numbers)
-                did = f"did you mean {like!r}? " if like else ""
-                raise CallRefused(f"the model has no input {name!r}", hint=did + self._takes())
-            if number in given:
-                raise CallRefused(f"input {name!r} was passed by position and by name", hint=self._takes())
-            given.add(number)
+                similar = nearest(name, self._numbers)
+                suggestion = f"did you mean {similar!r}? " if similar else ""
+                raise CallRefused(f"the model has no input {name!r}", hint=suggestion + self._signature())
+            if number in passed:
+                raise CallRefused(f"input {name!r} was passed by position and by name", hint=self._signature())
+            passed.add(number)
             values[number] = value
-        missing = [entry.name for number, entry in enumerate(self._inputs) if number not in given]
+        missing = [entry.name for number, entry in enumerate(self._inputs) if number not in passed]
         if missing:
             quoted = ", ".join(map(repr, missing))
-            what = f"inputs {quoted} are" if len(missing) > 1 else f"input {quoted} is"
-            raise CallRefused(f"{what} missing", hint=self._takes())
+            inputs = f"inputs {quoted} are" if len(missing) > 1 else f"input {quoted} is"
+            raise CallRefused(f"{inputs} missing", hint=self._signature())
         return values
 
-    def _takes(self) -> str:
+    def _signature(self) -> str:
         positional = [self._inputs[number].name for number in self._positional]
         named = [entry.name for entry in self._inputs if entry.keyword]
         return f"the model takes ({', '.join([*positional, *(['*'] if named else []), *named])})"
@@ -170,8 +173,8 @@ class Arguments:
             for entry, value in zip(self._inputs, values, strict=True)
         ]
 
-    def _check(self, given: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
-        arrays = [self._arrays.plain(array, f"input {name!r}") for name, array in zip(self._names, given, strict=True)]
+    def _check(self, values: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
+        arrays = [self._arrays.plain(array, f"input {name!r}") for name, array in zip(self._names, values, strict=True)]
         shapes = [tuple(array.shape) for array in arrays]
         for entry, array, shape, dtype in zip(self._inputs, arrays, shapes, self._dtypes, strict=True):
             if array.device != self._device:
@@ -180,9 +183,9 @@ class Arguments:
                     hint=f'move it there: {entry.name}.to("{self._device}")',
                 )
             if array.dtype != dtype:
-                found = str(array.dtype).removeprefix("torch.")
+                actual = str(array.dtype).removeprefix("torch.")
                 raise CallRefused(
-                    f"input {entry.name!r} has dtype {found}, but must have {entry.dtype}",
+                    f"input {entry.name!r} has dtype {actual}, but must have {entry.dtype}",
                     hint=f"cast the tensor to {entry.dtype}; a package takes the dtypes that it was built for",
                 )
             if len(shape) != len(entry.shape):
@@ -208,8 +211,8 @@ class Arguments:
 
     def _sizes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The size of each symbol in the graph's units."""
-        found: dict[int, tuple[int, int, int]] = {}  # symbol → size, and the place that it comes from
-        later: list[tuple[int, int, Expression, int]] = []
+        solved: dict[int, tuple[int, int, int]] = {}  # symbol → its size, and the input and axis that it comes from
+        unsolved: list[tuple[int, int, Expression, int]] = []
         for number, (entry, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
             for axis, (expression, size) in enumerate(zip(entry.shape, shape, strict=True)):
                 if isinstance(expression, int):
@@ -219,11 +222,11 @@ class Arguments:
                             hint=f"the shape of {entry.name!r} is {self._symbolic(entry)}",
                         )
                     continue
-                symbol, value = self._solved(number, axis, expression, size)
+                symbol, value = self._solve(number, axis, expression, size)
                 if symbol is None:
-                    later.append((number, axis, expression, size))
+                    unsolved.append((number, axis, expression, size))
                     continue
-                known = found.setdefault(symbol, (value, number, axis))
+                known = solved.setdefault(symbol, (value, number, axis))
                 if known[0] != value:
                     dim = self._index.dims[symbol]
                     raise CallRefused(
@@ -231,8 +234,8 @@ class Arguments:
                         f"{size} in {self._place(number, axis)}",
                         hint="all axes of a dim must have the same size",
                     )
-        sizes = tuple(found[symbol][0] if symbol in found else 0 for symbol in range(len(self._index.dims)))
-        for number, axis, expression, size in later:
+        sizes = tuple(solved[symbol][0] if symbol in solved else 0 for symbol in range(len(self._index.dims)))
+        for number, axis, expression, size in unsolved:
             if evaluate(expression, sizes) != size:
                 raise CallRefused(
                     f"{self._axis(number, axis)} is {size}, and must be {evaluate(expression, sizes)}",
@@ -240,8 +243,8 @@ class Arguments:
                 )
         return sizes
 
-    def _solved(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
-        """The symbol of an axis, and its size in units; None if the expression has several symbols, or is not
+    def _solve(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
+        """The symbol of an axis, and its size in units. The symbol is None if the expression has several symbols, or is not
         linear."""
         symbols = symbols_of(expression)
         if len(symbols) != 1:
@@ -259,11 +262,11 @@ class Arguments:
             return None, 0
         if rest or value < 0:
             below = max(0, size - base) // factor * factor + base
-            near = f"{below} or {below + factor}" if below > base else f"{below + factor}"
+            nearest_sizes = f"{below} or {below + factor}" if below > base else f"{below + factor}"
             raise CallRefused(
                 f"{self._axis(number, axis)} is {size}, and must be a multiple of {factor}"
                 + (f" and {base}" if base else ""),
-                hint=f"use {near}",
+                hint=f"use {nearest_sizes}",
             )
         return symbol, value
 

@@ -14,7 +14,7 @@ _OURS = str(Path(errors.__file__).resolve().parent)
 
 
 def user_frame() -> FrameType:
-    """The innermost frame outside trtbuild and torch; the outermost frame if there is no such frame."""
+    """The innermost frame outside trtbuild and torch, or the outermost frame if there is no such frame."""
     skipped = (_OURS, contextlib.__file__, *_torch())
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):

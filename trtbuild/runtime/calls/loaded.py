@@ -26,13 +26,13 @@ from trtbuild.runtime.packages.package import Package
 
 
 class Engines(Protocol):
-    """Makes parts from plans, on one GPU. The driver layer provides it, because the runtime does not import
+    """Creates parts from plans, on one GPU. The driver layer provides the object, because the runtime does not import
     TensorRT."""
 
     memory: Memory
 
     def load(self, partition: Partition, plan: memoryview) -> None:
-        """Make the engine of `partition` from the verified `plan`."""
+        """Create the engine of `partition` from the verified `plan`."""
         ...
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Part:
@@ -74,7 +74,7 @@ class Loaded:
         self._files: Mapping[str, memoryview] | None = files
         self._make_engines = engines
         self._engines: Engines | None = None
-        #: The arrays of its device, the parts that PyTorch computes, and the weights that pass between parts.
+        #: The `Arrays` of the device, the parts that PyTorch computes, and the weights that parts read as values.
         self._ready: tuple[Arrays, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()
@@ -104,27 +104,26 @@ class Loaded:
         return runner
 
     def runner(self, *, cuda_graphs: bool = False) -> Runner:
-        """Return the runner that `module` calls; it is made once."""
+        """Return the runner that `module` calls. It is created once."""
         with self._lock:
-            kind = cuda_graphs and not self.is_reference
-            if kind not in self._runners:
-                self._runners[kind] = self._make_runner(kind)
-            return self._runners[kind]
+            with_graphs = cuda_graphs and not self.is_reference
+            if with_graphs not in self._runners:
+                self._runners[with_graphs] = self._make_runner(with_graphs)
+            return self._runners[with_graphs]
 
     def warmup(self) -> None:
-        """Run every profile at its opt, min and max shapes, with inputs of zeros, and store the kernels that were
-        compiled for this GPU.
-        On the CPU this does nothing."""
+        """Run every profile at its opt, min and max shapes, with inputs of zeros. Then store the kernels that were compiled
+        for this GPU. On the CPU this does nothing."""
         runner = self.runner()
         if self._engines is None:
             return
         memory = self._engines.memory
         with memory.on_device():
             stream = memory.stream()
-            for which in ("opt", "min", "max"):
+            for bound in ("opt", "min", "max"):
                 for profile in self.profiles:
                     arrays = {
-                        entry.name: memory.filled(getattr(shape, which), memory.dtype(entry.dtype), stream)
+                        entry.name: memory.filled(getattr(shape, bound), memory.dtype(entry.dtype), stream)
                         for entry, shape in zip(self.inputs, profile.shapes, strict=True)
                     }
                     runner.flat((), arrays)
@@ -148,8 +147,8 @@ class Loaded:
 
     def __repr__(self) -> str:
         if self.target is None:
-            by = self.package.index.computed_by
-            return f"<trtbuild package {self.model!r} on the CPU: the reference program in {by}, no engine>"
+            library = self.package.index.computed_by
+            return f"<trtbuild package {self.model!r} on the CPU: the reference program in {library}, no engine>"
         return f"<trtbuild package {self.model!r} on {self.device}: engines of target {self.target.name!r}>"
 
     # -- preparing
@@ -159,14 +158,14 @@ class Loaded:
             raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
         if self._ready is None:
             self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
-            self._files = {}  # engines have copies, and tensors hold references to their own bytes
-        arrays, in_torch, flowing = self._ready
-        cut, parts = cut_of(self.package.index, self.target), dict(in_torch)
+            self._files = {}  # engines have copies, and tensors refer to their own bytes
+        arrays, torch_parts, weights = self._ready
+        target, parts = target_to_run(self.package.index, self.target), dict(torch_parts)
         if self._engines is not None:
-            for partition in cut.partitions.partitions:
+            for partition in target.partitions.partitions:
                 if partition.name not in parts:
                     parts[partition.name] = self._engines.part(partition, cuda_graphs=cuda_graphs)
-        stitched = Stitched(cut.partitions, parts, flowing, len(self.inputs), arrays.packed)
+        stitched = Stitched(target.partitions, parts, weights, len(self.inputs), arrays.packed)
         memory = self._engines.memory if self._engines is not None else None
         return Runner(self.package.index, stitched, arrays, memory, self.target.name if self.target else None)
 
@@ -174,7 +173,7 @@ class Loaded:
         from trtbuild.runtime.calls.torch_arrays import HostArrays
 
         arrays = HostArrays()
-        return arrays, *self._torch_parts(cut_of(self.package.index, None), files, arrays, everything=True)
+        return arrays, *self._torch_parts(target_to_run(self.package.index, None), files, arrays, everything=True)
 
     def _on_a_gpu(self, files: Mapping[str, memoryview]) -> tuple[Arrays, Mapping[str, Part], Mapping[int, Any]]:
         target = self.target
@@ -196,12 +195,12 @@ class Loaded:
     def _torch_parts(
         self, target: PackedTarget, files: Mapping[str, memoryview], arrays: Arrays, *, everything: bool
     ) -> tuple[dict[str, Part], Mapping[int, Any]]:
-        """Make the parts that PyTorch computes (all of them, or the PyTorch partitions), and the weights that pass
-        between parts."""
-        mine = [part for part in target.partitions.partitions if everything or part.kind == "torch"]
+        """Create the parts that PyTorch computes: all parts, or only the PyTorch partitions. Also return the weights that
+        parts read as values."""
+        in_torch = [part for part in target.partitions.partitions if everything or part.kind == "torch"]
         flowing = flowing_weights(target.partitions)
-        slots = flowing.union(*(part.weights for part in mine))
-        if not mine and not slots:
+        slots = flowing.union(*(part.weights for part in in_torch))
+        if not in_torch and not slots:
             return {}, {}
         from trtbuild.runtime.calls.onnx_part import OnnxPart, is_onnx
         from trtbuild.runtime.calls.torch_part import Graph, TorchPart, require_torch, weight_tensors
@@ -210,45 +209,46 @@ class Loaded:
         device = torch.device(arrays.device)
         index = self.package.index
         weights = weight_tensors({slot: index.weights[slot] for slot in slots}, files, device)
-        taken = {
+        engine_inputs = {
             source for part in target.partitions.partitions if part.kind == "tensorrt" for source, _ in part.inputs
         }
         graphs: dict[str, Graph] = {}
         parts: dict[str, Part] = {}
-        for part in mine:
+        for part in in_torch:
             path = target.programs[part.graph]
             if is_onnx(path):
-                what = f"partition {part.name!r} of {self.model!r}"
-                parts[part.name] = OnnxPart(files[path], [weights[slot] for slot in part.weights], what)
+                description = f"partition {part.name!r} of {self.model!r}"
+                parts[part.name] = OnnxPart(files[path], [weights[slot] for slot in part.weights], description)
                 continue
             if path not in graphs:
                 graphs[path] = Graph(files[path], device, f"partition {part.name!r} of {self.model!r}")
-            contiguous = [k for k in range(len(part.outputs)) if arrays.contiguous and f"{part.name}:{k}" in taken]
-            returned = [k for k in range(len(part.outputs)) if f"{part.name}:{k}" in target.partitions.outputs]
+            outputs = range(len(part.outputs))
+            contiguous = [k for k in outputs if arrays.contiguous and f"{part.name}:{k}" in engine_inputs]
+            returned = [k for k in outputs if f"{part.name}:{k}" in target.partitions.outputs]
             parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], contiguous, returned)
         return parts, {slot: weights[slot] for slot in flowing}
 
 
-def cut_of(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
-    """Return the target whose partitions run: `target`, or for None one that needs no engine. Raises
+def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
+    """Return the target whose partitions run: `target`, or for None the target that needs no engines. Raises
     NoFittingTarget."""
-    found = target or index.without_engines
-    if found is None:
+    result = target or index.without_engines
+    if result is None:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no reference program, and engines do not run on a CPU",
             hint=no_reference_hint(),
         )
-    return found
+    return result
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the files that `target` needs to run, or for None those that a run without engines needs. Raises
+    """List the files that `target` needs to run, or for None the files that a run without engines needs. Raises
     NoFittingTarget."""
     index = package.index
-    cut = cut_of(index, target)
-    parts = [part for part in cut.partitions.partitions if target is None or part.kind == "torch"]
-    slots = flowing_weights(cut.partitions).union(*(part.weights for part in parts))
-    names = [cut.programs[part.graph] for part in parts]
+    to_run = target_to_run(index, target)
+    parts = [part for part in to_run.partitions.partitions if target is None or part.kind == "torch"]
+    slots = flowing_weights(to_run.partitions).union(*(part.weights for part in parts))
+    names = [to_run.programs[part.graph] for part in parts]
     names += [index.weights[slot].path for slot in sorted(slots)]
     names += list(target.engines.values()) if target is not None else []
     return list(dict.fromkeys(names))

@@ -3,12 +3,12 @@
     engine(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]
 
 Rules
-1. `plan` is the engine's plan and `reference` its program, both as uint8 tensors; a single 0 means that there is no
-   program. `weights` are those of the reference program; the plan contains its weights. `sizes` are those of the
-   model's symbols, in the graph's units; `about` is the text of `core.partition.engine_text`.
+1. `plan` is the engine's plan and `reference` is its reference program, both as uint8 tensors. A `reference` with a single
+   0 means that there is no program. `weights` are the weights of the reference program; the plan contains its own weights.
+   `sizes` are the sizes of the model's symbols, in the graph's units. `about` is the text of `core.partition.engine_text`.
 2. On a GPU the plan runs, on the caller's stream. On the CPU the reference program runs, from which the engine was
-   built. Without a reference program a call is an error, with a hint how to get one.
-3. An engine is opened once for each text and device. Its bytes are hashed then, and must have the digest in the text.
+   built. Without a reference program a call raises an error, with a hint how to get a reference program.
+3. An engine is opened once for each text and device. Then its bytes are hashed, and must have the digest in the text.
    The file itself must be trusted like any ``.pt2`` file.
 4. Under FakeTensor the shapes come from the text's size expressions, so shapes stay symbolic.
 5. The operator does not change its inputs, and its outputs share no memory with them. It has no gradient.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NAME = "trtbuild::engine"
 _SCHEMA = "(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]"
 
-#: Opens an engine: its text, its plan in host memory, its device.
+#: Opens an engine. The arguments are its text, its plan in host memory, and its device.
 Opener = Callable[[EngineText, memoryview, "torch.device"], Part]
 
 
@@ -59,9 +59,9 @@ class _Engines:
         self._lock = threading.Lock()
 
     def get(self, about: str, plan: torch.Tensor, device: torch.device) -> _Open:
-        found = self._open.get((about, device))
-        if found is not None:
-            return found
+        opened = self._open.get((about, device))
+        if opened is not None:
+            return opened
         with self._lock:
             if (about, device) not in self._open:
                 text = parsed(about)
@@ -101,18 +101,18 @@ def register(opener: Opener) -> None:
                 )
         if device.type == "cpu":
             return _reference(inputs, weights, reference, sizes, about)
-        found = engines.get(about, plan, device)
+        opened = engines.get(about, plan, device)
         shapes = [tuple(value.shape) for value in inputs]
-        profile = choose_profile(found.profiles, shapes)
+        profile = choose_profile(opened.profiles, shapes)
         if profile is None:
-            raise _out_of_range(found.text, found.profiles, shapes)
+            raise _out_of_range(opened.text, opened.profiles, shapes)
         stream = torch.cuda.current_stream(device).cuda_stream
-        given = [value.contiguous() for value in inputs]
-        return list(found.part(given, Call(profile, tuple(sizes), stream, device)))
+        contiguous = [value.contiguous() for value in inputs]
+        return list(opened.part(contiguous, Call(profile, tuple(sizes), stream, device)))
 
     library.impl("engine", engine, "CompositeExplicitAutograd")
     torch.library.register_fake(NAME, _fake, lib=library)
-    _library = library  # kept until the process ends: without it the operator is removed
+    _library = library  # torch removes the operator when this object is freed
 
 
 def _has_tag() -> bool:
@@ -139,17 +139,17 @@ def _profiles(text: EngineText) -> tuple[PackedProfile, ...]:
 def _out_of_range(
     text: EngineText, profiles: Sequence[PackedProfile], shapes: Sequence[tuple[int, ...]]
 ) -> CallRefused:
-    def axis(number: int, place: int) -> str:
-        return f"tensor {number} of engine {text.partition!r}, axis {place}"
+    def axis_name(number: int, axis: int) -> str:
+        return f"tensor {number} of engine {text.partition!r}, axis {axis}"
 
-    return CallRefused(out_of_range(profiles, shapes, axis), hint="call the model with shapes inside of a profile")
+    return CallRefused(out_of_range(profiles, shapes, axis_name), hint="call the model with shapes inside of a profile")
 
 
-def _verified(tensor: torch.Tensor, sha256: str, what: str) -> memoryview:
+def _verified(tensor: torch.Tensor, sha256: str, description: str) -> memoryview:
     """The bytes of a uint8 tensor in host memory. Raises PackageDamaged if they do not have the digest."""
     data = memoryview(tensor.detach().cpu().contiguous().numpy())
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise PackageDamaged(f"{what} does not have the digest that is in the file", hint="write the file again")
+        raise PackageDamaged(f"{description} does not have the digest that is in the file", hint="write the file again")
     return data
 
 
@@ -181,25 +181,25 @@ def _reference(
     graph = _graphs.get(about)
     if graph is None:
         data = _verified(reference, text.reference, f"the program of engine {text.partition!r}")
-        what = f"the reference of engine {text.partition!r}"
-        graph = _graphs[about] = Graph(data, torch.device("cpu"), what)
-    given = [*inputs, *weights]
+        description = f"the reference of engine {text.partition!r}"
+        graph = _graphs[about] = Graph(data, torch.device("cpu"), description)
+    arguments = [*inputs, *weights]
     part = TorchPart(graph, weights, returned=range(len(text.outputs)))
     outputs = part(inputs, Call(0, tuple(sizes), 0, "cpu"))
-    return _unshared(list(outputs), given)
+    return _unshared(list(outputs), arguments)
 
 
-def _unshared(outputs: list[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy outputs that share memory with an input or with one another. All are contiguous, like those of an engine
-    (rule 5)."""
-    taken = {value.untyped_storage().data_ptr() for value in given}
-    found = []
+def _unshared(outputs: list[torch.Tensor], arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copy outputs that share memory with an argument or with another output. All results are contiguous, like the outputs
+    of an engine (rule 5)."""
+    used_addresses = {value.untyped_storage().data_ptr() for value in arguments}
+    results = []
     for value in outputs:
-        place = value.untyped_storage().data_ptr()
-        own = value.clone() if place in taken else value
-        taken.add(own.untyped_storage().data_ptr())
-        found.append(own.contiguous())
-    return found
+        address = value.untyped_storage().data_ptr()
+        own = value.clone() if address in used_addresses else value
+        used_addresses.add(own.untyped_storage().data_ptr())
+        results.append(own.contiguous())
+    return results
 
 
 # -- under FakeTensor --
@@ -241,10 +241,10 @@ def _size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any
             unknown[number] = torch.library.get_ctx().new_dynamic_size()
         return unknown[number]
     values = [_size(operand, symbols, unknown) for operand in operands]
-    found = values[0]
+    result = values[0]
     for value in values[1:]:
-        found = _combined(str(operator), found, value)
-    return found
+        result = _combined(str(operator), result, value)
+    return result
 
 
 def _combined(operator: str, left: Any, right: Any) -> Any:

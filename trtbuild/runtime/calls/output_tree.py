@@ -2,10 +2,10 @@
 
 Rules
 1. Lists, tuples, dicts, constants and None are restored.
-2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if its module is
-   loaded in this process. Nothing is imported: a package neither needs nor runs user code. Otherwise a `Fields` is
-   returned, with the same fields as attributes, by name and by position.
-3. The package names the class, so only named tuples and dataclasses are called: ``subprocess:Popen`` is a class, too.
+2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if the module of the
+   class is loaded in this process. Nothing is imported: a package neither needs nor runs user code. If the module is not
+   loaded, a `Fields` is returned. It has the same fields as attributes, by name and by position.
+3. The package names the class. Only named tuples and dataclasses are called, because ``subprocess:Popen`` is a class, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Restore = Callable[[Sequence[Any]], Any]
 
 
 class Fields:
-    """Replaces a class that is not loaded: ``out.logits``, ``out["logits"]``, ``out[0]``, and unpacking."""
+    """Replaces a class that is not loaded. It supports ``out.logits``, ``out["logits"]``, ``out[0]``, and unpacking."""
 
     def __init__(self, name: str, names: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(names, values, strict=True))
@@ -76,7 +76,8 @@ def restorer(tree: Any) -> Restore:
 def _each(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Return a function that restores all of `trees`."""
     if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
-        return itemgetter(*[tree["index"] for tree in trees])  # the case of most models: it takes a fifth of the time
+        # Most models have this case. It takes a fifth of the time.
+        return itemgetter(*[tree["index"] for tree in trees])
     items = [restorer(tree) for tree in trees]
     return lambda outputs: [item(outputs) for item in items]
 
@@ -90,7 +91,7 @@ def _of_class(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], S
         if kind is not None:
             try:
                 return kind(**dict(zip(keys, values, strict=True)))
-            except TypeError:  # another class of this name, or one with another constructor
+            except TypeError:  # another class has this name, or the class has another constructor
                 pass
         return Fields(short, keys, values)
 
@@ -98,14 +99,14 @@ def _of_class(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], S
 
 
 def _loaded(name: str) -> Any:
-    """The named tuple or dataclass ``module:qualname`` if its module is loaded."""
+    """The named tuple or dataclass ``module:qualname``, or None if its module is not loaded."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and _has_fields(found) else None
+        value = getattr(value, part, None)
+    return value if isinstance(value, type) and _has_fields(value) else None
 
 
 def _has_fields(kind: type) -> bool:
-    """Whether it is a named tuple or a dataclass (rule 3)."""
+    """Whether a class is a named tuple or a dataclass (rule 3)."""
     return is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))

@@ -1,9 +1,8 @@
-"""Run the partitions of a package in order. Values pass from part to part unchanged, and are dropped after their last
-use.
+"""Run the partitions of a package in order. Values pass from part to part unchanged, and are freed after their last use.
 
 Rules
 1. Values stay on the device, and are not copied. A part gets the inputs of its partition, in order.
-2. A value is dropped as soon as no part needs it, so that later values can use its memory.
+2. A value is freed as soon as no part needs it, so that later values can use its memory.
 3. A call does not look up names: the positions of values are computed once.
 4. A weight that is an output is copied, because the caller may write to it.
 """
@@ -28,14 +27,16 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class _Step:
+    """A part, with the positions of its inputs, of its outputs, and of the values that are freed after it."""
+
     part: Part
-    takes: tuple[int, ...]
-    gives: slice
-    drops: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: slice
+    freed: tuple[int, ...]
 
 
 class Stitched:
-    """All parts of a package. `weights` are those that partitions read as values, or that are outputs, by slot;
+    """All parts of a package. `weights` are the weights that partitions read as values, or that are outputs, by slot.
     `copied` copies an array, on a stream."""
 
     def __init__(
@@ -47,42 +48,42 @@ class Stitched:
         copied: Callable[[Array, int], Array] | None = None,
     ) -> None:
         self.parts = parts
-        places = {f"input:{number}": number for number in range(inputs)}
+        positions = {f"input:{number}": number for number in range(inputs)}
         self._weights: list[Array] = []
         for slot in sorted(flowing_weights(partitions)):
-            places[f"weight:{slot}"] = len(places)
+            positions[f"weight:{slot}"] = len(positions)
             self._weights.append(weights[slot])
         for partition in partitions.partitions:
             for number in range(len(partition.outputs)):
-                places[f"{partition.name}:{number}"] = len(places)
-        last: dict[int, int] = {}
-        for position, partition in enumerate(partitions.partitions):
+                positions[f"{partition.name}:{number}"] = len(positions)
+        last_use: dict[int, int] = {}
+        for step_number, partition in enumerate(partitions.partitions):
             for source, _ in partition.inputs:
-                last[places[source]] = position
+                last_use[positions[source]] = step_number
             for number in range(len(partition.outputs)):
-                last.setdefault(places[f"{partition.name}:{number}"], position)  # a value without readers
-        self._outputs = tuple(places[source] for source in partitions.outputs)
+                last_use.setdefault(positions[f"{partition.name}:{number}"], step_number)  # a value without readers
+        self._outputs = tuple(positions[source] for source in partitions.outputs)
         self._weight_outputs = [k for k, source in enumerate(partitions.outputs) if source.startswith("weight:")]
         self._copied = copied
-        for place in self._outputs:
-            last.pop(place, None)
+        for position in self._outputs:
+            last_use.pop(position, None)
         self._steps = []
-        for position, partition in enumerate(partitions.partitions):
-            first = places.get(f"{partition.name}:0", len(places))
+        for step_number, partition in enumerate(partitions.partitions):
+            first = positions.get(f"{partition.name}:0", len(positions))
             self._steps.append(
                 _Step(
                     parts[partition.name],
-                    tuple(places[source] for source, _ in partition.inputs),
+                    tuple(positions[source] for source, _ in partition.inputs),
                     slice(first, first + len(partition.outputs)),
-                    tuple(place for place, end in last.items() if end == position),
+                    tuple(position for position, last in last_use.items() if last == step_number),
                 )
             )
-        self._count = len(places) - inputs - len(self._weights)
+        self._count = len(positions) - inputs - len(self._weights)
         #: Whether there is one part, with the model's inputs and outputs in the same order.
         self.whole = (
             len(self._steps) == 1
-            and self._steps[0].takes == tuple(range(inputs))
-            and self._outputs == tuple(range(*self._steps[0].gives.indices(len(places))))
+            and self._steps[0].inputs == tuple(range(inputs))
+            and self._outputs == tuple(range(*self._steps[0].outputs.indices(len(positions))))
         )
 
     def __call__(self, inputs: Sequence[Array], call: Call) -> Sequence[Array]:
@@ -92,10 +93,10 @@ class Stitched:
         values: list[Array] = [*inputs, *self._weights, *[None] * self._count]
         del inputs
         for step in self._steps:
-            values[step.gives] = step.part([values[place] for place in step.takes], call)
-            for place in step.drops:
-                values[place] = None
-        outputs = [values[place] for place in self._outputs]
+            values[step.outputs] = step.part([values[position] for position in step.inputs], call)
+            for position in step.freed:
+                values[position] = None
+        outputs = [values[position] for position in self._outputs]
         if self._copied is not None:
             for number in self._weight_outputs:
                 outputs[number] = self._copied(outputs[number], call.stream)
@@ -103,6 +104,6 @@ class Stitched:
 
 
 def flowing_weights(partitions: Partitions) -> set[int]:
-    """Slots of the weights that partitions read as plain values, or that are outputs of the model."""
+    """The slots of the weights that partitions read as values, or that are outputs of the model."""
     sources = [source for partition in partitions.partitions for source, _ in partition.inputs]
     return {int(ref.removeprefix("weight:")) for ref in (*sources, *partitions.outputs) if ref.startswith("weight:")}

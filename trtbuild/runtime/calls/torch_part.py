@@ -5,9 +5,9 @@ Rules
    arguments again.
 2. A program contains no weights: its first inputs are weights, which are bound here once. Equal structures share one
    graph.
-3. No backward pass is recorded, and the caller's autocast has no effect: dtypes are those of the package.
-4. An engine needs contiguous inputs, negated in memory (`tensor_kinds`). Other outputs are copied if an engine reads
-   them.
+3. No backward pass is recorded, and the caller's autocast has no effect: the package determines the dtypes.
+4. An engine needs contiguous inputs without a pending negation (`tensor_kinds`). Other outputs are copied if an engine
+   reads them.
 5. The model never returns a weight or constant that is bound here, because the caller may write to it.
 """
 
@@ -40,8 +40,8 @@ def require_torch(why: str) -> Any:
 
 
 def made_on_the_cpu() -> contextlib.AbstractContextManager[Any]:
-    """Make torch create new tensors on the CPU inside the block, in spite of ``torch.set_default_device``: models are
-    traced on the CPU, and ``torch.export.load`` fails on other devices."""
+    """Let torch create new tensors on the CPU inside the block, even after ``torch.set_default_device``. Models are traced
+    on the CPU, and ``torch.export.load`` fails on other devices."""
     import torch
 
     cpu = torch.device("cpu")
@@ -49,29 +49,28 @@ def made_on_the_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 class Graph:
-    """A partition's graph on one device. The arguments of its call are `pattern`: None for weights and inputs, and
-    lifted constants."""
+    """A partition's graph on one device. `description` names the partition in error messages. `pattern` has an entry for
+    each argument of the graph: a lifted constant, or None for a weight or an input."""
 
-    def __init__(self, program: memoryview, device: torch.device, what: str) -> None:
-        torch = require_torch(f"{what} is a part that PyTorch computes")
+    def __init__(self, program: memoryview, device: torch.device, description: str) -> None:
+        torch = require_torch(f"{description} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
             with warnings.catch_warnings(), made_on_the_cpu():
-                warnings.simplefilter("ignore")  # about later versions of the format
+                warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)
             if device.type != "cpu":
                 from torch.export.passes import move_to_device_pass
 
                 exported = move_to_device_pass(exported, device)
-                for (
-                    module
-                ) in exported.graph_module.modules():  # the pass changes graphs, but does not regenerate their code
+                # The pass changes graphs, but does not regenerate their code.
+                for module in exported.graph_module.modules():
                     if isinstance(module, torch.fx.GraphModule):
                         module.recompile()
             weights = int(extra["trtbuild.weights"])
         except Exception as error:  # torch may raise any error for a program of an unknown version
             raise PackageDamaged(
-                f"torch {torch.__version__} cannot read the program of {what}: {type(error).__name__}: {error}",
+                f"torch {torch.__version__} cannot read the program of {description}: {type(error).__name__}: {error}",
                 hint="use the version of torch that the package was built with, or build the package with this one",
             ) from error
         signature = exported.graph_signature
@@ -85,13 +84,13 @@ class Graph:
         self.device_type = device.type
         self.module = exported.graph_module
         self.pattern = [constants.get(name) for name in names]
-        #: For each output: the position of the argument that it may be a view of; None if it has its own memory.
+        #: For each output: the position of the argument that it may be a view of, or None if it has its own memory.
         self.viewed = [_viewed(node, names) for node in exported.graph.output_node().args[0]]
 
 
 def _viewed(node: Any, names: Sequence[str]) -> int | None:
-    """The position in `names` of the argument that a node's value is a view of, by the operators' schemas; None if it
-    is not a view."""
+    """The position in `names` of the argument that a node's value is a view of, or None if it is not a view. The answer
+    comes from the schemas of the operators."""
     while getattr(node, "op", None) == "call_function":
         schema = getattr(node.target, "_schema", None)
         is_view = node.target is operator.getitem or any(value.alias_info for value in getattr(schema, "returns", ()))
@@ -100,8 +99,8 @@ def _viewed(node: Any, names: Sequence[str]) -> int | None:
 
 
 class TorchPart:
-    """A partition that PyTorch computes. `weights` are those of the partition, in order. Engines read the outputs
-    `contiguous`, and the model returns the outputs `returned`."""
+    """A partition that PyTorch computes. `weights` are the partition's weights, in order. `contiguous` are the numbers of
+    the outputs that engines read, and `returned` the numbers of the outputs that the model returns."""
 
     def __init__(
         self,
@@ -116,31 +115,33 @@ class TorchPart:
         self._no_grad = torch.no_grad
         self._under_autocast = partial(torch.is_autocast_enabled, kind) if kind in ("cpu", "cuda") else bool
         self._no_autocast = partial(torch.autocast, kind, enabled=False)
-        # fx's __call__ rewrites tracebacks, which takes longer than a small graph, so forward is called directly
+        # fx's __call__ rewrites tracebacks, which takes longer than a small graph. So forward is called directly.
         self._run = graph.module.forward
         self._contiguous = tuple(contiguous)
-        rest = iter(weights)
+        remaining_weights = iter(weights)
         fixed: list[Any] = []
-        self._open: list[int] = []
+        self._input_positions: list[int] = []
         count = 0
-        for place, constant in enumerate(graph.pattern):
+        for position, constant in enumerate(graph.pattern):
             if constant is not None:
                 fixed.append(constant)
             elif count < graph.weights:
-                fixed.append(next(rest))
+                fixed.append(next(remaining_weights))
                 count += 1
             else:
                 fixed.append(None)
-                self._open.append(place)
+                self._input_positions.append(position)
         self._fixed = fixed
         views = [(number, graph.viewed[number]) for number in returned]
-        self._copied = tuple(number for number, place in views if place is not None and fixed[place] is not None)
+        self._copied = tuple(
+            number for number, position in views if position is not None and fixed[position] is not None
+        )
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
-        """Compute the outputs, on the current stream of PyTorch, which is the call's."""
+        """Compute the outputs, on the current stream of PyTorch, which is the call's stream."""
         arguments = list(self._fixed)
-        for place, value in zip(self._open, values, strict=True):
-            arguments[place] = value
+        for position, value in zip(self._input_positions, values, strict=True):
+            arguments[position] = value
         del values
         with self._no_grad():
             if self._under_autocast():
@@ -158,16 +159,16 @@ class TorchPart:
 def weight_tensors(
     weights: Mapping[int, PackedWeight], files: Mapping[str, memoryview], device: torch.device
 ) -> dict[int, torch.Tensor]:
-    """Make a tensor of each weight: on the CPU it uses the bytes of the file, on other devices a copy."""
+    """Create a tensor for each weight. On the CPU the tensor uses the bytes of the file, on other devices it is a copy."""
     import torch
 
-    found, by_path = {}, {}
+    tensors, by_file = {}, {}
     for slot, weight in weights.items():
         dtype = getattr(torch, weight.dtype)
-        kind = (weight.path, weight.dtype, weight.shape)
-        if kind not in by_path:  # equal weights share a file, and so a tensor
+        key = (weight.path, weight.dtype, weight.shape)
+        if key not in by_file:  # equal weights share a file, and so a tensor
             data = files[weight.path]
             value = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
-            by_path[kind] = value.reshape(weight.shape).to(device)
-        found[slot] = by_path[kind]
-    return found
+            by_file[key] = value.reshape(weight.shape).to(device)
+        tensors[slot] = by_file[key]
+    return tensors

@@ -1,4 +1,4 @@
-"""Run one engine: contexts, profiles, CUDA graphs, workspaces, the runtime cache.
+"""Run engines: contexts, profiles, CUDA graphs, workspaces, the runtime cache.
 
 Uses `calls` and `memory`.
 """

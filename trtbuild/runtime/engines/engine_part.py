@@ -2,12 +2,12 @@
 
 Rules
 1. A thread has its own contexts, one for each optimization profile and stream that it uses. In TensorRT, threads may
-   share engines, but not contexts, and work of one context on two streams would share its state. So concurrent calls
-   are safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, its contexts are used by the
-   next thread with the same profile and stream, because their last work may still run there.
-2. Contexts have no activation memory: all engines of a thread and stream share one `Workspace`. This is safe, because
-   TensorRT needs it only while the enqueued work runs, and work on one stream runs in order (auxiliary streams join it
-   at its end). Another thread or stream has another workspace.
+   share engines, but not contexts, and work of one context on two streams would share the context's state. So concurrent
+   calls are safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, the next thread with the
+   same profile and stream uses its contexts, because their last work may still run on this stream.
+2. Contexts do not contain activation memory: all engines of a thread and stream share one `Workspace`. This is safe,
+   because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order. Auxiliary
+   streams join the stream at the end of the work. Another thread or stream has another workspace.
 
 `trtbuild.runtime.engines.runs` runs a context.
 """
@@ -28,17 +28,17 @@ from trtbuild.runtime.engines.runs import Run
 from trtbuild.runtime.engines.workspaces import Workspaces
 from trtbuild.runtime.memory.device_memory import Array
 
-#: The largest number of contexts (by stream and profile) that an engine keeps for one thread. Then all are dropped: a
-#: program that makes a stream for each call is slow, but its memory stays bounded.
+#: The largest number of contexts (by stream and profile) that an engine has for one thread. Then all of them are freed: a
+#: program that creates a stream for each call is slow, but its memory stays bounded.
 _CONTEXTS = 32
 
 
 class EnginePart:
     """One engine, ready to run: a `trtbuild.runtime.calls.stitching.Part`.
 
-    `partition` has the outputs' shapes. Its inputs and outputs are those of the engine, ``i0…`` and ``o0…``. With
-    `graphs` a run is captured as a CUDA graph for each set of shapes and replayed (`trtbuild.runtime.engines.graphs`).
-    Raises PackageDamaged if engine and partition do not fit.
+    `partition` has the outputs' shapes. Its inputs and outputs are the engine's ``i0…`` and ``o0…``. With `graphs` a run is
+    captured as a CUDA graph for each set of shapes and replayed (`trtbuild.runtime.engines.graphs`). Raises PackageDamaged
+    if engine and partition do not match.
     """
 
     def __init__(
@@ -60,8 +60,12 @@ class EnginePart:
         self.workspaces = workspaces
         self.graphs = graphs and not self.options.library_graphs
         by_name = {binding.name: binding for binding in engine.bindings}
-        self.inputs = _fitting(by_name, "i", [type_.dtype for _, type_ in partition.inputs], partition.name, True)
-        self.outputs = _fitting(by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, False)
+        self.inputs = _numbered_bindings(
+            by_name, "i", [type_.dtype for _, type_ in partition.inputs], partition.name, True
+        )
+        self.outputs = _numbered_bindings(
+            by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, False
+        )
         if len(by_name) != len(self.inputs) + len(self.outputs):
             raise PackageDamaged(
                 f"the engine of {partition.name} has inputs or outputs that its partition does not have"
@@ -69,12 +73,12 @@ class EnginePart:
         #: The smallest and largest shape of each input, by profile.
         self.ranges = [[_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)]
         self._local = threading.local()
-        self._all: weakref.WeakSet[_Thread] = weakref.WeakSet()
+        self._threads: weakref.WeakSet[_ThreadRuns] = weakref.WeakSet()
         #: Runs of threads that have ended, by stream and profile. Appending and popping are atomic.
         self._idle: dict[tuple[int, int], deque[Run | GraphRun]] = {}
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs, as new tensors. Raises CallRefused and EngineError; then nothing was enqueued."""
+        """Compute the outputs, as new tensors. Raises CallRefused and EngineError. After an error nothing was enqueued."""
         memory = self.memory
         if not memory.is_current():
             with memory.on_device():
@@ -85,8 +89,8 @@ class EnginePart:
         try:
             runs: dict[tuple[int, int], Run | GraphRun] = self._local.thread.runs
         except AttributeError:
-            thread = self._local.thread = _Thread(self._idle)
-            self._all.add(thread)
+            thread = self._local.thread = _ThreadRuns(self._idle)
+            self._threads.add(thread)
             runs = thread.runs
         run = runs.get((call.stream, call.profile))
         if run is None:
@@ -107,7 +111,7 @@ class EnginePart:
         return GraphRun(self) if self.graphs else Run(self, call)
 
     def memory_bytes(self) -> list[int]:
-        """Activation memory of a context, in bytes, by profile."""
+        """The activation memory of a context, in bytes, by profile."""
         return [self.engine.memory_bytes(profile) for profile in range(self.engine.profile_count)]
 
     def layer_times(self, values: Sequence[Array], call: Call) -> list[tuple[str, float]]:
@@ -115,7 +119,7 @@ class EnginePart:
         times: list[tuple[str, float]] = []
         with self.memory.on_device():
             run = Run(self, call)
-            run(values, call)  # the first run of a context is slower than the others
+            run(values, call)  # the first run of a context is slower than later runs
             run.context.time_layers(lambda layer, milliseconds: times.append((layer, milliseconds)))
             run(values, call)
             self.memory.synchronize(run.stream)
@@ -124,13 +128,13 @@ class EnginePart:
 
     def close(self) -> None:
         """Free all contexts, of all threads. No call may be running."""
-        for thread in list(self._all):
+        for thread in list(self._threads):
             thread.runs.clear()
         self._idle.clear()
 
 
-class _Thread:
-    """The runs of one thread, by stream and profile. When the thread ends they go to `idle`."""
+class _ThreadRuns:
+    """The runs of one thread, by stream and profile. When the thread ends, they are added to `idle`."""
 
     __slots__ = ("__weakref__", "_idle", "runs")
 
@@ -143,26 +147,26 @@ class _Thread:
             self._idle.setdefault(key, deque()).append(run)
 
 
-def _fitting(
+def _numbered_bindings(
     bindings: dict[str, Binding], letter: str, dtypes: Sequence[str], partition: str, is_input: bool
 ) -> tuple[Binding, ...]:
     """The bindings ``<letter>0…`` of a partition's inputs or outputs. Raises PackageDamaged."""
-    found = []
+    matching = []
     for number, dtype in enumerate(dtypes):
         binding = bindings.get(f"{letter}{number}")
         if binding is None or binding.is_input != is_input or binding.dtype != dtype or binding.on_host:
-            has = f"{binding.dtype}{' on the host' if binding.on_host else ''}" if binding else "nothing"
+            actual = f"{binding.dtype}{' on the host' if binding.on_host else ''}" if binding else "nothing"
             raise PackageDamaged(
-                f"{letter}{number} of the engine of {partition} is {has}, but {dtype} in the package",
+                f"{letter}{number} of the engine of {partition} is {actual}, but {dtype} in the package",
                 hint="the package was made with another engine: build the package again",
             )
-        found.append(binding)
-    return tuple(found)
+        matching.append(binding)
+    return tuple(matching)
 
 
 def _range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Min and max of an input in a profile."""
+    """The smallest and the largest shape of an input in a profile."""
     if -1 not in binding.shape:
         return binding.shape, binding.shape
-    low, _, high = engine.profile_shapes(binding.name, profile)
-    return low, high
+    smallest, _, largest = engine.profile_shapes(binding.name, profile)
+    return smallest, largest

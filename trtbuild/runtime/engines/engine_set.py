@@ -1,4 +1,4 @@
-"""The engines of one package on one GPU, and the kernels that their library compiles for it."""
+"""The engines of one package on one GPU, and the kernels that the TensorRT library compiles for this GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from trtbuild.runtime.memory.device_memory import Memory
 
 
 class EngineSet:
-    """Makes parts of verified plans. `kernels` keeps what TensorRT-RTX compiles; other libraries compile nothing."""
+    """Creates parts from verified plans. `kernels` stores the kernels that TensorRT-RTX compiles. Other libraries compile
+    no kernels."""
 
     def __init__(
         self,
@@ -26,28 +27,28 @@ class EngineSet:
         self._options = options or ContextOptions()
         self._kernel_file = kernels
         self._kernels: KernelCache | None = None
-        self._kept: bytes | None = None
+        self._stored: bytes | None = None
         self._engines: dict[str, Engine] = {}
         self._parts: list[EnginePart] = []
         self._workspaces = Workspaces(memory)
 
     def load(self, partition: Partition, plan: memoryview) -> None:
-        """Make the engine of `partition` from `plan`. Raises EngineError."""
+        """Create the engine of `partition` from `plan`. Raises EngineError."""
         with self.memory.on_device():
             engine = self.library.load_engine(plan)
             if not self._engines:
                 self._kernels = engine.create_kernel_cache()
                 if self._kernels is not None and self._kernel_file is not None:
-                    kept = self._kernel_file.read()
-                    if kept is not None and self._kernels.load(kept):
-                        self._kept = kept
+                    stored = self._kernel_file.read()
+                    if stored is not None and self._kernels.load(stored):
+                        self._stored = stored
             engine.kernels = self._kernels
         self._engines[partition.name] = engine
 
     def part(self, partition: Partition, *, cuda_graphs: bool = False) -> EnginePart:
-        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if it does not fit."""
-        by_library = cuda_graphs and self.library.captures_graphs
-        options = ContextOptions(self._options.specialization, library_graphs=by_library)
+        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if the two do not match."""
+        library_graphs = cuda_graphs and self.library.captures_graphs
+        options = ContextOptions(self._options.specialization, library_graphs=library_graphs)
         part = EnginePart(
             self.library,
             self._engines[partition.name],
@@ -65,8 +66,8 @@ class EngineSet:
             return
         with self.memory.on_device():
             content = self._kernels.save()
-        if content != self._kept and self._kernel_file.write(content) is not None:
-            self._kept = content
+        if content != self._stored and self._kernel_file.write(content) is not None:
+            self._stored = content
 
     def close(self) -> None:
         """Store the kernels, and free all contexts and engines. No call may be running."""

@@ -1,9 +1,9 @@
 """Run an engine as CUDA graphs.
 
 Rules
-1. A graph has fixed addresses. So inputs are copied into its buffers and outputs out of them, on the call's stream.
-   Each copy needs a launch and memory traffic; the graph saves the launches of the engine's kernels. It is faster for
-   engines with many small kernels.
+1. A graph has fixed addresses. So inputs are copied into its buffers, and outputs are copied out of them, on the call's
+   stream. Each copy needs a launch and memory traffic, but the graph saves the launches of the engine's kernels. So a graph
+   is faster for engines with many small kernels.
 2. Each set of shapes has its own graph, buffers and context: TensorRT keeps state that depends on shapes in the context
    (developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
 3. A graph is captured after a normal run with the same shapes, in which TensorRT finishes its work for new shapes.
@@ -21,21 +21,21 @@ from trtbuild.runtime.calls.callers import warn
 from trtbuild.runtime.engines.runs import Run, RunnablePart
 from trtbuild.runtime.memory.device_memory import Array, Graph
 
-#: The largest number of graphs for a thread, stream and profile of an engine; the oldest is dropped first.
+#: The largest number of graphs for a thread, stream and profile of an engine. The oldest graph is freed first.
 CAPTURED = 16
 
 
 class GraphRun:
-    """Runs of one engine, thread, stream and profile, captured by shapes."""
+    """The runs of one engine, thread, stream and profile. Each set of shapes is captured as a graph."""
 
     def __init__(self, part: RunnablePart) -> None:
         self._part = part
         self._captured: dict[tuple[Any, ...], _Captured] = {}
-        self._plain: Run | None = None
+        self._plain_run: Run | None = None
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        if self._plain is not None:
-            return self._plain(values, call)
+        if self._plain_run is not None:
+            return self._plain_run(values, call)
         shapes = (call.sizes, *[value.shape for value in values])
         captured = self._captured.get(shapes)
         if captured is not None:
@@ -43,9 +43,9 @@ class GraphRun:
         return self._capture(shapes, values, call)
 
     def move_in(self) -> None:
-        """Move it to the current thread. Graphs keep the workspace that they were captured with."""
-        if self._plain is not None:
-            self._plain.move_in()
+        """Let the current thread use this object. Graphs continue to use the workspace that they were captured with."""
+        if self._plain_run is not None:
+            self._plain_run.move_in()
 
     def _capture(self, shapes: tuple[Any, ...], values: Sequence[Array], call: Call) -> Sequence[Array]:
         run = Run(self._part, call)
@@ -63,7 +63,7 @@ class GraphRun:
         return outputs
 
     def _give_up(self, run: Run, why: str) -> None:
-        self._plain = run
+        self._plain_run = run
         self._captured.clear()
         warn(f"{self._part.name} runs without CUDA graphs: {why}")
 
@@ -82,8 +82,8 @@ class _Captured:
         ]
         run.prepare(self._inputs, call)
         self._outputs = run.outputs()
-        self._workspace = run.workspace.array  # kept, also when the workspace grows
-        memory.synchronize(run.stream)  # the context's own run (rule 3); it is captured on another stream
+        self._workspace = run.workspace.array  # keeps this memory, even if the workspace replaces it by a larger array
+        memory.synchronize(run.stream)  # waits for the normal run (rule 3), because the capture uses another stream
         self._graph: Graph = memory.capture(run.enqueue)
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:

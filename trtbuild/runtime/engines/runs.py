@@ -6,13 +6,13 @@ Rules
 2. TensorRT does not check its inputs, so this module does. The dtype of every value is compared with the engine's, and
    its shape with the ranges of the profile. A value at an address that is not aligned to 256 bytes is copied. An empty
    tensor gets a valid address.
-3. The shapes of outputs come from TensorRT (from the context, or from its output allocator), and must be those of the
-   package. A size of -1 is accepted only if it depends on data according to the package: TensorRT also returns -1 for
-   input shapes that do not fit together.
-4. No engine runs on the legacy default stream, where TensorRT waits for the whole device. A call on it is enqueued on a
-   stream that CUDA orders with it (`Memory.working_stream`).
+3. The shapes of outputs come from TensorRT (from the context, or from its output allocator), and must equal the shapes in
+   the package. A size of -1 is accepted only if it depends on data according to the package: TensorRT also returns -1 for
+   input shapes that contradict one another.
+4. Engines do not run on the legacy default stream, where TensorRT waits for the whole device. A call on this stream is
+   enqueued on another stream, which CUDA orders with the default stream (`Memory.working_stream`).
 5. A context is freed only after its stream has finished (`Run.__del__`).
-6. Packed copies of inputs live until the run is enqueued. Otherwise new outputs could get their memory.
+6. Packed copies of inputs are not freed before the run is enqueued. Otherwise new outputs could get their memory.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from trtbuild.runtime.memory.device_memory import Array, Memory
 from trtbuild.runtime.memory.tensor_kinds import no_memory
 
 _UNSET = -1
-#: The largest number of calls with cached makers of outputs. Then the cache is cleared, so that memory stays bounded.
+#: The largest number of calls with cached output descriptions. Then the cache is cleared, so that memory stays bounded.
 _MOST_CACHED = 256
-_ANOTHER = "the package was made with another engine: build the package again"
+_OTHER_ENGINE_HINT = "the package was made with another engine: build the package again"
 
-#: An output's name, the function that makes a new tensor for it (None if its size depends on data), and dtype.
-_Made = tuple[str, Callable[[], Array] | None, Any]
+#: An output's name, the function that creates a new tensor for it (None if its size depends on data), and its dtype.
+_OutputMaker = tuple[str, Callable[[], Array] | None, Any]
 
 
 class RunnablePart(Protocol):
@@ -78,17 +78,18 @@ class Run:
         self._written: dict[str, int] = {}
         self._shapes: list[Any] | None = None
         self._sizes: tuple[int, ...] = ()
-        #: The call of the present shapes, if it decides them.
+        #: The call of the current shapes, if it decides them (`Call.decides`).
         self._call: Call | None = None
         #: Such calls → the makers of their outputs.
-        self._known: dict[Call, list[_Made]] = {}
-        self._made: list[_Made] = []
+        self._known_makers: dict[Call, list[_OutputMaker]] = {}
+        #: The makers of the outputs for the current shapes.
+        self._output_makers: list[_OutputMaker] = []
         self._measured: dict[str, Measured] = {}
-        #: The outputs' sizes in the package; None if they depend on data.
+        #: Output → its sizes in the package. A size is None if it depends on data.
         self._expected_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
-        self._nowhere: Array | None = None
+        self._empty_buffer: Array | None = None
         self._packed: list[Array] = []
         self.workspace = part.workspaces.here(call.stream)
 
@@ -107,7 +108,7 @@ class Run:
                     self.part.memory.synchronize(stream)
 
     def move_in(self) -> None:
-        """Move it to the current thread, and use that thread's workspace."""
+        """Let the current thread use this object, with that thread's workspace."""
         self.workspace = self.part.workspaces.here(self._stream)
 
     @property
@@ -135,17 +136,17 @@ class Run:
             self._workspace_address = workspace.address
 
     def outputs(self) -> list[Array]:
-        """Make new tensors for the outputs and set their addresses. Outputs of unknown size come later."""
+        """Create new tensors for the outputs and set their addresses. An output whose size depends on data is None."""
         outputs: list[Any] = []
         written = self._written
-        for name, make, _ in self._made:
+        for name, make, _ in self._output_makers:
             if make is None:
                 self._measured[name].begin()
                 outputs.append(None)
                 continue
             array = make()
             address = array.data_ptr()
-            if address != written.get(name) or not address:  # allocators often give the same memory again
+            if address != written.get(name) or not address:  # allocators often return the same memory again
                 written.pop(name, None)
                 if not self._set_address(name, address or self._some_address()):
                     raise self._refused(f"the address of output {name}")
@@ -156,7 +157,7 @@ class Run:
     def enqueue(self, stream: int) -> None:
         """Enqueue the work. Raises EngineError with TensorRT's errors."""
         if not self._enqueue(stream):
-            self._shapes = self._call = None  # its state is unknown: the next call sets everything again
+            self._shapes = self._call = None  # the context's state is unknown: the next call sets everything again
             self._addresses = [_UNSET] * len(self._addresses)
             self._written.clear()
             for measured in self._measured.values():
@@ -179,11 +180,11 @@ class Run:
             raise self._refused(f"the address of input {self._input_names[index]}")
 
     def _some_address(self) -> int:
-        """A valid address for an empty tensor: TensorRT refuses null."""
-        if self._nowhere is None:
+        """A valid address for an empty tensor, because TensorRT refuses a null pointer."""
+        if self._empty_buffer is None:
             memory = self.part.memory
-            self._nowhere = memory.empty((ALIGNMENT,), memory.dtype("uint8"), self._stream)
-        return self._nowhere.data_ptr()
+            self._empty_buffer = memory.empty((ALIGNMENT,), memory.dtype("uint8"), self._stream)
+        return self._empty_buffer.data_ptr()
 
     # -- when shapes change
 
@@ -191,19 +192,19 @@ class Run:
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
-        self.part.library.words()  # drop earlier errors: they are not the reason of a later refusal
-        known = self._known.get(call)
+        self.part.library.words()  # discards earlier errors: they are not the reason for a later refusal
+        known = self._known_makers.get(call)
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
             shape = tuple(value.shape)
             if known is None:
                 self._check_range(index, shape, call.profile)
             if not self.context.set_shape(name, shape):
                 raise self._refused(f"shape {list(shape)} of {self._input_text(index)}")
-        self._made = self._makers(call) if known is None else known
+        self._output_makers = self._makers(call) if known is None else known
         if call.decides and not self._measured:
-            if len(self._known) >= _MOST_CACHED:
-                self._known.clear()
-            self._known[call] = self._made
+            if len(self._known_makers) >= _MOST_CACHED:
+                self._known_makers.clear()
+            self._known_makers[call] = self._output_makers
         self._sizes = call.sizes
         self._shapes = [value.shape for value in values]
 
@@ -215,8 +216,8 @@ class Run:
                 f"{list(low)} to {list(high)}"
             )
 
-    def _makers(self, call: Call) -> list[_Made]:
-        made: list[_Made] = []
+    def _makers(self, call: Call) -> list[_OutputMaker]:
+        makers: list[_OutputMaker] = []
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
         ):
@@ -224,18 +225,18 @@ class Run:
             shape = self._shape(name, expected)
             self._expected_sizes[name] = expected
             make = None if -1 in shape else self.part.memory.maker(shape, dtype, self._stream)
-            made.append((name, make, dtype))
-        return made
+            makers.append((name, make, dtype))
+        return makers
 
     def _shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
-        """The shape of an output for the present input shapes, checked against `expected`; -1 for a size that depends
-        on data."""
-        if name in self._measured:  # known from then on: after a run the context returns the shape of that run
+        """The shape of an output for the current input shapes, compared with `expected`. A size that depends on data is
+        -1."""
+        if name in self._measured:  # the context would return the shape of the last run
             return (-1,)
         try:
             shape = self.context.shape(name)
         except EngineError as error:
-            raise EngineError(f"the engine of {self.part.name}: {error.text}", hint=_ANOTHER) from error
+            raise EngineError(f"the engine of {self.part.name}: {error.text}", hint=_OTHER_ENGINE_HINT) from error
         self._compare(name, shape, expected)
         if -1 in shape:
             self._measured[name] = Measured(self.part.memory, self._stream)
@@ -243,23 +244,23 @@ class Run:
         return shape
 
     def _settled(self, outputs: list[Array]) -> list[Array]:
-        for index, (name, make, dtype) in enumerate(self._made):
+        for index, (name, make, dtype) in enumerate(self._output_makers):
             if make is None:
                 outputs[index] = array = self._measured[name].result(dtype)
                 self._compare(name, tuple(array.shape), self._expected_sizes[name])
         return outputs
 
     def _compare(self, name: str, shape: tuple[int, ...], expected: list[int | None]) -> None:
-        """Raise EngineError if `shape` is not the package's, in which None is any size."""
+        """Raise EngineError if `shape` differs from the package's shape `expected`. A None there allows any size."""
         if len(shape) == len(expected) and all(
-            wanted is None or size == wanted for size, wanted in zip(shape, expected, strict=True)
+            allowed is None or size == allowed for size, allowed in zip(shape, expected, strict=True)
         ):
             return
-        words = self.part.library.words()
+        errors = self.part.library.words()
         raise EngineError(
             f"the engine of {self.part.name} gives {name} the shape {list(shape)}, but the package has {expected}"
-            + (f": {words}" if words else ""),
-            hint=_ANOTHER,
+            + (f": {errors}" if errors else ""),
+            hint=_OTHER_ENGINE_HINT,
         )
 
     def refused_dtype(self, index: int, value: Array) -> CallRefused:
@@ -273,9 +274,9 @@ class Run:
     def _input_text(self, index: int) -> str:
         return f"input {index} of {self.part.name} ({self.part.partition.inputs[index][0]})"
 
-    def _refused(self, what: str) -> EngineError:
-        words = self.part.library.words() or "no reason was given"
-        return EngineError(f"{self.part.library.name} refuses {what} ({self.part.name}): {words}")
+    def _refused(self, subject: str) -> EngineError:
+        errors = self.part.library.words() or "no reason was given"
+        return EngineError(f"{self.part.library.name} refuses {subject} ({self.part.name}): {errors}")
 
 
 def _within(shape: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...]) -> bool:

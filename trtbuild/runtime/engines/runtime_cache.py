@@ -5,12 +5,12 @@
 Rules
 1. Each GPU model, driver and library version has its own file. The library also checks them.
 2. The file only makes a start faster. If it is missing, damaged or refused, kernels are compiled again, without an
-   error. A digest at its start detects damage.
-3. It holds code for the GPU. So it is read only if no other user could have written it (POSIX: owned by this user or
-   root, not writable for others), and it is not in the package's digests.
+   error. A digest at the start of the file detects damage.
+3. The file contains code for the GPU. So it is read only if no other user could have written it (POSIX: this user or root
+   owns it, and others cannot write it). It is not in the package's digests.
 4. If the package's directory is not writable, the file is in the user's cache directory, under the package's digest.
-5. It is written under a temporary name and renamed. If two processes write at once, the last one counts; both have the
-   old content, too.
+5. The file is written under a temporary name and renamed. If two processes write at once, the file of the last process
+   stays. Both files also have the old content.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Gpu:
 
 
 def gpu(ordinal: int) -> Gpu | None:
-    """Find the GPU `ordinal` through the CUDA driver; None if that fails."""
+    """Find the GPU `ordinal` through the CUDA driver. Returns None if that fails."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
     device, major, minor, version = (ctypes.c_int() for _ in range(4))
     name = ctypes.create_string_buffer(256)
-    answers = (
+    error_codes = (
         driver.cuInit(0),
         driver.cuDeviceGet(ctypes.byref(device), ordinal),
         driver.cuDeviceGetName(name, len(name), device),
@@ -60,30 +60,30 @@ def gpu(ordinal: int) -> Gpu | None:
         driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device),
         driver.cuDriverGetVersion(ctypes.byref(version)),
     )
-    if any(answers):
+    if any(error_codes):
         return None
     return Gpu(name.value.decode(errors="replace"), major.value * 10 + minor.value, version.value)
 
 
 def places(package: Path, digest: str, library: str, version: str, device: Gpu) -> tuple[Path, ...]:
-    """The possible paths of the file, best first. `digest` is the package's. A user without a home (in a container) has
-    one path."""
-    name = f"{_plain(device.name)}-sm{device.sm}-driver{device.driver}.kernels"
-    inner = Path(f"{_plain(library)}-{_plain(version)}", name)
-    found = [package / FOLDER / inner]
-    with contextlib.suppress(RuntimeError):  # Path.home(): neither $HOME nor an entry of the user
-        found.append(_user_cache() / "trtbuild" / "runtime" / digest[:32] / inner)
-    return tuple(found)
+    """The possible paths of the file, best first. `digest` is the package's digest. A user without a home directory (in a
+    container) has one path."""
+    name = f"{_file_name(device.name)}-sm{device.sm}-driver{device.driver}.kernels"
+    inner = Path(f"{_file_name(library)}-{_file_name(version)}", name)
+    paths = [package / FOLDER / inner]
+    with contextlib.suppress(RuntimeError):  # Path.home(): neither $HOME nor a password database entry of the user
+        paths.append(_user_cache() / "trtbuild" / "runtime" / digest[:32] / inner)
+    return tuple(paths)
 
 
 class KernelFile:
-    """The file, at the first usable path of `places`."""
+    """The file of kernels, at the first usable path of `places`."""
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = tuple(places)
 
     def read(self) -> bytes | None:
-        """Read the kernels; None if there is no valid file."""
+        """Read the kernels. Returns None if there is no valid file."""
         for path in self._places:
             data = _trusted(path)
             if data is None or not data.startswith(MAGIC):
@@ -99,14 +99,14 @@ class KernelFile:
         for path in self._places:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Durable: kernels take minutes to compile. Private: the next process runs what this file holds.
+                # Durable, because kernels take minutes to compile. Private, because the next process runs this code.
                 replace_file(path, data, durable=True, mode=0o600)
                 return path
         return None
 
 
 def _trusted(path: Path) -> bytes | None:
-    """The file's bytes; None if another user could have written them."""
+    """The file's bytes, or None if there is no such file or another user could have written it."""
     try:
         with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
@@ -125,5 +125,5 @@ def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def _plain(text: str) -> str:
+def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "unknown"

@@ -1,7 +1,7 @@
 """Activation memory of engines.
 
-One workspace serves all engines that one thread runs on one stream. TensorRT needs it only while enqueued work runs, and
-work on one stream runs in order; auxiliary streams join it at its end.
+All engines that one thread runs on one stream use the same workspace. TensorRT needs it only while enqueued work runs, and
+work on one stream runs in order. Auxiliary streams join the stream at the end of the work.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import threading
 
 from trtbuild.runtime.memory.device_memory import Array, Memory
 
-#: The alignment of a tensor's address in bytes, which kernels rely on and cudaMalloc gives.
+#: The alignment of a tensor's address in bytes. Kernels rely on it, and cudaMalloc guarantees it.
 ALIGNMENT = 256
 
-#: The alignment of activation memory in bytes. 8.6 requires it, although its documentation has 256 bytes.
+#: The alignment of activation memory in bytes. TensorRT 8.6 requires it, although its documentation names 256 bytes.
 MEMORY_ALIGNMENT = 512
 
-#: The largest number of workspaces (by stream) of one thread. Then all are dropped, so that memory stays bounded.
+#: The largest number of workspaces (by stream) of one thread. Then all of them are freed, so that memory stays bounded.
 _STREAMS = 32
 
 
 def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
-    """Allocate memory. Returns it, and an address in it that is a multiple of `alignment` and has `size_bytes` after
-    it.
+    """Allocate memory. Returns the array, and an address in it that is a multiple of `alignment`. The array has at least
+    `size_bytes` from this address on.
 
-    Allocators promise less than TensorRT requires (cudaMalloc 256 bytes).
+    Allocators guarantee a smaller alignment than TensorRT requires (cudaMalloc 256 bytes).
     """
     array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
     address = array.data_ptr()
@@ -32,8 +32,7 @@ def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tup
 
 
 class Workspace:
-    """Activation memory of all engines of one thread and stream. It grows to the size that the largest of them
-    needs."""
+    """Activation memory of all engines of one thread and stream. It grows to the size that the largest engine needs."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 
@@ -45,9 +44,10 @@ class Workspace:
         self._stream = stream
 
     def reserve(self, size_bytes: int) -> None:
-        """Provide at least `size_bytes`. Replaced memory is freed after the work that uses it."""
+        """Allocate at least `size_bytes`. Replaced memory is freed after the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
-            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)  # at least one block, because null is refused
+            # At least one block, because TensorRT refuses a null pointer.
+            size_bytes = max(size_bytes, MEMORY_ALIGNMENT)
             self.array, self.address = aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
             self.size_bytes = size_bytes
 
@@ -62,12 +62,12 @@ class Workspaces:
     def here(self, stream: int) -> Workspace:
         """The workspace of this thread and `stream`."""
         try:
-            found: dict[int, Workspace] = self._local.by_stream
+            by_stream: dict[int, Workspace] = self._local.by_stream
         except AttributeError:
-            found = self._local.by_stream = {}
-        workspace = found.get(stream)
+            by_stream = self._local.by_stream = {}
+        workspace = by_stream.get(stream)
         if workspace is None:
-            if len(found) >= _STREAMS:
-                found.clear()  # contexts keep those that they use
-            workspace = found[stream] = Workspace(self.memory, stream)
+            if len(by_stream) >= _STREAMS:
+                by_stream.clear()  # contexts refer to the workspaces that they use, so these are not freed yet
+            workspace = by_stream[stream] = Workspace(self.memory, stream)
         return workspace

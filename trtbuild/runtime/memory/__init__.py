@@ -1,5 +1,5 @@
-"""Arrays and device memory, from torch if it is installed, otherwise from the CUDA driver. `device_memory` has the
-rules.
+"""Arrays and device memory, from torch if it is installed, otherwise from the CUDA driver. The rules are in
+`device_memory`.
 
-Uses no other room.
+Uses no other folder of the runtime.
 """

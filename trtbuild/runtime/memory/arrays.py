@@ -1,7 +1,7 @@
-"""Arrays in device memory without torch: new ones, or wrapped arrays of other libraries.
+"""Arrays in device memory without torch: new arrays, or wrapped arrays of other libraries.
 
 Rules
-1. An array is not copied. Its source (a DLPack capsule, the exporting object) is kept as its `owner`.
+1. A wrapped array is not copied. Its source (a DLPack capsule, the exporting object) is its `owner`, so it is not freed.
 2. `stream` is the stream of the last write to its memory, if it is known: readers on other streams wait for it (CUDA
    array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
 3. Host memory is refused, with a hint. Nothing is uploaded automatically.
@@ -21,8 +21,9 @@ from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, of_typestr
 class DeviceArray:
     """An array in the memory of one GPU.
 
-    `dtype` is torch's name without the prefix. `strides` count elements; None is row-major. It speaks DLPack and the
-    CUDA array interface, so CuPy, Numba, JAX and PyTorch can use it without a copy; `numpy()` copies it to the host.
+    `dtype` is torch's name without the prefix. `strides` count elements; None means row-major. The array supports DLPack
+    and the CUDA array interface, so CuPy, Numba, JAX and PyTorch can use it without a copy. `numpy()` copies it to the
+    host.
     """
 
     __slots__ = ("__weakref__", "address", "dtype", "memory", "owner", "shape", "stream", "strides")
@@ -41,7 +42,7 @@ class DeviceArray:
         self.memory = memory
         self.address = address
         self.shape = shape
-        self.dtype = ARRAY_TYPES[dtype].name  # one object for all: types are compared by identity
+        self.dtype = ARRAY_TYPES[dtype].name  # all arrays use the same string object: types are compared by identity
         self.owner = owner
         self.stream = stream
         self.strides = None if strides is None or _is_row_major(shape, strides) else strides
@@ -58,7 +59,7 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """The size of its elements in bytes."""
+        """The size of all elements in bytes."""
         return math.prod(self.shape) * ARRAY_TYPES[self.dtype].itemsize
 
     @property
@@ -69,7 +70,8 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def numpy(self) -> Any:
-        """Copy its values to a NumPy array, after its stream has finished. bfloat16 becomes uint16 with its bits."""
+        """Copy the values to a NumPy array, after the array's stream has finished. bfloat16 becomes uint16 with the same
+        bits."""
         return self.memory.download(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -83,14 +85,15 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """Make a capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes (-1: no
-        wait)."""
+        """Create a capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes. With -1 it
+        does not wait."""
         if copy:
             raise BufferError("a copy is not made here")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the array is on {self.device}")
         if stream != -1 and self.stream is not None:
-            self.memory.wait(reader=1 if stream is None else stream, writer=self.stream)  # None: the legacy default one
+            # None means the legacy default stream.
+            self.memory.wait(reader=1 if stream is None else stream, writer=self.stream)
         versioned = max_version is not None and max_version[0] >= 1
         return dlpack.make(
             self.address,
@@ -122,34 +125,35 @@ class DeviceArray:
 
 
 def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
-    """Wrap `value` as an array of `memory`'s device that `stream` may read from now on. `name` is for errors.
+    """Wrap `value` as an array of `memory`'s device. From now on, work on `stream` may read it. `name` is for error
+    messages.
 
     Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
     """
-    if getattr(value, "is_neg", bool)():  # torch's own exports ignore it
+    if getattr(value, "is_neg", bool)():  # torch's own exports ignore a pending negation
         raise CallRefused(f"{name} is negated only when it is read", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _from_dlpack(memory, value, stream, name)
     if hasattr(value, "__cuda_array_interface__"):
         return _from_interface(memory, value, stream, name)
     if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
-        raise on_host(name, type(value), memory.ordinal)
+        raise host_memory_error(name, type(value), memory.ordinal)
     raise CallRefused(
         f"{name} is a {type(value).__name__}, not an array",
         hint="pass an array with __dlpack__ or __cuda_array_interface__: of CuPy, Numba, JAX or PyTorch",
     )
 
 
-def on_host(name: str, kind: type, ordinal: int) -> CallRefused:
+def host_memory_error(name: str, kind: type, ordinal: int) -> CallRefused:
     """The error for an array in host memory."""
-    what = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    type_name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     return CallRefused(
-        f"{name} is a {what} in host memory; the engine runs on cuda:{ordinal}",
+        f"{name} is a {type_name} in host memory; the engine runs on cuda:{ordinal}",
         hint=f'copy it there first: tensor.to("cuda:{ordinal}") in PyTorch, cupy.asarray(array) in CuPy',
     )
 
 
-def elsewhere(name: str, device: str, ordinal: int) -> CallRefused:
+def wrong_device_error(name: str, device: str, ordinal: int) -> CallRefused:
     """The error for an array of another device."""
     return CallRefused(
         f"{name} is on {device}; the engine runs on cuda:{ordinal}",
@@ -160,20 +164,20 @@ def elsewhere(name: str, device: str, ordinal: int) -> CallRefused:
 def _from_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
     kind, ordinal = value.__dlpack_device__()
     if int(kind) not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
-        raise on_host(name, type(value), memory.ordinal)
+        raise host_memory_error(name, type(value), memory.ordinal)
     if int(kind) == dlpack.CUDA and int(ordinal) != memory.ordinal:
-        raise elsewhere(name, f"cuda:{int(ordinal)}", memory.ordinal)
+        raise wrong_device_error(name, f"cuda:{int(ordinal)}", memory.ordinal)
     reader = stream or 1  # 0 is not allowed: 1 is the legacy default stream
     try:
         capsule = value.__dlpack__(stream=reader, max_version=(1, 0))
     except TypeError:  # a producer from before DLPack 1.0
         capsule = value.__dlpack__(stream=reader)
     try:
-        held = dlpack.take(capsule)
+        tensor = dlpack.take(capsule)
     except ValueError as error:
         raise CallRefused(f"{name}: {error}") from error
     return DeviceArray(
-        memory, held.address, held.shape, held.dtype, owner=held.owner, stream=stream, strides=held.strides
+        memory, tensor.address, tensor.shape, tensor.dtype, owner=tensor.owner, stream=stream, strides=tensor.strides
     )
 
 
@@ -187,11 +191,11 @@ def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
         raise CallRefused(f"{name} is a masked array", hint="pass an array without a mask")
     shape = tuple(int(size) for size in interface["shape"])
     address = int(interface["data"][0] or 0)
-    found = memory.device_of(address) if address and math.prod(shape) else memory.ordinal
-    if found is None:
-        raise on_host(name, type(value), memory.ordinal)
-    if found != memory.ordinal:
-        raise elsewhere(name, f"cuda:{found}", memory.ordinal)
+    ordinal = memory.device_of(address) if address and math.prod(shape) else memory.ordinal
+    if ordinal is None:
+        raise host_memory_error(name, type(value), memory.ordinal)
+    if ordinal != memory.ordinal:
+        raise wrong_device_error(name, f"cuda:{ordinal}", memory.ordinal)
     writer = interface.get("stream")
     if writer is not None and int(writer) not in (stream, stream or 1):
         memory.wait(reader=stream, writer=int(writer))
@@ -206,8 +210,8 @@ def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements are contiguous in row-major order. Strides of axes with one element do not count; an empty array
-    always is."""
+    """Whether elements are contiguous in row-major order. Strides of axes with one element do not count. An empty array is
+    always contiguous."""
     if 0 in shape:
         return True
     pairs = zip(shape, strides, dlpack.row_major(shape), strict=True)

@@ -1,4 +1,4 @@
-"""Choose the memory: torch's if torch can be imported, otherwise that of the CUDA driver."""
+"""Choose the memory: torch's if torch for CUDA can be imported, otherwise the CUDA driver's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.runtime.memory.device_memory import Memory
 
 
 def choose_memory(ordinal: int) -> Memory:
-    """Return torch's memory if torch is imported or can be, otherwise the CUDA driver's.
+    """Return torch's memory if torch for CUDA can be imported, otherwise the CUDA driver's.
 
     Raises EnvironmentFault if neither torch for CUDA nor cuda-python is installed, or if there is no such device.
     """

@@ -1,5 +1,5 @@
-"""Memory, streams and graphs from the CUDA driver through cuda-python; `trtbuild.runtime.memory.device_memory` has the
-rules.
+"""Memory, streams and graphs from the CUDA driver through cuda-python. The rules are in
+`trtbuild.runtime.memory.device_memory`.
 
 `driver` is ``cuda.bindings.driver`` (cuda-python 12.6 to 13): its functions return the error first.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trtbuild.errors import EngineError, EnvironmentFault
-from trtbuild.runtime.memory.arrays import DeviceArray, elsewhere, taken
+from trtbuild.runtime.memory.arrays import DeviceArray, taken, wrong_device_error
 from trtbuild.runtime.memory.cuda_objects import Block, CudaGraph, Event, Stream
 from trtbuild.runtime.memory.dlpack import row_major
 from trtbuild.runtime.memory.dtypes import ARRAY_TYPES
-from trtbuild.runtime.memory.foreign import Foreign
+from trtbuild.runtime.memory.foreign import AdoptedArrays
 from trtbuild.runtime.memory.strides import Rows, rows_of
 
 #: The release threshold of a memory pool that keeps all freed memory.
@@ -26,7 +26,7 @@ _KEEP_ALL = 2**64 - 1
 
 
 class CudaMemory:
-    """The memory of GPU `ordinal`: a separate pool in the device's primary context, which torch and others share.
+    """The memory of GPU `ordinal`: a separate pool in the device's primary context, which torch and other libraries share.
 
     Raises EnvironmentFault if there is no driver or no such GPU.
     """
@@ -54,10 +54,10 @@ class CudaMemory:
         self._context_address = int(self._context)
         with self.on_device():
             self.pool = self._new_pool()
-        self._foreign = Foreign(self._record)
+        self._adopted_arrays = AdoptedArrays(self._record)
         self._streams = threading.local()
         self._lock = threading.Lock()
-        self._beside: Stream | None = None
+        self._stream_beside_default: Stream | None = None
         #: Streams of ended threads. They are used again and never destroyed, because memory is still freed on them.
         self.idle: list[int] = []
 
@@ -110,9 +110,9 @@ class CudaMemory:
         if stream not in (0, 1):  # the two handles of the legacy default stream
             return stream
         with self._lock:
-            if self._beside is None:
-                self._beside = Stream(self)
-            return self._beside.handle
+            if self._stream_beside_default is None:
+                self._stream_beside_default = Stream(self)
+            return self._stream_beside_default.handle
 
     @contextlib.contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
@@ -128,7 +128,7 @@ class CudaMemory:
 
     def wait(self, *, reader: int, writer: int) -> None:
         if reader != writer:
-            written = self._record(writer)  # it must outlive the call, because it destroys its event when it is freed
+            written = self._record(writer)  # a variable, because the event is destroyed when this object is freed
             self.call(self.driver.cuStreamWaitEvent, reader, written.event, 0)
 
     def synchronize(self, stream: int) -> None:
@@ -166,15 +166,15 @@ class CudaMemory:
     def adopt(self, value: object, name: str, stream: int) -> DeviceArray:
         if isinstance(value, DeviceArray):
             if value.memory.ordinal != self.ordinal:
-                raise elsewhere(name, value.device, self.ordinal)
+                raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                return value  # freed on this stream, after our work
+                return value  # its memory is freed on this stream, so after our work
             self.wait(reader=stream, writer=value.stream)
-            self._foreign.adopted(value)
+            self._adopted_arrays.adopted(value)
             return value
         with contextlib.nullcontext() if self.is_current() else self.on_device():
             array = taken(self, value, stream, name)
-        self._foreign.adopted(array.owner)
+        self._adopted_arrays.adopted(array.owner)
         return array
 
     def as_contiguous(self, array: DeviceArray, stream: int) -> DeviceArray:
@@ -209,7 +209,7 @@ class CudaMemory:
         self.call(driver.cuMemcpy2DAsync, copy, stream)
 
     def called(self, stream: int) -> None:
-        self._foreign.called(stream)
+        self._adopted_arrays.called(stream)
 
     def upload(self, data: Any, dtype: str, stream: int) -> DeviceArray:
         import numpy as np
@@ -221,7 +221,7 @@ class CudaMemory:
             raise ValueError(f"{data.dtype} is not {dtype}")
         if data.nbytes:
             self.call(self.driver.cuMemcpyHtoDAsync, array.address, data.ctypes.data, data.nbytes, stream)
-            self.synchronize(stream)  # then the caller may change the host's buffer again
+            self.synchronize(stream)  # afterwards the caller may change the host's buffer
         return array
 
     def download(self, array: DeviceArray) -> Any:

@@ -1,4 +1,4 @@
-"""Objects of the CUDA driver for a `CudaMemory`. Each is freed when it is no longer used."""
+"""Objects of the CUDA driver for a `CudaMemory`. Each object is freed when it is no longer used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class DriverMemory(Protocol):
-    """The members of their memory that they use: the CUDA driver, its memory pool, and idle streams."""
+    """The members of a `CudaMemory` that these objects use: the CUDA driver, the memory pool, and idle streams."""
 
     driver: Any
     pool: Any
@@ -18,7 +18,7 @@ class DriverMemory(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Whether the device is the calling thread's current one."""
+        """Whether the device is the calling thread's current device."""
         ...
 
     def on_device(self) -> contextlib.AbstractContextManager[Any]:
@@ -37,12 +37,12 @@ class CudaGraph:
         self._memory.call(self._memory.driver.cuGraphLaunch, self._graph, stream)
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be going down
+        with contextlib.suppress(Exception):  # the interpreter may be shutting down
             self._memory.driver.cuGraphExecDestroy(self._graph)
 
 
 class Block:
-    """Memory of the pool. When its last array is gone, it is freed after the work that is on its stream then."""
+    """Memory of the pool. When its last array is freed, the memory is freed after the work that is then on its stream."""
 
     __slots__ = ("_memory", "_stream", "address")
 
@@ -55,12 +55,12 @@ class Block:
 
     def __del__(self) -> None:
         if self.address:
-            with contextlib.suppress(Exception):  # the interpreter may be going down
+            with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self._memory.driver.cuMemFreeAsync(self.address, self._stream)
 
 
 class Event:
-    """An event after the present work of a stream."""
+    """An event after the current work of a stream."""
 
     def __init__(self, memory: DriverMemory, stream: int) -> None:
         driver = memory.driver
@@ -71,7 +71,7 @@ class Event:
     def query(self) -> bool:
         driver = self._memory.driver
         (error,) = driver.cuEventQuery(self.event)
-        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # finished, or failed: then no work reads any more
+        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # after a failure, too, no work reads the array
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

@@ -2,13 +2,13 @@
 
 Rules
 1. Memory is ordered by streams. Work on a stream may use the result of `empty` for that stream at once. When the last
-   reference is gone, the memory is used again only after the work that is on the stream then. No call waits for the
-   GPU.
-2. A call allocates nothing from the system: both kinds keep freed memory (torch's caching allocator, a memory pool of
-   the driver that releases nothing).
-3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is kept until the stream has
+   reference to an array is deleted, its memory is used again only after the work that is then on the stream. No call waits
+   for the GPU.
+2. A call allocates no memory from the system: both kinds of memory keep freed memory for later use (torch's caching
+   allocator, a memory pool of the driver that releases nothing).
+3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is not freed before the stream has
    finished the call (`called`; checked when the next array is adopted). Torch tensors follow torch's own rule: a tensor
-   that was made on another stream than the current one needs ``tensor.record_stream``, as with every torch operator.
+   that was created on another stream than the current one needs ``tensor.record_stream``, as with every torch operator.
 4. The device must be current in all calls (`is_current`, `on_device`).
 """
 
@@ -37,16 +37,16 @@ class Graph(Protocol):
     """Captured work (a CUDA graph)."""
 
     def launch(self, stream: int) -> None:
-        """Enqueue all of it on `stream`."""
+        """Enqueue all captured work on `stream`."""
         ...
 
 
 class Memory(Protocol):
-    """The memory of one GPU. A stream is its handle; 0 is the legacy default stream."""
+    """The memory of one GPU. Streams are given by their handles; 0 is the legacy default stream."""
 
     #: The device's number in torch and CUDA.
     ordinal: int
-    #: Equal to the `device` of its arrays.
+    #: Its arrays have this `device`.
     device: Any
     #: Whether arrays must be contiguous, because engines read rows in order.
     contiguous: bool
@@ -54,22 +54,22 @@ class Memory(Protocol):
     own: frozenset[type]
 
     def is_current(self) -> bool:
-        """Whether the device is the calling thread's current one."""
+        """Whether the device is the calling thread's current device."""
         ...
 
     def on_device(self) -> contextlib.AbstractContextManager[Any]:
-        """Make it so in a block."""
+        """Make the device the calling thread's current device inside the block."""
         ...
 
     def stream(self) -> int:
-        """The caller's stream: torch's current one; without torch, a stream of this thread, ordered with the default
-        stream."""
+        """The caller's stream: torch's current stream. Without torch, it is a stream of this thread, ordered with the
+        default stream."""
         ...
 
     def working_stream(self, stream: int) -> int:
-        """The stream on which engines work for a caller on `stream`: the same one. For the legacy default stream it is
-        one that CUDA orders with it, the same for all threads, because their memory is ordered by the default
-        stream."""
+        """The stream on which engines work for a caller on `stream`. It is `stream` itself, except for the legacy default
+        stream: then it is another stream, which CUDA orders with the default stream. All threads get the same one, because
+        the default stream orders their memory."""
         ...
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
@@ -81,7 +81,7 @@ class Memory(Protocol):
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
-        """Make a new array with undefined values. `dtype` is a result of `dtype()`."""
+        """Create a new array with undefined values. `dtype` is a result of `dtype()`."""
         ...
 
     def maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Array]:
@@ -89,28 +89,30 @@ class Memory(Protocol):
         ...
 
     def filled(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
-        """Make a new array of zeros."""
+        """Create a new array of zeros."""
         ...
 
     def view(self, array: Any, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> Array:
-        """View the bytes of a contiguous `array` from `offset_bytes` on as another array, which keeps the memory."""
+        """Return another array on the bytes of a contiguous `array`, from `offset_bytes` on. The memory is not freed before
+        this array."""
         ...
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """Wrap `value` without a copy, readable on `stream` from now on. Raises CallRefused; `name` is for its text."""
+        """Wrap `value` without a copy. From now on, work on `stream` may read it. Raises CallRefused; `name` is for its
+        text."""
         ...
 
     def is_odd(self, array: Any) -> bool:
-        """Whether the memory of an array that need not be adopted may not have its values: then it goes through
-        `plain`."""
+        """Whether the memory of an array that need not be adopted perhaps does not contain its values. Then `plain` must be
+        called."""
         ...
 
     def plain(self, array: Any, name: str) -> Array:
-        """Return `array`, or a copy whose memory has its values. Raises CallRefused; `name` is for its text."""
+        """Return `array`, or a copy whose memory contains its values. Raises CallRefused; `name` is for its text."""
         ...
 
     def packed(self, array: Any, stream: int) -> Array:
-        """Make a new contiguous copy."""
+        """Return a new contiguous copy."""
         ...
 
     def as_contiguous(self, array: Any, stream: int) -> Array:
@@ -122,8 +124,8 @@ class Memory(Protocol):
         ...
 
     def called(self, stream: int) -> None:
-        """Note that all work of a call is on `stream`: arrays that this thread adopted for it are kept until it has
-        finished."""
+        """Note that all work of a call is on `stream`. The arrays that this thread has adopted for the call are not freed
+        before this work has finished."""
         ...
 
     def upload(self, data: Any, dtype: str, stream: int) -> Array:
@@ -135,15 +137,15 @@ class Memory(Protocol):
         ...
 
     def device_of(self, address: int) -> int | None:
-        """The device of an address; None for host memory."""
+        """The device of an address, or None for host memory."""
         ...
 
     def wait(self, *, reader: int, writer: int) -> None:
-        """Let later work on stream `reader` wait for the present work on stream `writer`."""
+        """Let later work on stream `reader` wait for the current work on stream `writer`."""
         ...
 
     def synchronize(self, stream: int) -> None:
-        """Wait until all work on `stream` has finished. Raises EngineError if any of it failed."""
+        """Wait until all work on `stream` has finished. Raises EngineError if some of this work failed."""
         ...
 
     def capture(self, work: Callable[[int], None]) -> Graph:

@@ -1,16 +1,17 @@
-"""Read and make DLPack capsules through ctypes, without torch or compiled code.
+"""Read and create DLPack capsules through ctypes, without torch or compiled code.
 
-The structures are those of dlpack.h 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html); the protocol is the Python
-array API's (``__dlpack__``, ``__dlpack_device__``).
+The structures are defined in dlpack.h 1.0 (https://dmlc.github.io/dlpack/latest/c_api.html). The protocol is part of the
+Python array API (``__dlpack__``, ``__dlpack_device__``).
 
 Rules
 1. A capsule is consumed once: it is renamed to ``used_…``, and its deleter is called exactly once, when the last user
-   of the memory is gone.
-2. A capsule that is made here keeps the array alive until its consumer calls the deleter. A capsule without a consumer
-   calls it itself.
-3. A capsule is destroyed with no references left, so its destructor handles addresses, never the Python object.
-4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that the C side may call or
-   read are never freed, and at exit the deleters of live capsules are replaced by a function that does not need Python.
+   of the memory is freed.
+2. A capsule that is created here keeps the array alive until its consumer calls the deleter. If a capsule has no consumer,
+   its destructor releases the array.
+3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the
+   Python object.
+4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that C code may call or read
+   are never freed. At exit the deleters of live capsules are replaced by a function that does not need Python.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _NAMES: dict[bytes, tuple[type[ctypes.Structure], bytes]] = {
 
 @dataclass(frozen=True)
 class Taken:
-    """The tensor of a capsule. Strides count elements; None is row-major. `owner` keeps the memory."""
+    """The tensor of a capsule. Strides count elements; None means row-major. The memory is freed with `owner`."""
 
     address: int
     shape: tuple[int, ...]
@@ -128,7 +129,7 @@ def take(capsule: object) -> Taken:
     raise ValueError("not a DLPack capsule, or a used one")
 
 
-#: Live capsules that were made here: address of the managed tensor → objects that must live as long.
+#: Live capsules that were created here: address of the managed tensor → objects that must not be freed before it.
 _LIVE: dict[int, tuple[Any, ...]] = {}
 
 
@@ -142,7 +143,7 @@ def make(
     *,
     versioned: bool,
 ) -> object:
-    """A capsule for memory that `owner` keeps. `device` is DLPack's type and number; strides count elements."""
+    """Create a capsule for the memory of `owner`. `device` is DLPack's device type and number. Strides count elements."""
     element = ARRAY_TYPES[dtype]
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*(row_major(shape) if strides is None else strides))
@@ -157,11 +158,11 @@ def make(
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
     tensor.byte_offset = 0
-    managed.deleter = _give_back
-    place = ctypes.addressof(managed)
-    _LIVE[place] = (managed, sizes, steps, owner)
+    managed.deleter = _deleter
+    managed_address = ctypes.addressof(managed)
+    _LIVE[managed_address] = (managed, sizes, steps, owner)
     name = _VERSIONED_NAME if versioned else _NAME
-    return _api.PyCapsule_New(place, name, _destroy)
+    return _api.PyCapsule_New(managed_address, name, _destructor)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -173,29 +174,28 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _given_back(address: int) -> None:
+def _delete(address: int) -> None:
     _LIVE.pop(address, None)
 
 
-def _destroyed(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def _destruct(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     if is_finalizing():
         return
     for name in _NAMES:
-        if _raw.PyCapsule_IsValid(capsule, name):  # it was not consumed
+        if _raw.PyCapsule_IsValid(capsule, name):  # the capsule was not consumed
             _LIVE.pop(_raw.PyCapsule_GetPointer(capsule, name), None)
 
 
-_give_back, _destroy = _Deleter(_given_back), _Deleter(_destroyed)
+_deleter, _destructor = _Deleter(_delete), _Deleter(_destruct)
 
-#: The name is not copied by PyCapsule_New: these live as long as the module.
+#: PyCapsule_New does not copy the name, so these objects must never be freed.
 _NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
 
 
 def _python_api(handle: Any) -> Any:
-    """Python's capsule functions; a capsule is passed as `handle`: the object, or its address."""
-    api = ctypes.PyDLL(
-        None, handle=ctypes.pythonapi._handle
-    )  # separate function objects, because argtypes are set on them
+    """Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: the object, or its address."""
+    # A new PyDLL has separate function objects, because argtypes are set on them.
+    api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
     api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
     api.PyCapsule_IsValid.restype = ctypes.c_int
     api.PyCapsule_GetPointer.argtypes = (handle, ctypes.c_char_p)
@@ -218,6 +218,6 @@ def _at_exit() -> None:
         managed.deleter = harmless
 
 
-for _kept in (_give_back, _destroy, _LIVE, _NAME, _VERSIONED_NAME, *(used for _, used in _NAMES.values())):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # rule 4
+for _immortal in (_deleter, _destructor, _LIVE, _NAME, _VERSIONED_NAME, *(used for _, used in _NAMES.values())):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))  # rule 4
 atexit.register(_at_exit)

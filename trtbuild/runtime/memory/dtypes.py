@@ -1,4 +1,4 @@
-"""The element types of arrays outside torch, by their names there."""
+"""The element types of arrays outside torch, by torch's names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _BY_CODE = {(element.dlpack, element.bits): element for element in ARRAY_TYPES.v
 
 
 def of_typestr(typestr: str) -> ElementType | None:
-    """The type of a NumPy type string, such as ``<f4``; None if it is not supported."""
+    """The type of a NumPy type string, such as ``<f4``, or None if it is not supported."""
     return _BY_TYPESTR.get(typestr.replace("=", "<"))
 
 
 def of_dlpack(code: int, bits: int, lanes: int) -> ElementType | None:
-    """The type of a ``DLDataType``; None if it is not supported."""
+    """The type of a ``DLDataType``, or None if it is not supported."""
     return _BY_CODE.get((code, bits)) if lanes == 1 else None

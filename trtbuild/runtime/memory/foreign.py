@@ -4,8 +4,8 @@ Their allocators do not know our stream. If an array is freed too early, its mem
 reads it.
 
 Rules
-1. An array that a thread adopts belongs to its next finished call. Then an event is recorded after that call's work,
-   and the arrays are kept until the event is done.
+1. An array that a thread adopts belongs to the thread's next call. When this call has enqueued all its work, an event is
+   recorded after the work. The arrays are kept until the event is done.
 2. No thread waits: events are queried when another array is adopted, oldest first.
 """
 
@@ -25,8 +25,8 @@ class RecordedEvent(Protocol):
         ...
 
 
-class Foreign:
-    """Adopted arrays that may still be read. `record` records an event on a stream."""
+class AdoptedArrays:
+    """Adopted arrays that the GPU may still read. `record` records an event on a stream."""
 
     def __init__(self, record: Callable[[int], RecordedEvent]) -> None:
         self._record = record
@@ -36,19 +36,19 @@ class Foreign:
 
     def adopted(self, array: object) -> None:
         """Keep `array` for this thread's next call."""
-        fresh = getattr(self._adopting, "arrays", None)
-        if fresh is None:
-            fresh = self._adopting.arrays = []
-        fresh.append(array)
+        arrays = getattr(self._adopting, "arrays", None)
+        if arrays is None:
+            arrays = self._adopting.arrays = []
+        arrays.append(array)
         self.release()
 
     def called(self, stream: int) -> None:
         """Note that all work of this thread's call is on `stream`."""
-        fresh = getattr(self._adopting, "arrays", None)
-        if not fresh:
+        arrays = getattr(self._adopting, "arrays", None)
+        if not arrays:
             return
         self._adopting.arrays = None
-        entry = (self._record(stream), fresh)
+        entry = (self._record(stream), arrays)
         with self._lock:
             self._read.append(entry)
 
@@ -59,4 +59,4 @@ class Foreign:
                 if not self._read or not self._read[0][0].query():
                     return
                 entry = self._read.popleft()
-            del entry  # outside the lock, because dropping the last reference runs the exporter's code
+            del entry  # outside the lock, because deleting the last reference runs the exporter's code

@@ -1,10 +1,10 @@
 """Copy a strided array with few copies: runs of consecutive elements, and rows of such runs.
 
 Rules
-1. Axes of size 1 do not count, and axes that together have a constant step are joined to one.
+1. Axes of size 1 do not count, and axes that together have a constant step are joined to one axis.
 2. One copy handles a run, and its repetitions along one axis: the longest axis on which runs do not overlap
-   (``cuMemcpy2D`` needs a pitch of at least a row, and has a largest one). Each position on the other axes needs its
-   own copy.
+   (``cuMemcpy2D`` needs a pitch of at least a row, and limits the pitch). Each position on the other axes needs its own
+   copy.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 from trtbuild.runtime.memory.dlpack import row_major
 
-#: The largest pitch of a copy in elements, of 8 bytes at most. ``CU_DEVICE_ATTRIBUTE_MAX_PITCH``, in bytes, is an int.
+#: The largest pitch of a copy, in elements. An element has at most 8 bytes, and the driver's limit in bytes
+#: (``CU_DEVICE_ATTRIBUTE_MAX_PITCH``) is an int.
 _MOST_PITCH = (2**31 - 1) // 8
 
 
 @dataclass(frozen=True)
 class Rows:
-    """`count` runs of `length` elements: from `source` on, every `source_pitch`, to `target` on, every `target_pitch`.
-    All in elements."""
+    """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run is `source_pitch` after
+    the run before it. The copies are at `target`, with `target_pitch`. All numbers count elements."""
 
     target: int
     source: int
@@ -33,7 +34,8 @@ class Rows:
 
 
 def rows_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Rows]:
-    """Yield the copies that make a contiguous array from one with `shape` and `strides` (in elements, of any sign)."""
+    """Yield the copies that convert an array with `shape` and `strides` to a contiguous array. Strides count elements and
+    may be negative."""
     if 0 in shape:
         return
     axes = _joined(shape, strides)
@@ -42,10 +44,10 @@ def rows_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Rows]:
         length = axes.pop().size
     pitched = (axis for axis in axes if length <= axis.source and max(axis.source, axis.target) <= _MOST_PITCH)
     repeated = max(pitched, key=lambda axis: axis.size, default=None)
-    others = [axis for axis in axes if axis is not repeated]
-    for index in itertools.product(*(range(axis.size) for axis in others)):
-        target = sum(i * axis.target for i, axis in zip(index, others, strict=True))
-        source = sum(i * axis.source for i, axis in zip(index, others, strict=True))
+    other_axes = [axis for axis in axes if axis is not repeated]
+    for index in itertools.product(*(range(axis.size) for axis in other_axes)):
+        target = sum(i * axis.target for i, axis in zip(index, other_axes, strict=True))
+        source = sum(i * axis.source for i, axis in zip(index, other_axes, strict=True))
         if repeated is None:
             yield Rows(target, source, length)
         else:
@@ -62,13 +64,13 @@ class _Axis:
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[_Axis]:
-    """The axes after rule 1."""
-    found: list[_Axis] = []
+    """The axes after rule 1 is applied."""
+    axes: list[_Axis] = []
     for size, source, target in zip(shape, strides, row_major(tuple(shape)), strict=True):
         if size == 1:
             continue
-        if found and found[-1].source == source * size:
-            found[-1] = _Axis(found[-1].size * size, source, target)
+        if axes and axes[-1].source == source * size:
+            axes[-1] = _Axis(axes[-1].size * size, source, target)
         else:
-            found.append(_Axis(size, source, target))
-    return found
+            axes.append(_Axis(size, source, target))
+    return axes

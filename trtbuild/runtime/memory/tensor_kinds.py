@@ -1,12 +1,12 @@
-"""Handle torch tensors whose memory does not have their values: copy some kinds, refuse the others.
+"""Handle torch tensors whose memory does not contain their values: copy some kinds, refuse the others.
 
 Rules
 1. A tensor that PyTorch negates only when it is read (``is_neg``: the imaginary part of a conjugate) is copied with its
    values. It may be contiguous, like an ordinary tensor.
-2. Sparse and nested tensors have no rows to read: they are refused. Packages never take the dtypes of quantized tensors
-   and conjugates (complex), or the device of meta tensors.
+2. Sparse and nested tensors have no rows to read: they are refused. The checks of dtypes and devices already refuse
+   quantized tensors, conjugates (complex) and meta tensors.
 3. An engine needs a tensor with memory. FakeTensors, tensors inside ``torch.vmap`` and similar functions, and
-   subclasses that keep their values elsewhere are refused.
+   subclasses whose values are not in their own memory are refused.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
 def in_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Return `tensor` if it has memory (rule 3). Raises CallRefused."""
     try:
-        found = bool(tensor.data_ptr()) or not tensor.numel()
+        has_memory = bool(tensor.data_ptr()) or not tensor.numel()
     except RuntimeError:
-        found = False
-    if not found:
+        has_memory = False
+    if not has_memory:
         raise no_memory(tensor, name)
     return tensor
 
 
 def no_memory(tensor: object, name: str) -> CallRefused:
-    """The error for a tensor of rule 3."""
+    """The error for a tensor without memory (rule 3)."""
     return CallRefused(
         f"{name} is a {type(tensor).__name__} without memory that an engine could read",
         hint="pass an ordinary tensor, and call outside of torch.vmap, torch.func and FakeTensorMode",

@@ -1,4 +1,4 @@
-"""Memory, streams and graphs from torch; `trtbuild.runtime.memory.device_memory` has the rules. Arrays are torch
+"""Memory, streams and graphs from torch. The rules are in `trtbuild.runtime.memory.device_memory`. Arrays are torch
 tensors."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
 from trtbuild.runtime.memory import dlpack, tensor_kinds
-from trtbuild.runtime.memory.arrays import elsewhere, on_host
-from trtbuild.runtime.memory.foreign import Foreign
+from trtbuild.runtime.memory.arrays import host_memory_error, wrong_device_error
+from trtbuild.runtime.memory.foreign import AdoptedArrays
 
-#: The second handle of the legacy default stream; torch.cuda uses 0.
+#: The second handle of the legacy default stream. The first handle is 0, which torch.cuda uses.
 _LEGACY = 1
 
 
@@ -46,12 +46,12 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own = frozenset({torch.Tensor, torch.nn.Parameter})
-        # Only these tensors are odd without an error from torch: others without memory raise when their address is
+        # For all other tensors whose memory does not contain their values, torch raises an error when their address is
         # read.
         self.is_odd: Callable[[Any], bool] = torch.Tensor.is_neg
-        self._foreign = Foreign(self._record)
+        self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()
-        self._beside: int | None = None
+        self._stream_beside_default: int | None = None
 
     # -- device and streams
 
@@ -70,10 +70,10 @@ class TorchMemory:
         if stream not in (0, _LEGACY):
             return stream
         with self._lock:
-            if self._beside is None:
+            if self._stream_beside_default is None:
                 with self.on_device():
-                    self._beside = _ordered_with_default(self._torch)
-            return self._beside
+                    self._stream_beside_default = _ordered_with_default(self._torch)
+            return self._stream_beside_default
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
         return self._torch.cuda.stream(self._stream(stream))  # type: ignore[no-any-return]
@@ -108,25 +108,25 @@ class TorchMemory:
 
     def maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Any]:
         if self._strided is not None:
-            return functools.partial(self._strided, shape, _rows_in_order(shape), dtype)
+            return functools.partial(self._strided, shape, _contiguous_strides(shape), dtype)
         torch = self._torch
         like = torch.empty((), dtype=dtype, device=self.device).expand(shape)
-        # Half the time of torch.empty, which parses its arguments (measured, torch 2.13).
+        # This takes half the time of torch.empty, which parses its arguments (measured, torch 2.13).
         return functools.partial(torch.empty_like, like, memory_format=torch.contiguous_format)
 
     @functools.cached_property
     def _strided(self) -> Callable[..., Any] | None:
-        """The allocation function of PyTorch's own compiler, on the current device: it takes a third of the time of
-        torch.empty (measured, torch 2.11 and 2.13). None if this torch does not have it, or has another function of
-        that name."""
+        """The allocation function of PyTorch's own compiler, on the current device. It takes a third of the time of
+        torch.empty (measured, torch 2.11 and 2.13). None if this torch does not have the function, or has another function
+        of that name."""
         guards = getattr(getattr(self._torch._C, "_dynamo", None), "guards", None)
         make = getattr(guards, f"_empty_strided_{self.device.type}", None)
         if make is None:
             return None
         with contextlib.suppress(Exception), self.on_device():
-            one = make((2, 3), (3, 1), self._torch.float16)
-            found = (tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
-            if found == ((2, 3), (3, 1), self._torch.float16, self.device, False):
+            sample = make((2, 3), (3, 1), self._torch.float16)
+            properties = (tuple(sample.shape), sample.stride(), sample.dtype, sample.device, sample.requires_grad)
+            if properties == ((2, 3), (3, 1), self._torch.float16, self.device, False):
                 return make  # type: ignore[no-any-return]
         return None
 
@@ -143,30 +143,30 @@ class TorchMemory:
             if value.device == self.device:
                 return self.plain(value, name)
             if value.device.type == "cuda":
-                raise elsewhere(name, str(value.device), self.ordinal)
-            raise on_host(name, type(value), self.ordinal)
-        found = self._elsewhere_made(value, name, stream)
-        self._foreign.adopted(value)
-        return found
+                raise wrong_device_error(name, str(value.device), self.ordinal)
+            raise host_memory_error(name, type(value), self.ordinal)
+        tensor = self._from_other_library(value, name, stream)
+        self._adopted_arrays.adopted(value)
+        return tensor
 
-    def _elsewhere_made(self, value: Any, name: str, stream: int) -> Any:
+    def _from_other_library(self, value: Any, name: str, stream: int) -> Any:
         torch = self._torch
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
             kind, ordinal = value.__dlpack_device__()
             if int(kind) not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
-                raise on_host(name, type(value), self.ordinal)
+                raise host_memory_error(name, type(value), self.ordinal)
             if int(ordinal) != self.ordinal:
-                raise elsewhere(name, f"cuda:{int(ordinal)}", self.ordinal)
+                raise wrong_device_error(name, f"cuda:{int(ordinal)}", self.ordinal)
             try:
-                return torch.from_dlpack(value)  # it orders torch's current stream after the exporter's
+                return torch.from_dlpack(value)  # torch orders its current stream after the exporter's stream
             except (RuntimeError, BufferError, TypeError) as error:
                 raise CallRefused(f"{name} cannot be read by DLPack: {error}") from error
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:
             if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
-                raise on_host(name, type(value), self.ordinal)
+                raise host_memory_error(name, type(value), self.ordinal)
             raise CallRefused(f"{name} is a {type(value).__name__}, not a tensor", hint="pass a torch.Tensor")
-        writer = interface.get("stream")  # torch does not read it
+        writer = interface.get("stream")  # torch does not read this entry
         if writer is not None:
             self.wait(reader=stream, writer=int(writer))
         try:
@@ -178,8 +178,8 @@ class TorchMemory:
         return tensor
 
     def plain(self, array: Any, name: str) -> Any:
-        found = tensor_kinds.plain(array, name)
-        return tensor_kinds.in_memory(found, name) if found.device == self.device else found
+        tensor = tensor_kinds.plain(array, name)
+        return tensor_kinds.in_memory(tensor, name) if tensor.device == self.device else tensor
 
     def as_contiguous(self, array: Any, stream: int) -> Any:
         return array.contiguous()
@@ -191,13 +191,13 @@ class TorchMemory:
         target.copy_(source)
 
     def called(self, stream: int) -> None:
-        self._foreign.called(stream)
+        self._adopted_arrays.called(stream)
 
     def upload(self, data: Any, dtype: str, stream: int) -> Any:
         tensor = self._torch.from_numpy(data)
         wanted = self.dtype(dtype)
         if tensor.dtype != wanted:
-            tensor = tensor.view(wanted)  # bfloat16, which NumPy lacks
+            tensor = tensor.view(wanted)  # NumPy does not have bfloat16
         return tensor.to(self.device)
 
     def download(self, array: Any) -> Any:
@@ -224,7 +224,7 @@ class TorchMemory:
         return TorchGraph(self, graph)
 
 
-def _rows_in_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a contiguous tensor."""
     strides, step = [], 1
     for size in reversed(shape):
@@ -249,7 +249,7 @@ class TorchGraph:
 
 
 def _ordered_with_default(torch: Any) -> int:
-    """Make a new stream that CUDA orders with the legacy default stream, unlike torch's own streams (cudaStreamCreate
+    """Create a new stream that CUDA orders with the legacy default stream, unlike torch's own streams (cudaStreamCreate
     without cudaStreamNonBlocking; CUDA C++ programming guide, "Legacy default stream")."""
     handle = ctypes.c_void_p()
     error = torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle))

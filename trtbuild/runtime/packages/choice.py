@@ -3,13 +3,14 @@
 Rules
 1. A target fits when its platform is this machine's, its toolchain is installed in a version that runs its plans, and
    its plans are for this GPU. The error lists the reason for every target.
-2. Plans are for a GPU whose SM they hold code for (`PackedTarget.sms`). With TensorRT's ``ampere_plus`` they are for
-   every SM from 80 on (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
+2. Plans run on the GPUs whose SM is in `PackedTarget.sms`. With TensorRT's ``ampere_plus`` they run on every SM from 80 on
+   (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
 3. A plan runs on the version that built it. A version-compatible plan also runs on later versions of its flavour
    (TensorRT developer guide, "Version Compatibility").
-4. If several fit, the target for exactly this SM is chosen, then the one for the fewest SMs, then the first.
-5. A profile fits a call if every size of every input is in its range. If several fit, the one with the nearest opt is
-   chosen (the smallest sum over all axes of |ln(size / opt)|, because kernels are tuned by ratios), then the first.
+4. If several targets fit, a target for exactly this SM is preferred, then the target for the fewest SMs, then the first.
+5. A profile fits a call if every size of every input is in its range. If several profiles fit, the profile with the nearest
+   opt is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, because kernels
+   are tuned by ratios.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Here:
 
 
 def choose_target(index: PackageIndex, here: Here, name: str | None = None) -> PackedTarget:
-    """Choose the target that runs here; `name` is the requested one. Raises NoFittingTarget."""
+    """Choose the target that runs on this machine. If `name` is not None, only this target may be chosen. Raises
+    NoFittingTarget."""
     if name is not None and name not in index.targets:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no target {name!r}", hint=suggestion(name, index.targets, "targets")
@@ -52,14 +54,14 @@ def choose_target(index: PackageIndex, here: Here, name: str | None = None) -> P
     fitting = [target for target in wanted if reasons[target.name] is None]
     if not fitting:
         lines = "".join(f"\n    {target}: {reason[0]}" for target, reason in reasons.items() if reason)
-        said = f"target {name!r} does not fit" if name is not None else "no target fits"
+        summary = f"target {name!r} does not fit" if name is not None else "no target fits"
         hints = list(dict.fromkeys(reason[1] for reason in reasons.values() if reason))
         raise NoFittingTarget(
             f"the package of {index.model!r} was not built for this machine ({here.gpu}, SM {here.sm}, {here.platform}): "
-            f"{said}{lines}",
+            f"{summary}{lines}",
             hint="; or ".join(hints[:2]),
         )
-    return min(fitting, key=lambda target: (target.sm != here.sm, len(target.sms)))  # the first of equals
+    return min(fitting, key=lambda target: (target.sm != here.sm, len(target.sms)))  # rule 4; min returns the first
 
 
 def serves(target: PackedTarget, sm: int) -> bool:
@@ -70,7 +72,7 @@ def serves(target: PackedTarget, sm: int) -> bool:
 
 
 def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
-    """The reason why a target does not fit, and a hint; None if it fits."""
+    """The reason why a target does not fit, and a hint. None if the target fits."""
     if target.platform != here.platform:
         return f"it is for {target.platform}", f"build the package for a target with platform: {here.platform}"
     if here.sm is not None and not serves(target, here.sm):
@@ -80,8 +82,8 @@ def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
     install = f"pip install '{target.toolchain}=={target.version}'"
     if installed is None:
         return f"it needs {target.toolchain} {target.version}, which is not installed", install
-    if installed != target.version and not (target.runs_on_later and _later(installed, target.version)):
-        if target.version_compatible and target.exclude_lean_runtime and _later(installed, target.version):
+    if installed != target.version and not (target.runs_on_later and _is_at_least(installed, target.version)):
+        if target.version_compatible and target.exclude_lean_runtime and _is_at_least(installed, target.version):
             return (
                 f"its plans leave the lean runtime of {target.toolchain} {target.version} out "
                 f"(builder.exclude_lean_runtime), and without it {installed} does not run them",
@@ -94,8 +96,8 @@ def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
     return None
 
 
-def _later(one: str, other: str) -> bool:
-    return _numbers(one) >= _numbers(other)
+def _is_at_least(version: str, other: str) -> bool:
+    return _numbers(version) >= _numbers(other)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -107,15 +109,15 @@ def _listed(targets: Iterable[PackedTarget]) -> str:
 
 
 def _on_the_cpu(index: PackageIndex) -> str:
-    by = index.computed_by
+    library = index.computed_by
     if index.without_engines is not None and not index.reference:
-        return f'pass device="cpu": {by} computes all of it'
+        return f'pass device="cpu": {library} computes all of it'
     if index.reference:
-        return f'pass device="cpu" to run the reference program, which {by} computes without any engine'
+        return f'pass device="cpu" to run the reference program, which {library} computes without any engine'
     return no_reference_hint()
 
 
-#: How a package gets a reference program.
+#: The hint how to add a reference program to a package.
 ADD_REFERENCE = "set `reference: true` in the manifest and build again (a TensorRT network has no such program)"
 
 
@@ -128,38 +130,39 @@ def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[
     """The number of the profile for inputs of `shapes`, or None if no profile fits. The ranks are checked already."""
     best: tuple[float, int] | None = None
     for number, profile in enumerate(profiles):
-        far = _distance(profile, shapes)
-        if far is not None and (best is None or far < best[0]):
-            best = (far, number)
+        distance = _distance(profile, shapes)
+        if distance is not None and (best is None or distance < best[0]):
+            best = (distance, number)
     return None if best is None else best[1]
 
 
 def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float | None:
-    far = 0.0
+    """The distance of `shapes` from the profile's opt (rule 5), or None if the profile does not fit."""
+    distance = 0.0
     for ranges, shape in zip(profile.shapes, shapes, strict=True):
         for low, mid, high, size in zip(ranges.min, ranges.opt, ranges.max, shape, strict=True):
             if not low <= size <= high:
                 return None
             if size != mid and size and mid:
-                far += abs(math.log(size / mid))
-    return far
+                distance += abs(math.log(size / mid))
+    return distance
 
 
 #: Names an axis for a message: (input number, axis) → text.
 AxisName = Callable[[int, int], str]
 
 
-def out_of_range(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis: AxisName) -> str:
-    """The message if no profile fits `shapes`: input, dim, value and the allowed range, for each profile."""
+def out_of_range(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis_name: AxisName) -> str:
+    """The error message if no profile fits `shapes`: input, dim, value and the allowed range, for each profile."""
     lines = []
     for profile in profiles:
-        wrong = []
+        problems = []
         for number, (ranges, shape) in enumerate(zip(profile.shapes, shapes, strict=True)):
-            for place, (low, high, size) in enumerate(zip(ranges.min, ranges.max, shape, strict=True)):
+            for axis, (low, high, size) in enumerate(zip(ranges.min, ranges.max, shape, strict=True)):
                 if not low <= size <= high:
                     allowed = f"{low} to {high}" if low != high else f"{low} alone"
-                    wrong.append(f"{axis(number, place)} is {size}, and allowed is {allowed}")
-        lines.append((profile.name, wrong))
+                    problems.append(f"{axis_name(number, axis)} is {size}, and allowed is {allowed}")
+        lines.append((profile.name, problems))
     if len(lines) == 1:
         return "; ".join(lines[0][1])
-    return "no profile takes these shapes" + "".join(f"\n    {name}: {'; '.join(wrong)}" for name, wrong in lines)
+    return "no profile takes these shapes" + "".join(f"\n    {name}: {'; '.join(problems)}" for name, problems in lines)

@@ -2,10 +2,10 @@
 
 Rules
 1. The path of the package's directory may contain a link (``current -> release-3``). It is resolved once, when the
-   package is opened, so that all files come from one directory even if the link changes meanwhile.
+   package is opened, so that all files come from one directory even if the link changes later.
 2. Links inside the package to paths inside it are followed. A link to a path outside is refused (LinkRefused), unless
    the caller has set `follow_links`.
-3. The opened path is the checked one: the resolved path, whose last part is not followed again.
+3. The path that was checked is the path that is opened: it is resolved, and a link in its last part is not followed again.
 """
 
 # Paths are strings here: a package may have thousands of files.
@@ -22,20 +22,20 @@ _NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)  # Linux, FreeBSD: open(2), O_NOFOLL
 
 
 class Inside:
-    """The directory of a package. `shown` is the caller's path."""
+    """The directory of a package. `shown` is the caller's path, for error messages."""
 
     def __init__(self, shown: str | os.PathLike[str], *, follow_links: bool = False) -> None:
         self._shown = os.fspath(shown)
         self._root = os.path.realpath(shown)
         self._follow_links = follow_links
-        #: Folder in the package → its real path. Several threads write the same values.
+        #: Folder in the package → its real path. No lock is needed, because all threads write the same values.
         self._folders: dict[str, str] = {}
 
     def open(self, name: str) -> int:
         """Open a regular file and return its descriptor. `name` is relative and has no ``..``
         (`core.packages.package_reading.check_path`).
 
-        Raises LinkRefused, and OSError if it cannot be opened.
+        Raises LinkRefused, and OSError if the file cannot be opened.
         """
         if self._follow_links:
             return open_regular(os.path.join(self._root, name))
@@ -57,16 +57,16 @@ class Inside:
 
     def _resolved(self, name: str) -> str:
         """Resolve a path of the package. Raises LinkRefused if it leads out of the package."""
-        found = os.path.realpath(os.path.join(self._root, name))
-        if self._is_inside(found):
-            return found
-        link, at = name, self._root
+        resolved = os.path.realpath(os.path.join(self._root, name))
+        if self._is_inside(resolved):
+            return resolved
+        link, path = name, self._root
         for part in name.split("/"):
-            at = os.path.join(at, part)
-            if os.path.islink(at) and not self._is_inside(os.path.realpath(at)):
-                link = os.path.relpath(at, self._root)
+            path = os.path.join(path, part)
+            if os.path.islink(path) and not self._is_inside(os.path.realpath(path)):
+                link = os.path.relpath(path, self._root)
                 break
-        shown, target = os.path.join(self._shown, link), os.path.realpath(at)
+        shown, target = os.path.join(self._shown, link), os.path.realpath(path)
         raise LinkRefused(
             f"{shown} is a symbolic link that leads out of the package, to {target}",
             hint="copy the package with the targets of its links (cp -rL), or use trtbuild.load(…, follow_links=True)",

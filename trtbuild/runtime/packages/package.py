@@ -4,7 +4,7 @@ Rules
 1. Each file is read once, into private memory, and hashed while it is read. The hashed bytes themselves are used, so a
    file that is replaced later has no effect.
 2. Only requested files are read, several at once (reading and hashlib release the GIL).
-3. Nothing outside of the package is read through a link in it (`trtbuild.runtime.packages.inside`).
+3. A link in the package is not followed to a file outside it (`trtbuild.runtime.packages.inside`).
 4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index
    identifies the package (`digest`).
 """
@@ -29,21 +29,21 @@ from trtbuild.errors import LinkRefused, PackageDamaged, PackageMissing
 from trtbuild.runtime.packages.inside import Inside
 
 INDEX = "index.json"
-_AGAIN = "build the package again, or copy it again from an undamaged source"
+_DAMAGED_HINT = "build the package again, or copy it again from an undamaged source"
 
-#: Read and hashed in one go: small enough to be hashed out of the processor's cache.
+#: The number of bytes that are read and then hashed: the processor's cache still has them when they are hashed.
 _PIECE = 1 << 20
-#: From this size on a file gets separate pages, which need not be filled with zeros.
+#: A file of at least this size is read into separate memory pages, which need not be filled with zeros.
 _LARGE = 1 << 18
-#: From this size on reading and hashing run in parallel.
+#: A file of at least this size is read and hashed in parallel.
 _VERY_LARGE = 1 << 24
 _READERS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package on disk. `digest` is the SHA-256 of its index, which contains the digests of all files; `raw` are the
-    bytes of the index."""
+    """A package on disk. `digest` is the SHA-256 of its index, which contains the digests of all files. `raw` are the bytes
+    of the index."""
 
     path: Path
     index: PackageIndex
@@ -52,7 +52,7 @@ class Package:
     inside: Inside = field(repr=False, compare=False)
 
     def beside(self, name: str) -> bytes | None:
-        """Read a file in the package that is not in its index; None if it does not exist."""
+        """Read a file in the package that is not in its index. Returns None if the file does not exist."""
         try:
             return self.inside.read(name)
         except (OSError, LinkRefused):
@@ -62,26 +62,25 @@ class Package:
         """Read files of the package by name, into writable memory, aligned to 16 bytes. Without `verify` only their
         sizes are checked. Raises PackageDamaged, LinkRefused."""
         wanted = list(dict.fromkeys(names))
-        wanted.sort(
-            key=lambda name: -self.index.files[name].size
-        )  # the largest first, so that all threads end at about the same time
+        # The largest file is first, so that all threads end at about the same time.
+        wanted.sort(key=lambda name: -self.index.files[name].size)
 
-        def one(name: str) -> memoryview:
+        def read_one(name: str) -> memoryview:
             return _read(self.inside, self.path, name, self.index.files[name], verify)
 
         if len(wanted) <= 1 or _READERS == 1:
-            return {name: one(name) for name in wanted}
+            return {name: read_one(name) for name in wanted}
         with ThreadPoolExecutor(min(_READERS, len(wanted))) as pool:
             try:
-                return dict(zip(wanted, pool.map(one, wanted), strict=True))
+                return dict(zip(wanted, pool.map(read_one, wanted), strict=True))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
 
 
 def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) -> Package:
-    """Open the package in directory `path`, and read its index only. Links that lead out of it are refused without
-    `follow_links`.
+    """Open the package in directory `path`, and read only its index. Links that lead out of the package are refused, unless
+    `follow_links` is True.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused.
     """
@@ -96,7 +95,7 @@ def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) ->
 
 
 def missing(root: Path) -> PackageMissing:
-    """The error for a path without a package: what is there instead, and a hint."""
+    """The error for a path without a package. It names the thing that is at this path, and has a hint."""
     return PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root))
 
 
@@ -121,24 +120,24 @@ def _what_to_do(root: Path) -> str:
 
 
 def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
-    """Fill `view` from the file, and yield the size of each piece after it is read; 0 if the file ends too early. A
-    separate thread reads a very large file ahead, while its pieces are hashed."""
+    """Fill `view` from the file, and yield the size of each piece after it is read, or 0 if the file ends too early. For a
+    very large file, a separate thread reads ahead while the caller hashes the pieces."""
 
     def read() -> Iterator[int]:
-        at = 0
-        while at < len(view):
-            count = file.readinto(view[at : at + _PIECE]) or 0
+        offset = 0
+        while offset < len(view):
+            count = file.readinto(view[offset : offset + _PIECE]) or 0
             yield count
             if not count:
                 return
-            at += count
+            offset += count
 
     if len(view) < _VERY_LARGE or _READERS == 1:
         yield from read()
         return
     pieces: SimpleQueue[int | OSError | None] = SimpleQueue()
 
-    def ahead() -> None:
+    def read_ahead() -> None:
         try:
             for count in read():
                 pieces.put(count)
@@ -146,7 +145,7 @@ def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
         except OSError as error:
             pieces.put(error)
 
-    thread = threading.Thread(target=ahead, daemon=True)
+    thread = threading.Thread(target=read_ahead, daemon=True)
     thread.start()
     try:
         while (piece := pieces.get()) is not None:
@@ -163,27 +162,27 @@ def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool)
         with open(inside.open(name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
-                wrong = "truncated" if size < expected.size else "altered"
+                damage = "truncated" if size < expected.size else "altered"
                 raise PackageDamaged(
-                    f"{path} is {wrong}: it has {size:,} bytes, but {expected.size:,} in the index", hint=_AGAIN
+                    f"{path} is {damage}: it has {size:,} bytes, but {expected.size:,} in the index", hint=_DAMAGED_HINT
                 )
             memory: bytearray | mmap.mmap = (
                 mmap.mmap(-1, expected.size) if expected.size >= _LARGE else bytearray(expected.size)
             )
-            view, digest, at = memoryview(memory), hashlib.sha256(), 0
+            view, digest, offset = memoryview(memory), hashlib.sha256(), 0
             for count in _pieces(file, view):
                 if not count:
-                    raise PackageDamaged(f"{path} is truncated: it ends after {at:,} bytes", hint=_AGAIN)
+                    raise PackageDamaged(f"{path} is truncated: it ends after {offset:,} bytes", hint=_DAMAGED_HINT)
                 if verify:
-                    digest.update(view[at : at + count])
-                at += count
+                    digest.update(view[offset : offset + count])
+                offset += count
     except FileNotFoundError:
-        raise PackageDamaged(f"{path} is missing, but the index contains it", hint=_AGAIN) from None
+        raise PackageDamaged(f"{path} is missing, but the index contains it", hint=_DAMAGED_HINT) from None
     except OSError as error:
-        raise PackageDamaged(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
+        raise PackageDamaged(f"{path} cannot be read: {error.strerror}", hint=_DAMAGED_HINT) from error
     if verify and digest.hexdigest() != expected.sha256:
         raise PackageDamaged(
             f"{path} is altered: its SHA-256 is {digest.hexdigest()[:12]}…, but {expected.sha256[:12]}… in the index",
-            hint=_AGAIN,
+            hint=_DAMAGED_HINT,
         )
     return view

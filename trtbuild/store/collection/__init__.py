@@ -1,4 +1,4 @@
-"""Checking and collecting: which entries are damaged, which are old, and how they are removed while builds run.
+"""Checking and collecting: find the entries that are damaged or old, and remove them while builds run.
 
 Uses `local`, `remote`, `transports` and `trust`.
 """

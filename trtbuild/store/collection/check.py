@@ -48,13 +48,15 @@ class Stats:
 
     #: Number of records by stage.
     records: Mapping[str, int]
-    #: Blobs that records name, each counted once; and the chunks among all CAS files.
+    #: The number of blobs that records name, each counted once.
     blobs: int
+    #: The number of CAS files that are chunks.
     chunks: int
     #: The outputs of all records, as if each had its own copy.
     logical_bytes: int
-    #: All entries: the sizes of the files, and the space that they take on the disk (as `du` counts).
+    #: The total size of the files of all entries.
     stored_bytes: int
+    #: The space that these files take on the disk (as `du` counts).
     allocated_bytes: int
     quarantine_entries: int
     quarantine_bytes: int
@@ -66,7 +68,7 @@ class Stats:
 
 
 def verify(store: LocalStore, *, quarantine: bool = True) -> VerifyReport:
-    """Read everything and compare it with its names. Damaged entries are moved to quarantine, with `quarantine`.
+    """Read all entries and compare their contents with their names. With `quarantine`, move damaged entries to quarantine.
 
     Raises StoreUnavailable.
     """
@@ -96,7 +98,7 @@ class _Verification:
                 actions[key].blobs()
             except ValueError as error:
                 actions.pop(key, None)
-                self._wrong("record", "ac", key, str(error))
+                self._report_damage("record", "ac", key, str(error))
         lists = {key for key, action in actions.items() if action.document is None}
         for key in lists:
             self._check_list(key, actions[key])
@@ -109,8 +111,10 @@ class _Verification:
         self._bytes_read += len(data or b"")
         return data
 
-    def _wrong(self, what: Literal["blob", "chunk list", "record"], kind: Kind, name: str, text: str) -> None:
-        self._damage.append(Damage(what, name, text))
+    def _report_damage(
+        self, entry_kind: Literal["blob", "chunk list", "record"], kind: Kind, name: str, text: str
+    ) -> None:
+        self._damage.append(Damage(entry_kind, name, text))
         if self._quarantine:
             self._entries.quarantine(kind, name, text)
 
@@ -121,30 +125,30 @@ class _Verification:
         if hashlib.sha256(data).hexdigest() == name:
             self._sizes[name] = len(data)
         else:
-            self._wrong("blob", "cas", name, "its bytes have another SHA-256")
+            self._report_damage("blob", "cas", name, "its bytes have another SHA-256")
 
     def _check_list(self, key: str, action: ActionResult) -> None:
         blobs = action.blobs()
         if len(blobs) != 1 or list_key(next(iter(blobs))) != key:
-            self._wrong("record", "ac", key, "it is neither a record nor a chunk list")
+            self._report_damage("record", "ac", key, "it is neither a record nor a chunk list")
             return
         ((sha256, chunks),) = blobs.items()
-        whole = hashlib.sha256()
+        content_hash = hashlib.sha256()
         for chunk in chunks:
             data = self._read("cas", chunk.sha256) if self._sizes.get(chunk.sha256) == chunk.size else None
             if data is None:
-                self._wrong("chunk list", "ac", key, f"blob {sha256} lacks chunk {chunk.sha256}")
+                self._report_damage("chunk list", "ac", key, f"blob {sha256} lacks chunk {chunk.sha256}")
                 return
-            whole.update(data)
-        if whole.hexdigest() != sha256:
-            self._wrong("chunk list", "ac", key, f"its chunks are not blob {sha256}")
+            content_hash.update(data)
+        if content_hash.hexdigest() != sha256:
+            self._report_damage("chunk list", "ac", key, f"its chunks are not blob {sha256}")
             return
         self._lists[sha256] = sum(chunk.size for chunk in chunks)
 
     def _check_record(self, key: str, action: ActionResult) -> None:
         text = self._record_damage(key, action)
         if text is not None:
-            self._wrong("record", "ac", key, text)
+            self._report_damage("record", "ac", key, text)
 
     def _record_damage(self, key: str, action: ActionResult) -> str | None:
         for path, part in action.files:
@@ -189,7 +193,7 @@ def stats(store: LocalStore) -> Stats:
         records[record.recipe.stage] += 1
         blobs.update(output.sha256 for output in record.outputs.values())
         logical += sum(output.size for output in record.outputs.values())
-    quarantined = [found.stat(follow_symlinks=False).st_size for found in listed(store.entries.layout.quarantine)]
+    quarantined = [file.stat(follow_symlinks=False).st_size for file in listed(store.entries.layout.quarantine)]
     return Stats(
         records=dict(sorted(records.items())),
         blobs=len(blobs),

@@ -1,12 +1,12 @@
-"""Collection: keeps a local store within limits. Safe while builds run; local.py says why (rules 4 to 6).
+"""Collection: keeps a local store within limits. It is safe while builds run; local.py explains why (rules 4 to 6).
 
 Rules
 1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of
-   this collection or of the oldest live session, whichever is earlier, less a slack. No session relies on such entries.
+   this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on older entries.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
-3. Records are removed first (retention.py says which), then the chunk lists of blobs that no remaining record names, then
-   the CAS files that no remaining record or list names. The remaining entries are computed again after each step. So a
-   record that was used in the meantime keeps its blobs.
+3. Records are removed first (retention.py decides which records). Then the chunk lists of blobs are removed that no
+   remaining record names, then the CAS files that no remaining record or list names. The remaining entries are computed
+   again after each step. So a record that was used in the meantime keeps its blobs.
 4. Unreferenced blobs before the cut-off are always removed: no build finds a blob without a record.
 """
 
@@ -25,7 +25,7 @@ from trtbuild.store.local.layout import Kind, Layout, unavailable
 from trtbuild.store.local.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local.local import LocalStore
 
-#: Covers the coarsest time stamps of a file system in use (FAT: 2 s), in seconds.
+#: The coarsest resolution of time stamps of a file system in use (FAT: 2 s), in seconds.
 SLACK_S = 2.0
 
 _BATCH = 64
@@ -41,7 +41,8 @@ def collect(
     quarantine_age_s: float = 7 * 86400.0,
     dry_run: bool = False,
 ) -> CollectReport:
-    """Bring `store` to at most `max_size` allocated bytes, and records to an age since last use of `max_age_s`.
+    """Remove entries until `store` has at most `max_size` allocated bytes, and no record was last used over `max_age_s`
+    ago.
 
     Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed, and the report says what
     would be removed. Raises StoreUnavailable.
@@ -60,7 +61,7 @@ def collect(
     named_blobs = {blob for entry in remaining for blob in entry.blobs}
     idle = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
     gone_lists = removal.run("ac", idle, idle.__getitem__)
-    removal.settle()  # a loss of power must not leave a record whose blobs are gone
+    removal.settle()  # a loss of power must not leave a record without its blobs
 
     remaining += [entry for key, entry in scan.lists.values() if key not in gone_lists]
     named = {file for entry in remaining for file in entry.files}
@@ -151,6 +152,7 @@ class _Removal:
         return True
 
     def settle(self) -> None:
+        """Make the removals so far survive a loss of power."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 sync_folder(folder)

@@ -1,9 +1,9 @@
-"""CAS files of a shared directory that no record names: condemned, then hidden, then removed (shared_directory.py).
+"""CAS files of a shared directory that no record names. They are condemned, hidden and removed (shared_directory.py).
 
     gc/condemned            JSON: the time (ns) at which a collection found no record for them → names of CAS files
     gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
 
-Only this module writes them. Invalid content is ignored: files are then removed later than they could be.
+Only this module writes these files. Invalid content is ignored: then CAS files are removed later than they could be.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -22,7 +22,7 @@ from trtbuild.store.transports.shared_folder import SharedFolder, sync
 
 _SCHEMA = "trtbuild.condemned/1"
 
-# Files that are hidden under one time. With so few, the time is accurate for all of them.
+# The number of files that are hidden with the same time stamp. It is small, so that the time is accurate for all of them.
 _BATCH = 256
 
 
@@ -34,11 +34,14 @@ class Condemned:
         self._shelves = Shelves(shared)
 
     def since(self, begun_ns: int) -> dict[str, int]:
-        """The condemned files, and since when (ns). A time in the future (a clock was wrong) counts as now."""
+        """The condemned files and the times (ns) at which they were condemned.
+
+        A time after `begun_ns` means that a clock was wrong. Then `begun_ns` is returned instead.
+        """
         try:
             with open(self._shared.open("gc", "condemned"), "rb") as file:
                 document = json.loads(file.read())
-            found = {
+            times = {
                 name: min(int(time), begun_ns)
                 for time, names in document["since"].items()
                 for name in names
@@ -46,7 +49,7 @@ class Condemned:
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return {}
-        return found
+        return times
 
     def keep(self, since: Mapping[str, int]) -> None:
         """Replace the list of condemned files."""
@@ -59,20 +62,24 @@ class Condemned:
     def hidden(self) -> Iterator[tuple[str, int, Size]]:
         """The name, the time of hiding (ns) and the size of each hidden file."""
         for time_ns in self._times():
-            with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder, os.scandir(folder) as found:
-                for entry in found:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                self._hidden_at(time_ns) as folder,
+                os.scandir(folder) as files,
+            ):
+                for entry in files:
                     with contextlib.suppress(FileNotFoundError):
                         if is_digest(entry.name):
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
         """Move the files with an mtime before `before_ns` out of ``cas/``. Returns these files."""
-        gone: dict[str, Size] = {}
+        moved: dict[str, Size] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), _BATCH):
             time_ns = self._shelves.now_ns()
             self._shared.make("gc", "hidden", str(time_ns))
-            with self._at(time_ns) as hidden:
+            with self._hidden_at(time_ns) as hidden:
                 for shelf, group in by_shelf(ordered[start : start + _BATCH]):
                     with contextlib.suppress(FileNotFoundError), self._shared.folder("cas", shelf) as folder:
                         for name in group:
@@ -80,16 +87,16 @@ class Condemned:
                                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                                 if status.st_mtime_ns < before_ns:
                                     os.rename(name, name, src_dir_fd=folder, dst_dir_fd=hidden)
-                                    gone[name] = size_of(status)
+                                    moved[name] = size_of(status)
                         sync(folder)
                 sync(hidden)
-        return gone
+        return moved
 
     def put_back(self, names: Collection[str]) -> set[str]:
         """Move hidden files back, except those that were written again. Returns the files that were moved."""
-        back: set[str] = set()
+        restored: set[str] = set()
         for time_ns in self._times() if names else ():
-            with contextlib.suppress(FileNotFoundError), self._at(time_ns) as hidden:
+            with contextlib.suppress(FileNotFoundError), self._hidden_at(time_ns) as hidden:
                 for name in set(os.listdir(hidden)).intersection(names):
                     self._shared.make("cas", name[:2])
                     with self._shared.folder("cas", name[:2]) as folder:
@@ -101,26 +108,26 @@ class Condemned:
                         with contextlib.suppress(FileNotFoundError):
                             os.rename(name, name, src_dir_fd=hidden, dst_dir_fd=folder)
                             sync(folder)
-                            back.add(name)
-        return back
+                            restored.add(name)
+        return restored
 
     def remove(self, before_ns: int, begun_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
         """Remove the files that were hidden before `before_ns`, except `kept`. Returns the removed files."""
-        gone: dict[str, Size] = {}
+        removed: dict[str, Size] = {}
         for time_ns in self._times():
-            if time_ns > 2 * begun_ns - before_ns:  # more than a grace in the future: a clock was wrong
+            if time_ns > 2 * begun_ns - before_ns:  # more than a grace period in the future: a clock was wrong
                 self._redate(time_ns, begun_ns)
             elif time_ns < before_ns:
-                with contextlib.suppress(FileNotFoundError), self._at(time_ns) as folder:
+                with contextlib.suppress(FileNotFoundError), self._hidden_at(time_ns) as folder:
                     for name in os.listdir(folder):
                         if name not in kept:
                             with contextlib.suppress(FileNotFoundError):
                                 size = size_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
                                 os.unlink(name, dir_fd=folder)
-                                gone[name] = size
+                                removed[name] = size
                 with contextlib.suppress(OSError), self._shared.folder("gc", "hidden") as folder:
                     os.rmdir(str(time_ns), dir_fd=folder)
-        return gone
+        return removed
 
     def _redate(self, time_ns: int, begun_ns: int) -> None:
         with contextlib.suppress(OSError), self._shared.folder("gc", "hidden") as folder:
@@ -133,5 +140,5 @@ class Condemned:
         except FileNotFoundError:
             return []
 
-    def _at(self, time_ns: int) -> contextlib.AbstractContextManager[int]:
+    def _hidden_at(self, time_ns: int) -> contextlib.AbstractContextManager[int]:
         return self._shared.folder("gc", "hidden", str(time_ns))

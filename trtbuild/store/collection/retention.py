@@ -1,11 +1,11 @@
 """The retention policy: the entries of a store, their references, and which records are removed first.
 
 Rules
-1. The least recently used records are removed first: those over the age limit, then as many as the size limit requires.
-   Records that are pinned, or were used at or after the cut-off, are never removed.
-2. When a record is removed, the lists and files that only it names are counted as freed too, unless they were used since
-   the cut-off.
-3. A pin of a key holds for the entry under the key, and for the domains' own entries (core/recipes/trust.py, rule 4).
+1. Records are removed in the order of their last use, the oldest first: all records over the age limit, then as many as the
+   size limit requires. Records that are pinned, or were used at or after the cut-off, are never removed.
+2. When a record is removed, the lists and files that no other record names are counted as freed too, unless they were used
+   since the cut-off.
+3. A pinned key protects the entry under the key, and the domain entries of the key (core/recipes/trust.py, rule 4).
 4. Size limits are compared with allocated sizes (``st_blocks``, as `du` counts).
 """
 
@@ -22,7 +22,7 @@ from trtbuild.store.trust.action_result import ActionResult, list_key
 
 @dataclass(frozen=True)
 class Size:
-    """Bytes that are allocated on the disk, as `du` counts, and the lengths of the files."""
+    """The bytes that files occupy on the disk (`allocated`, as `du` counts), and their lengths (`apparent`)."""
 
     allocated: int = 0
     apparent: int = 0
@@ -42,7 +42,7 @@ class CollectReport:
     records_kept: int
     blobs_kept: int
     kept: Size
-    #: Reason → number of records and blobs that were kept though they are over a limit, or unreferenced.
+    #: Reason → number of records and blobs that were kept, although they exceed a limit or are unreferenced.
     kept_because: Mapping[str, int]
     #: Files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries that were removed.
     leftovers_removed: int
@@ -56,7 +56,7 @@ class CollectReport:
 class Entry:
     """A file of a store: its time of last use, by the file system's clock, and its size.
 
-    An AC entry also has the CAS files that it names, and the blobs that they belong to.
+    For an AC entry, `files` are the CAS files that it names, and `blobs` are the blobs that these files belong to.
     """
 
     used_ns: int
@@ -76,7 +76,7 @@ class Scan:
     sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → its sizes according to AC entries
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
-        """Add the AC entry under `key`. Returns False if it is invalid: then it counts as a record without files."""
+        """Add the AC entry under `key`. Returns False if the entry is invalid, and counts it as a record without files."""
         try:
             action = ActionResult.from_bytes(data or b"")
             entry = Entry(used_ns, size, tuple({part.sha256 for _, part in action.files}), tuple(action.blobs()))
@@ -132,7 +132,10 @@ def doomed_records(
 
 
 class Account:
-    """The allocated bytes that will remain when records are removed one by one. `besides` are bytes outside records."""
+    """The allocated bytes that will remain when records are removed one by one.
+
+    `besides` is the number of allocated bytes that belong to no entry.
+    """
 
     def __init__(self, scan: Scan, cutoff_ns: int, besides: int = 0) -> None:
         self._scan = scan
@@ -152,10 +155,10 @@ class Account:
         self._release(entry.files)
         for blob in entry.blobs:
             self._blob_uses[blob] -= 1
-            found = self._scan.lists.get(blob)
-            if found and not self._blob_uses[blob] and not self._recent(found[1]):
-                self.allocated -= found[1].size.allocated
-                self._release(found[1].files)
+            _, chunk_list = self._scan.lists.get(blob, ("", None))
+            if chunk_list and not self._blob_uses[blob] and not self._recent(chunk_list):
+                self.allocated -= chunk_list.size.allocated
+                self._release(chunk_list.files)
 
     def _release(self, files: Iterable[str]) -> None:
         for file in files:

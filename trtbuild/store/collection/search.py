@@ -12,8 +12,8 @@ from trtbuild.store.trust.action_result import ActionResult
 
 
 def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
-    """The trusted records with the blob `sha256` among their outputs, each once. Every entry is read, and only the
-    returned ones are marked as used.
+    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but marks only the
+    entries of the returned records as used.
 
     Raises StoreUnavailable.
     """
@@ -26,14 +26,15 @@ def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
                 continue
             seen.add(key)
             record = store.get_record(key)
-        except (OSError, EntryCorrupt, RecordUntrusted):  # collected meanwhile, just moved to quarantine, or untrusted
+        except (OSError, EntryCorrupt, RecordUntrusted):  # just collected, just moved to quarantine, or untrusted
             continue
         if record is not None and any(output.sha256 == sha256 for output in record.outputs.values()):
             yield record
 
 
 def _key(store: LocalStore, data: bytes) -> str | None:
-    """The key of the record in the entry `data`, from its document: the entry may have the name of a domain's key."""
+    """The key of the record in the entry `data`. It is read from the record's document, because the name of a domain entry
+    is another key."""
     try:
         document = ActionResult.from_bytes(data).document
         text = None if document is None else store.entries.read("cas", document.sha256)

@@ -1,27 +1,32 @@
 """Collection of a shared directory (``file://``, or the one behind nginx) while any machine reads and writes it.
 
-There are no locks, and nginx does not mark the files that it serves as used. It is safe for these reasons:
+There are no locks, and nginx does not mark the files that it serves as used. The collection is safe for these reasons:
 
 1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: a record stays, and its
-   files are gone for good.
-2. A writer that finds or writes a file at time S publishes the record that names it before S + 30 min. After that time it
-   looks again (files.py, `TRUSTED_S`). The grace period of a collection is longer: 1 h, and at least `LEAST_GRACE_S`.
+   files are removed permanently.
+2. A writer that finds or writes a file at time S publishes the record that names the file before S + 30 min. After that
+   time the writer checks the file again (files.py, `TRUSTED_S`). The grace period of a collection is longer: 1 h by
+   default, and at least `LEAST_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
-   first condemns it. The second hides it, which means that it moves it out of ``cas/``, if still no record names it and its
-   mtime is older than the grace period. The third removes it, or moves it back if a record names it now.
+   first collection condemns the file. The second hides the file, which means that it moves the file out of ``cas/``. It
+   does so only if still no record names the file and its mtime is older than the grace period. The third removes the file,
+   or moves it back if a record names it now.
 4. Proof: a file is hidden at H, and removed by a collection that began at R, where H < R - grace period. A writer that
    looked after H did not find the file, and wrote its own. A writer that looked before H published before H + 30 min, which
-   is before R. So that collection listed its record and moved the file back. No record loses its files for good.
+   is before R. So that collection listed its record and moved the file back. No record loses its files permanently.
 5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
    grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
-   the mtime of files that it finds, to within 15 min; so it never meets this case, by step 3.
-6. Records are removed by last use, the later of mtime and atime (retention.py), and never within the grace period. nginx
-   marks nothing. With relatime (Linux's default) an atime is at most a day old; with noatime it never changes, and the
-   records that were written first are removed first. After the grace period, records are also removed that are invalid, or
-   lack a file of the size that they name. Files of a size that no record names are removed in the three steps.
-7. Each step is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
-   moment. Two collections at once are safe: one finds the files missing that the other has moved.
-8. All times are those of the directory's file system. Files with an mtime in the future stay until that time.
+   the mtime of the files that it finds, unless the mtime is less than 15 min old. So by step 3, this case cannot happen to
+   it.
+6. Records are removed in the order of their last use, and never within the grace period (retention.py). The last use is the
+   later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default) an atime is at most a day old.
+   With noatime it never changes, so the records that were written first are removed first. After the grace period, a
+   collection also removes records that are invalid, or lack a file of the size that they name. Files of a size that no
+   record names are removed in the three steps.
+7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
+   moment. Two collections may run at once: a file that one collection has moved is missing for the other, which is not
+   an error.
+8. All times come from the clock of the directory's file system. Files with an mtime in the future stay until that time.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ from trtbuild.store.transports.shared_folder import SharedFolder
 
 GRACE_S = 3600.0
 
-#: The shortest safe grace period: the time until a writer publishes, and the age that a mark of use may have.
+#: The shortest safe grace period: the longest time until a writer publishes, plus the longest time in which a used file is
+#: not marked as used again.
 LEAST_GRACE_S = TRUSTED_S + USED_WITHIN_S
 
 
@@ -57,8 +63,8 @@ def collect_directory(
     pinned: Iterable[str] = (),
     dry_run: bool = False,
 ) -> CollectReport:
-    """Bring the shared directory `root` to at most `max_size` allocated bytes, and records to an age since last use of
-    `max_age_s`. Condemned files do not count: later collections remove them.
+    """Remove entries until the shared directory `root` has at most `max_size` allocated bytes, and no record was last used
+    over `max_age_s` ago. Condemned files do not count: later collections remove them.
 
     Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is written, and the report says what
     would be done. Raises StoreUnavailable.
@@ -83,9 +89,9 @@ class _Collection:
         self._cutoff_ns = self._begun_ns - self._grace_ns
         self._scan = Scan()
         self._unreadable: set[str] = set()
-        # Damaged files, as a loss of power leaves them: removed like unreferenced files, even if a record names them.
+        # Files that a loss of power has damaged. They are removed like unreferenced files, even if a record names them.
         self._torn: dict[str, Entry] = {}
-        # The mtime, inode and size of each listed entry, which another file in its place does not have.
+        # The mtime, inode and size of each listed entry. They differ if another file has replaced the entry.
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._reasons: Counter[str] = Counter()
         self._freed = Size()
@@ -118,15 +124,15 @@ class _Collection:
         gone_lists = self._remove(self._idle_lists(remaining))
         remaining += [entry for key, entry in scan.lists.values() if key not in set(gone_lists)]
 
-        # Records count that were published since the listing, and those that are published while files are hidden.
+        # Records that were published since the listing count, too, and so do records published while files are hidden.
         named = {file for entry in remaining for file in entry.files} | self._named_since()
-        removed, back = self._finish(hidden, named)
-        condemned, hid = self._start(named)
-        back |= hid & self._put_back(hid & self._named_since())
-        stay = (scan.cas.keys() - condemned.keys()) | back
+        removed, restored = self._finish(hidden, named)
+        condemned, newly_hidden = self._start(named)
+        restored |= newly_hidden & self._put_back(newly_hidden & self._named_since())
+        kept = (scan.cas.keys() - condemned.keys()) | restored
         files = {**self._torn, **scan.cas}
-        left = {name: size for name, size in hidden.items() if name not in removed | back | scan.cas.keys()}
-        waiting = [files[name].size for name in condemned if name not in back] + [*left.values()]
+        still_hidden = {name: size for name, size in hidden.items() if name not in removed | restored | scan.cas.keys()}
+        waiting = [files[name].size for name in condemned if name not in restored] + [*still_hidden.values()]
         leftovers = 0 if self._dry_run else self._shelves.remove_leftovers(self._cutoff_ns)
         return CollectReport(
             records_removed=tuple(gone),
@@ -134,13 +140,13 @@ class _Collection:
             blobs_removed=len(removed),
             freed=self._freed,
             records_kept=len(records) - len(gone),
-            blobs_kept=len(stay),
-            kept=self._kept(before, [*remaining, *files.values()], left.values()),
+            blobs_kept=len(kept),
+            kept=self._kept(before, [*remaining, *files.values()], still_hidden.values()),
             kept_because=dict(self._reasons),
             leftovers_removed=leftovers,
             condemned=len(waiting),
             condemned_size=_sum(waiting),
-            restored=len(back),
+            restored=len(restored),
         )
 
     def _list_records(self) -> None:
@@ -152,17 +158,17 @@ class _Collection:
                     self._unreadable.add(key)
 
     def _list_files(self) -> None:
-        # After the records, so that the files of every listed record are listed too.
+        # Must run after `_list_records`, so that the files of every listed record are listed too.
         for name, status, _ in self._shelves.entries("cas"):
-            there = self._scan.cas if self._is_whole(name, status.st_size) else self._torn
-            there[name] = Entry(status.st_mtime_ns, size_of(status))
+            files = self._scan.cas if self._is_whole(name, status.st_size) else self._torn
+            files[name] = Entry(status.st_mtime_ns, size_of(status))
 
     def _is_whole(self, name: str, size: int) -> bool:
         sizes = self._scan.sizes.get(name)
         return (size > 0 or name == EMPTY_BLOB) and (sizes is None or size in sizes)
 
     def _named_since(self) -> set[str]:
-        """The files that new or changed entries name, since the listing."""
+        """The files named by entries that were added or changed since the listing."""
         fresh = Scan()
         for key, status, folder in self._shelves.entries("ac"):
             if self._stamps.get(key) != _stamp(status):
@@ -179,11 +185,12 @@ class _Collection:
 
     def _useless(self, hidden: Collection[str]) -> list[str]:
         """The records that cannot be used (rule 6)."""
-        there = self._scan.cas.keys() | set(hidden)
+        available = self._scan.cas.keys() | set(hidden)
         return [
             key
             for key, entry in self._scan.records.items()
-            if self._stamps[key][0] < self._cutoff_ns and (key in self._unreadable or not there.issuperset(entry.files))
+            if self._stamps[key][0] < self._cutoff_ns
+            and (key in self._unreadable or not available.issuperset(entry.files))
         ]
 
     def _idle_lists(self, remaining: Iterable[Entry]) -> list[str]:
@@ -208,20 +215,20 @@ class _Collection:
 
     def _finish(self, hidden: Mapping[str, Size], named: Collection[str]) -> tuple[set[str], set[str]]:
         """The third step (rule 3). Returns the removed files, and the files that were moved back."""
-        back = self._put_back(hidden.keys() & set(named))
+        restored = self._put_back(hidden.keys() & set(named))
         if self._dry_run:
             due = {name: size for name, at_ns, size in self._condemned.hidden() if at_ns < self._cutoff_ns}
             removed = {name: size for name, size in due.items() if name not in hidden or name not in named}
         else:
             removed = self._condemned.remove(self._cutoff_ns, self._begun_ns, hidden.keys() & set(named))
         self._freed += _sum(removed.values())
-        return set(removed), back
+        return set(removed), restored
 
     def _put_back(self, names: set[str]) -> set[str]:
         return names if self._dry_run else self._condemned.put_back(names)
 
     def _start(self, named: Collection[str]) -> tuple[dict[str, int], set[str]]:
-        """The first and second steps (rule 3). Returns the condemned files with their times, and the hidden ones."""
+        """The first and second steps (rule 3). Returns the condemned files with their times, and the files hidden now."""
         since = self._condemned.since(self._begun_ns)
         condemned = {}
         for name, entry in {**self._torn, **self._scan.cas}.items():
@@ -234,9 +241,9 @@ class _Collection:
         if self._dry_run:
             return condemned, set()
         due = [name for name, since_ns in condemned.items() if since_ns < self._cutoff_ns]
-        hid = self._condemned.hide(due, self._cutoff_ns)
-        self._condemned.keep({name: since_ns for name, since_ns in condemned.items() if name not in hid})
-        return condemned, set(hid)
+        newly_hidden = self._condemned.hide(due, self._cutoff_ns)
+        self._condemned.keep({name: since_ns for name, since_ns in condemned.items() if name not in newly_hidden})
+        return condemned, set(newly_hidden)
 
     def _kept(self, before: int, entries: Iterable[Entry], files: Iterable[Size]) -> Size:
         """The allocated bytes on the disk now, as `du` counts, and the lengths of the kept files."""

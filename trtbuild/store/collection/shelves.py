@@ -1,12 +1,12 @@
 """The entries of a shared directory, for its collection: listing, reading, measuring and removing them.
 
-Entries are in folders by the first two characters of their names: the shelves.
+Entries are in folders that are named by the first two characters of the entries' names. Such a folder is called a shelf.
 
 Rules
 1. Every path is relative to an open directory that was reached without following links (shared_folder.py). A shelf that is
    a link is an error: ignoring it would count its entries as missing.
-2. Reading an entry here does not mark it as used: it is opened with O_NOATIME, where that is allowed. Where it is not
-   (the file of another user), the atime is ignored.
+2. Reading an entry here does not mark it as used: the entry is opened with O_NOATIME. If that is not allowed (the file
+   belongs to another user), the atime is ignored.
 3. An entry that is missing when it is read was removed by another process. This is not an error.
 """
 
@@ -32,16 +32,16 @@ _NO_ATIME = getattr(os, "O_NOATIME", 0)
 
 
 class Shelves:
-    """The directory `shared`. Methods raise OSError, and StoreUnavailable as rule 1 says."""
+    """The shelves of the directory `shared`. Methods raise OSError, and StoreUnavailable if a shelf is a link (rule 1)."""
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result, int]]:
-        """The name and stat of every entry, and the descriptor of its shelf, in no order."""
+        """The name and stat of every entry, and the descriptor of its shelf, in no particular order."""
         for folder in self._folders(kind):
-            with os.scandir(folder) as found:
-                for entry in found:
+            with os.scandir(folder) as files:
+                for entry in files:
                     if is_digest(entry.name):
                         with contextlib.suppress(FileNotFoundError):
                             status = entry.stat(follow_symlinks=False)
@@ -71,7 +71,7 @@ class Shelves:
         )
 
     def read(self, name: str, status: os.stat_result, folder: int, limit: int) -> tuple[bytes | None, int]:
-        """The bytes of an entry, or None if there are more than `limit`; and its time of last use (ns, rule 2)."""
+        """The bytes of an entry (None if there are more than `limit`), and its time of last use (ns, rule 2)."""
         used_ns = max(status.st_mtime_ns, status.st_atime_ns)
         try:
             descriptor = os.open(name, _READ | _NO_ATIME, dir_fd=folder)
@@ -105,7 +105,8 @@ class Shelves:
                 os.unlink(stamp, dir_fd=folder)
 
     def allocated(self) -> int:
-        """The allocated bytes of the directory, as ``du -s`` counts: with directories, and hard links once."""
+        """The allocated bytes of the directory, as ``du -s`` counts: it includes directories, and counts hard links
+        once."""
         total, seen = 0, set[tuple[int, int]]()
         with self._shared.folder() as root:
             for _, folders, files, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
@@ -122,7 +123,7 @@ class Shelves:
 
     def remove_leftovers(self, before_ns: int) -> int:
         """Remove files below ``tmp/`` with an mtime before `before_ns`, and empty directories that killed writers left
-        there or in the root. Returns how many."""
+        there or in the root. Returns the number of removed files and directories."""
         with self._shared.folder() as root:
             removed = sum(_remove_unfinished(name, root, before_ns) for name in os.listdir(root))
         with contextlib.suppress(FileNotFoundError), self._shared.folder("tmp") as tmp:
@@ -137,7 +138,7 @@ class Shelves:
 
 
 def _remove_unfinished(name: str, folder: int, before_ns: int) -> bool:
-    """Remove the empty directory of a writer that was killed while it made a shelf. Returns whether there was one."""
+    """Remove the empty directory of a writer that was killed while it created a shelf. Returns whether it was removed."""
     if name.startswith("."):
         with contextlib.suppress(OSError):
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:

@@ -1,4 +1,4 @@
-"""Digests of files, computed with as little reading as is safe, and the index that remembers them.
+"""Digests of files, computed with as little reading as is safe, and the index that stores them.
 
-Uses no other room.
+Uses no other folder of the store.
 """

@@ -1,17 +1,18 @@
 """SHA-256 of files, computed with as little reading as is safe.
 
 Rules
-1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is remembered
-   only if both times were old enough when the reading began, because a later edit could get the same times (git calls such
-   an entry racily clean). Old enough is `RACY_S`; or `FINE_RACY_S`, where the ctime shows that the file system's clock is
-   fine. Nobody can set a ctime.
-2. By fingerprint and size: a file that was touched, copied or checked out again is fingerprinted, ten times as fast as
-   SHA-256. Only if a file of the same size was seen before: otherwise there is nothing to find.
+1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored
+   only if both times were old enough when the reading began. Otherwise a later edit could get the same times (git calls
+   such an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that the file
+   system's clock is finer than a millisecond. Programs cannot set a ctime.
+2. By fingerprint and size: a file that was touched, copied or checked out again is fingerprinted, which is ten times as
+   fast as SHA-256. This is done only if a file of the same size was seen before: otherwise the index has no such
+   fingerprint.
 3. Otherwise both digests are computed in one reading. A small file gets a SHA-256 only, which is faster than a lookup.
 4. If the stat changed while a file was read, the file is read again.
-5. A file that trtbuild has just written is known without reading (`learn`), if it still has its writer's stamp: an mtime
-   that no edit gets, not even within one tick of the clock (publication.py, rule 4).
-6. The index is only a memory: without it every answer is the same, and slower.
+5. The digest of a file that trtbuild has just written is stored without reading the file (`learn`). The file must still
+   have its writer's stamp: an mtime that no edit gets, not even within one tick of the clock (publication.py, rule 4).
+6. The index only saves time: without it every answer is the same, but slower.
 
 The fingerprint is the xxh3-128 of the xxh3-128 of each `SEGMENT_SIZE` bytes, so that several threads can compute it.
 Files are read and never mapped: truncating a mapped file would raise SIGBUS.
@@ -55,7 +56,7 @@ _READERS = min(8, os.cpu_count() or 1)
 
 
 class FileDigests:
-    """Digests of files, remembered in `index` if there is one. Several threads may use it."""
+    """Computes digests of files, and stores them in `index` unless it is None. Several threads may use it."""
 
     def __init__(self, index: Index | None = None) -> None:
         self._index = index
@@ -71,12 +72,12 @@ class FileDigests:
         """The SHA-256 of a large file. If the file must be read for that, a second consumer gets the same bytes.
 
         `begin` is called with the open descriptor and returns the consumer, which gets the file's bytes in order. The
-        consumer is returned if it got exactly the bytes of the digest; otherwise None is.
+        consumer is returned only if it got exactly the bytes of the digest. Otherwise the result has None in its place.
         """
-        found = _stat(str(path))
-        if found is None:
+        status = _stat(str(path))
+        if status is None:
             return None, None
-        known = self._known(str(path), found)
+        known = self._known(str(path), status)
         if known is not None:
             return known, None
         digest, facts, consumer = self._read(str(path), begin)
@@ -85,15 +86,15 @@ class FileDigests:
         return digest, consumer
 
     def sha256_many(self, paths: Iterable[Path | str]) -> dict[str, str | None]:
-        """The SHA-256 of many files, by path; otherwise as `sha256`."""
+        """The SHA-256 of many files, by path. Otherwise it is like `sha256`."""
         wanted = list(dict.fromkeys(str(path) for path in paths))
         digests: dict[str, str | None] = {}
         unknown: list[str] = []
         for path in wanted:
-            found = _stat(path)
-            if found is None:
+            status = _stat(path)
+            if status is None:
                 digests[path] = None
-            elif (known := self._known(path, found)) is not None:
+            elif (known := self._known(path, status)) is not None:
                 digests[path] = known
             else:
                 unknown.append(path)
@@ -113,38 +114,38 @@ class FileDigests:
         return {path: digests[path] for path in wanted}
 
     def known(self, path: Path | str) -> tuple[str, os.stat_result] | None:
-        """The SHA-256 of the file's bytes and the stat that it belongs to, if the stat is enough to know it (rule 1)."""
+        """The SHA-256 of the file's bytes and the file's stat, if the index has a digest for this stat (rule 1)."""
         try:
-            found = _stat(str(path))
+            status = _stat(str(path))
         except OSError:
             return None
-        digest = None if found is None else self._known(str(path), found)
-        return None if found is None or digest is None else (digest, found)
+        digest = None if status is None else self._known(str(path), status)
+        return None if status is None or digest is None else (digest, status)
 
     def learn(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
-        """Remember files that were just written: by path, the SHA-256 of the bytes and the stamp (rule 5)."""
+        """Store the digests of files that were just written: by path, the SHA-256 of the bytes and the stamp (rule 5)."""
         facts: dict[str, Fact] = {}
         for path, (sha256, stamp) in written.items():
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except OSError:
                 continue
-            if FileStamp(found.st_ino, found.st_size, found.st_mtime_ns) == stamp:
-                facts[_path_name(path)] = f"{_identity(found)} {sha256}"
+            if FileStamp(status.st_ino, status.st_size, status.st_mtime_ns) == stamp:
+                facts[_path_name(path)] = f"{_identity(status)} {sha256}"
         if self._index is not None:
             self._index.set_many(facts)
 
     def _fact(self, name: str) -> Fact | None:
         return None if self._index is None else self._index.get(name)
 
-    def _known(self, path: str, found: os.stat_result) -> str | None:
+    def _known(self, path: str, status: os.stat_result) -> str | None:
         times, _, digest = str(self._fact(_path_name(path)) or "").rpartition(" ")
-        return digest if times == _identity(found) and is_digest(digest) else None
+        return digest if times == _identity(status) and is_digest(digest) else None
 
     def _read(
         self, path: str, begin: Callable[[int], Consumer] | None = None
     ) -> tuple[str | None, dict[str, Fact], Consumer | None]:
-        """The digest, the facts to remember, and the consumer if it got all bytes (`sha256_beside`)."""
+        """The digest, the facts to store, and the consumer if it got all bytes (`sha256_beside`)."""
         for _ in range(_ATTEMPTS):
             began_s = time.time()
             try:
@@ -181,7 +182,7 @@ class FileDigests:
         consumer = begin(descriptor) if begin is not None else None
         sha256, fingerprint, length = _both(descriptor, consumer)
         if length != size:
-            return sha256, {}, None  # its size has changed: `_read` reads it again
+            return sha256, {}, None  # the file's size has changed: `_read` reads the file again
         return sha256, {seen: 1, _content_name(fingerprint, size): sha256}, consumer
 
 
@@ -193,7 +194,8 @@ def _sha256(descriptor: int) -> hashlib._Hash:
 
 
 def _fingerprint(descriptor: int, size: int) -> str:
-    """The fingerprint of the file's first `size` bytes, by several threads. A shorter file has another one."""
+    """The fingerprint of the file's first `size` bytes, computed by several threads. A shorter file has another
+    fingerprint."""
 
     def segment(start: int) -> bytes:
         digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(BUFFER_SIZE))
@@ -213,8 +215,8 @@ def _fingerprint(descriptor: int, size: int) -> str:
 def _both(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
     """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes too."""
     sha256, segments = hashlib.sha256(), _Segments()
-    others = () if consumer is None else (consumer,)
-    length = read_through(descriptor, sha256.update, segments.update, *others)
+    more_consumers = () if consumer is None else (consumer,)
+    length = read_through(descriptor, sha256.update, segments.update, *more_consumers)
     return sha256.hexdigest(), segments.fingerprint(), length
 
 
@@ -241,26 +243,26 @@ class _Segments:
 def _stat(path: str) -> os.stat_result | None:
     """The stat of a file, or None if it does not exist. Raises OSError for a directory."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if stat_modes.S_ISDIR(found.st_mode):
+    if stat_modes.S_ISDIR(status.st_mode):
         raise IsADirectoryError(f"a directory has no digest: {path}")
-    return found
+    return status
 
 
-def _identity(found: os.stat_result) -> str:
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+def _identity(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def _racy(found: os.stat_result, began_s: float) -> bool:
+def _racy(status: os.stat_result, began_s: float) -> bool:
     # An mtime far in the future was set by a program, and an edit would change it.
-    racy_s = FINE_RACY_S if found.st_ctime_ns % 1_000_000 else RACY_S
-    return began_s - found.st_ctime < racy_s or abs(began_s - found.st_mtime) < racy_s
+    racy_s = FINE_RACY_S if status.st_ctime_ns % 1_000_000 else RACY_S
+    return began_s - status.st_ctime < racy_s or abs(began_s - status.st_mtime) < racy_s
 
 
 def _path_name(path: str) -> str:
-    # A path may be text that SQLite does not accept.
+    # The path is hashed, because it may be text that SQLite does not accept.
     return "path " + hashlib.sha256(os.path.abspath(os.fsencode(path))).hexdigest()  # noqa: PTH100
 
 

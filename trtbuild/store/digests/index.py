@@ -1,13 +1,14 @@
-"""The node-local index: small facts that may be forgotten at any time, in diskcache, without pickle.
+"""The index on this machine: small facts that may be deleted at any time, in diskcache, without pickle.
 
 Rules
-1. It holds text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values, and read
-   and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout. So a row that is not inline is
-   rejected, and no file is read, written or removed because of a row.
+1. It stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values, and
+   read and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout. So a row that is not inline
+   is rejected, and no file is read, written or removed because of a row.
 2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes: diskcache sets
    attributes and runs pragmas from its settings table.
-3. Nothing depends on the index. On an error the answer is "not known" and the database is replaced once; after a second
-   error the process works without it. It is on a local disk, never in a store: SQLite's locks do not work on NFS.
+3. Correctness does not depend on the index. After the first error the answer is "not known", and the database is replaced.
+   After a second error the process works without an index. The index is on a local disk, never in a store, because SQLite's
+   locks do not work on NFS.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _inline_disk() -> Any:
     from diskcache.core import MODE_RAW
 
     class InlineDisk(Disk):
-        """A `Disk` that keeps all values inline (rule 1)."""
+        """A `Disk` that stores all values inline (rule 1)."""
 
         def put(self, key: Any) -> Any:
             if type(key) is not str:
@@ -115,8 +116,8 @@ class Index:
         if cache is None:
             return None
         try:
-            found: Fact | None = cache.get(name)
-            return found
+            fact: Fact | None = cache.get(name)
+            return fact
         except RowRefused:
             self.forget(name)
         except Exception as error:
@@ -124,11 +125,11 @@ class Index:
         return None
 
     def set(self, name: str, fact: Fact) -> None:
-        """Remember a fact. Raises TypeError unless it is text, a 64-bit integer or a float."""
+        """Store a fact. Raises TypeError unless it is text, a 64-bit integer or a float."""
         self.set_many({name: fact})
 
     def set_many(self, facts: Mapping[str, Fact]) -> None:
-        """Remember facts, in one transaction. Raises TypeError as `set` does."""
+        """Store facts, in one transaction. Raises TypeError as `set` does."""
         for name, fact in facts.items():
             if type(name) is not str or not _inline(fact):
                 raise TypeError(f"not a fact for the index: {name!r}")
@@ -143,7 +144,7 @@ class Index:
             self._failed(cache, error)
 
     def forget(self, name: str) -> None:
-        """Drop a fact."""
+        """Delete a fact."""
         cache = self._open()
         if cache is not None:
             try:

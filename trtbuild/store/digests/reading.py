@@ -18,9 +18,9 @@ Consumer = Callable[[memoryview], object]
 
 
 def read_through(descriptor: int, *consumers: Consumer) -> int:
-    """Give all bytes of an open file to every consumer, in order. Returns the number of bytes.
+    """Pass all bytes of an open file to every consumer, in order. Returns the number of bytes.
 
-    A consumer may use its buffer until it returns. Raises OSError, and the errors of a consumer.
+    A consumer may use its buffer until the consumer returns. Raises OSError, and the errors of a consumer.
     """
     buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
         (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_AHEAD)
@@ -36,8 +36,8 @@ def read_through(descriptor: int, *consumers: Consumer) -> int:
             if not count:
                 break
             view = buffer[:count]
-            working = [thread.submit(each, view) for thread, each in zip(threads, consumers, strict=True)]
-            buffers.append((buffer, working))
+            futures = [thread.submit(consumer, view) for thread, consumer in zip(threads, consumers, strict=True)]
+            buffers.append((buffer, futures))
             length += count
         for _, waiting in buffers:
             for future in waiting:

@@ -67,6 +67,6 @@ def warnings(accounts: Iterable[Account], trust: Trust, writers: Sequence[Remote
         texts.append(f"{names}: new results are not uploaded, because trusted keys are configured, but no signing key")
     for each in accounts:
         texts += [f"{each.name}: {text}" for text in each.warnings]
-        counts = ((text, getattr(each, what)) for what, text in _TROUBLES.items())
+        counts = ((text, getattr(each, field)) for field, text in _TROUBLES.items())
         texts += [f"{each.name}: {text.format(count)}" for text, count in counts if count]
     return texts

@@ -1,12 +1,13 @@
-"""Fetching whole records from a remote into a local store.
+"""Fetching complete records from a remote into a local store.
 
 Rules
-1. It happens within one session of the local store, so no collection removes a blob before its record is written.
+1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
 2. The blobs of a record are fetched first, and each is compared with its name. The record is published last. So a process
-   that is killed leaves whole records, and files that no record names.
-3. A record that is complete in the local store is not requested. Neither is a file that is there.
-4. A blob that several records name is fetched once: records that are fetched at the same time take turns (`Turns`).
-5. An error of one record is reported, and the others go on. If the local store cannot be written, all of them stop.
+   that is killed leaves only complete records, and files that no record names.
+3. A record that is complete in the local store is not requested. A file that is in the local store is not requested either.
+4. A blob that several records name is fetched once: a lock for each blob lets one thread at a time fetch it (`Turns`).
+5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
+   fetches stop.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from trtbuild.store.layers.sendable import held
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
-# Records that are fetched at once: most are a few small files, one after another.
+# The number of records that are fetched in parallel: most records are a few small files, fetched one after another.
 _AT_ONCE = 8
 
 
 @dataclass
 class Brought:
-    """The results of fetching, by key of the record."""
+    """The results of fetching. Each list contains keys of records."""
 
-    #: Records that were fetched, and records that were already complete.
+    #: Records that were fetched.
     came: list[str] = field(default_factory=list)
+    #: Records that were already complete in the local store.
     present: list[str] = field(default_factory=list)
-    #: Records that the remote does not have, or lacks a blob of.
+    #: Records that are not in the remote, or have a blob that is not there.
     missing: list[str] = field(default_factory=list)
     #: Records that this machine does not trust → the reason.
     untrusted: dict[str, str] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Brought:
 
 
 class Turns:
-    """One thread at a time for each name."""
+    """Locks by name: one thread at a time may hold a name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,10 +76,10 @@ def bring(
     told: Callable[[Brought], None] = lambda brought: None,
     refuses: Refuses = nothing,
 ) -> Brought:
-    """Fetch the records with these `keys` from `remote` into `local`. `told` is called with the state after each record. A
-    local record that a lock file `refuses` is replaced.
+    """Fetch the records with these `keys` from `remote` into `local`. `told` is called with the results so far after each
+    record. A local record is replaced if a lock file `refuses` it.
 
-    Raises StoreUnavailable; the records that were fetched before are whole.
+    Raises StoreUnavailable. The records that were fetched before the error are complete.
     """
     brought, turns = Brought(), Turns()
     with local.session(), ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -115,8 +117,8 @@ def _bring_one(
             with turns.of([sha256]):
                 if not local.has(sha256):
                     moved += remote.fetch(sha256, parts, local)
-        here = held(local, key)
-        refused = here is not None and refuses(key, here.record, False) is not None
+        own = held(local, key)
+        refused = own is not None and refuses(key, own.record, False) is not None
         local.put_found(found.record, found.document, found.signatures, replace=refused)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:
         return error

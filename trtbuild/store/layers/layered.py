@@ -1,16 +1,17 @@
 """The local store with remotes behind it: the first hit wins, and blobs are fetched when they are needed.
 
 Rules
-1. The local store is asked first, then each remote that may be read, in order. A record in a remote is a hit. Its blobs are
-   fetched when something reads them; nothing else is moved.
-2. Blobs are fetched into the local store, and verified. When the first blob of a record is fetched, its small blobs are
-   too. Once all blobs of a record are there, the record is written, and no remote is needed for it any more.
-3. A remote never fails a build. Its faults are misses, and are counted (`reports`). A blob that it names and does not have
-   is BlobMissing, so the next plan builds it again, in the same run.
+1. A lookup reads the local store first, then each readable remote, in order. A record in a remote is a hit. Its blobs are
+   fetched when something reads them, and only then.
+2. Blobs are fetched into the local store, and verified. Together with the first blob of a record, the small blobs of the
+   record are fetched. Once the local store has all blobs of a record, the record is written there. From then on no remote
+   is needed for the record.
+3. A fault of a remote never makes a build fail. Faults count as misses (`reports`). If a remote names a blob but does not
+   have it, BlobMissing is raised, so the next plan in the same run builds the blob again.
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
 5. If another machine has published an engine while it was built here, that engine is used: one key has one engine. Packages
-   are sent last, and only if the remote's engines are those that they contain.
-6. A command that only asks (`only_asks`) changes nothing in the local store: the blobs that it reads are kept in memory.
+   are sent last, and only if the remote has the same engines as the package.
+6. A command that only reads (`only_asks`) changes nothing in the local store: the blobs that it fetches are kept in memory.
 7. If the local store cannot be written, blobs are written directly to their destination.
 """
 
@@ -39,15 +40,15 @@ from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import Found, RemoteStore
 
-#: Blobs of at most this many bytes are fetched together with the first of their record (rule 2).
+#: Blobs of at most this many bytes are fetched together with the first blob of their record (rule 2).
 SMALL = 256 << 10
 
 T = TypeVar("T")
 
 
 class LayeredStore:
-    """The `Store` of core/recipes/ports.py over a local store and remotes: `readers`, in the order in which they are asked,
-    and `writers`."""
+    """A `Store` (core/recipes/ports.py) over a local store and remotes. `readers` are the remotes to read from, in this
+    order, and `writers` the remotes to write to."""
 
     def __init__(
         self, local: LocalStore, readers: Sequence[RemoteStore] = (), writers: Sequence[RemoteStore] = ()
@@ -55,7 +56,7 @@ class LayeredStore:
         self.local = local
         self._found_records = FoundRecords(tuple(readers))
         self.uploads = Uploads(local, tuple(writers), self._lost_race)
-        self._asking = False
+        self._only_reads = False
         self._sending = True
         self._lock = threading.Lock()
         self._bringing: dict[str, threading.Lock] = {}
@@ -65,7 +66,7 @@ class LayeredStore:
 
     @property
     def readers(self) -> tuple[RemoteStore, ...]:
-        """The remotes that are asked, in order."""
+        """The remotes that are read, in order."""
         return self._found_records.readers
 
     @property
@@ -95,7 +96,7 @@ class LayeredStore:
         if own is not None:
             why = self.refuses(key, own, False)
             if why is None:
-                return self._noted(key, own)
+                return self._note_and_return(key, own)
             trouble = RecordUntrusted(why)
         try:
             found = self._found_records.find(key, wanted) if self.readers else None
@@ -104,18 +105,18 @@ class LayeredStore:
         if found is not None:
             return found.record
         if own is not None and self.refuses(key, own, True) is None:
-            return self._noted(key, own)
+            return self._note_and_return(key, own)
         if trouble is not None:
             raise trouble
         return None
 
-    def _noted(self, key: str, record: Record) -> Record:
+    def _note_and_return(self, key: str, record: Record) -> Record:
         if self.readers:
             self._found_records.note(key, record)
         return record
 
     def expect(self, keys: Iterable[str]) -> None:
-        """Look up records that will be requested soon. Remotes are asked for all of them at once."""
+        """Look up records that will be requested soon. Each remote gets the requests for all of them at once."""
         if self.readers:
             self._found_records.expect(keys, self.local.has_records)
 
@@ -125,24 +126,24 @@ class LayeredStore:
         return "local" if place is None else place[0].name
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """Those of `keys` under which there is a local entry. Raises StoreUnavailable."""
+        """Return the `keys` that have a local entry. Raises StoreUnavailable."""
         return self.local.has_records(keys)
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record, as core/recipes/ports.py says; the winner may be a remote's. Raises BlobMissing,
-        StoreUnavailable."""
+        """Publish a record (see core/recipes/ports.py). Returns the record that is used from now on, which may be a
+        remote's. Raises BlobMissing, StoreUnavailable."""
         key = record.recipe.key
         if self.readers and not replace and record.recipe.stage == "engine":
             with suppress(RecordUntrusted):
                 found = self._found_records.find(key)
-                # A record with a missing blob does not count: that may be why this one was built.
+                # A remote's record with a missing blob is not used: this may be the reason for the new build.
                 if (
                     found is not None
                     and found.record.recipe.same_as(record.recipe)
                     and not self._found_records.has_gaps(key)
                 ):
                     return found.record
-        record = self._noted(key, self.local.put_record(record, replace=replace))
+        record = self._note_and_return(key, self.local.put_record(record, replace=replace))
         self._found_records.forget(key)
         if not self._sending:
             return record
@@ -154,7 +155,7 @@ class LayeredStore:
         return record
 
     def _lost_race(self, remote: RemoteStore, found: Found) -> None:
-        """Fetch another machine's record that was first, for the next command, if its remote may be read."""
+        """Fetch the record that another machine published first, if its remote may be read. The next command uses it."""
         self._found_records.count(remote, "lost_races")
         if found.record.recipe.stage == "package":
             return  # the local package contains the local engines
@@ -169,13 +170,13 @@ class LayeredStore:
     # -- blobs
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Keep `data` here. Raises StoreUnavailable."""
-        self._asking = False
+        """Write `data` to the local store. Raises StoreUnavailable."""
+        self._only_reads = False
         return self.local.put_bytes(data)
 
     def put_file(self, path: str) -> Output:
-        """Keep a file's bytes here. Raises StoreUnavailable, or OSError when `path` cannot be read."""
-        self._asking = False
+        """Write a file's bytes to the local store. Raises StoreUnavailable, or OSError when `path` cannot be read."""
+        self._only_reads = False
         return self.local.put_file(path)
 
     def has(self, sha256: str) -> bool:
@@ -191,9 +192,9 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-        if not self._asking and self._brought(sha256):
+        if not self._only_reads and self._try_bring(sha256):
             return self.local.get_bytes(sha256)
-        data = self._from(sha256, lambda remote, parts: remote.fetch_bytes(sha256, parts))
+        data = self._fetch_with(sha256, lambda remote, parts: remote.fetch_bytes(sha256, parts))
         self._in_memory[sha256] = data
         return data
 
@@ -207,9 +208,9 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-        if self._brought(sha256):
+        if self._try_bring(sha256):
             return self.local.copy_to(sha256, path)
-        return self._from(sha256, lambda remote, parts: remote.copy_parts(sha256, parts, path))
+        return self._fetch_with(sha256, lambda remote, parts: remote.copy_parts(sha256, parts, path))
 
     def bring(self, blobs: Iterable[str]) -> None:
         """Fetch blobs into the local store, for other processes. Raises BlobMissing, StoreUnavailable."""
@@ -217,8 +218,8 @@ class LayeredStore:
             if self.readers and not self.local.has(sha256):
                 self._bring(sha256)
 
-    def _brought(self, sha256: str) -> bool:
-        """Fetch a blob. Returns False if the local store cannot be written. Raises BlobMissing."""
+    def _try_bring(self, sha256: str) -> bool:
+        """Fetch a blob into the local store. Returns False if the local store cannot be written. Raises BlobMissing."""
         try:
             self._bring(sha256)
         except StoreUnavailable:
@@ -231,11 +232,11 @@ class LayeredStore:
         with lock:
             if self.local.has(sha256):
                 return  # another thread was faster
-            self._from(sha256, lambda remote, parts: remote.fetch(sha256, parts, self.local))
+            self._fetch_with(sha256, lambda remote, parts: remote.fetch(sha256, parts, self.local))
         for key in self._found_records.keys_of(sha256):
-            self._bring_along(key)
+            self._complete_record(key)
 
-    def _from(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
+    def _fetch_with(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
         """The result of `fetch` for the first remote that has the blob. Raises BlobMissing."""
         for remote, parts in self._found_records.places(sha256):
             try:
@@ -244,8 +245,8 @@ class LayeredStore:
                 self._found_records.gone(remote, sha256)
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
 
-    def _bring_along(self, key: str) -> None:
-        """Fetch the small blobs of a record, and write the record if it is complete then (rule 2)."""
+    def _complete_record(self, key: str) -> None:
+        """Fetch the small blobs of a record. If the record is complete then, write it (rule 2)."""
         place = self._found_records.found(key)
         if place is None:
             return
@@ -274,12 +275,12 @@ class LayeredStore:
 
     def only_asks(self) -> None:
         """Change nothing (rule 6), until the first call that writes."""
-        self._asking = True
+        self._only_reads = True
         self.local.only_asks()
 
     @contextmanager
     def only_reading(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
-        """Send nothing within the block. Only `readers` are asked, if given."""
+        """Send nothing within the block. If `readers` is not None, read only these remotes."""
         before = self._found_records, self._sending
         self._sending = False
         if readers is not None:
@@ -303,7 +304,7 @@ class LayeredStore:
         self.uploads.finish()
         packages, self._packages = self._packages, {}
         for key, engines in packages.items():
-            if not engines & self.uploads.lost:  # otherwise the next build makes a package with the remote's engines
+            if not engines & self.uploads.lost:  # otherwise the next build writes a package with the remote's engines
                 self.uploads.add(key)
         self.uploads.finish()
 

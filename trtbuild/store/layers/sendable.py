@@ -26,7 +26,7 @@ def found_locally(local: LocalStore, key: str) -> Found | None:
 
 
 def held(store: LocalStore, key: str) -> Found | None:
-    """The trusted record with its document, signatures and parts; None if it, or one of its blobs, is missing.
+    """The trusted record with its document, signatures and parts. None if the record, or one of its blobs, is missing.
 
     Raises StoreUnavailable.
     """
@@ -38,7 +38,7 @@ def held(store: LocalStore, key: str) -> Found | None:
 
 
 def for_others(found: Found, trust: Trust) -> Found | None:
-    """A record with only the signatures that may leave this machine; None if the record must stay
+    """The record with only the signatures that may leave this machine. None if the record must not be sent
     (core/recipes/trust.py, rule 5)."""
     signatures = trust.for_others(found.signatures)
     return None if trust.enforced and not signatures else replace(found, signatures=signatures)

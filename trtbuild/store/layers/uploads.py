@@ -1,15 +1,15 @@
 """Uploads: new records are sent to the remotes while the build runs.
 
 Rules
-1. Only the end of the command waits for uploads (`finish`), as long as bytes move. A record that cannot be sent is counted
-   and reported, and does not fail the build.
-2. The local store's entry is sent unchanged: the bytes of the document and the signatures. Each file is compared with its
-   name first: local damage must not become write-once damage in the remote.
-3. Where a remote does not decide between first writers, engines are looked up again at the end (records.py, rule 6), so
-   that all machines use the same one. Other records of a key are all alike, except for their provenance.
+1. Only the end of the command waits for uploads (`finish`), as long as bytes are transferred. A record that cannot be sent
+   is counted and reported, and does not fail the build.
+2. The local store's entry is sent unchanged: the bytes of the document and the signatures. Before, each file is compared
+   with its name, because a damaged file in a remote cannot be replaced.
+3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6), so
+   that all machines use the same engine. Other records of a key differ only in their provenance.
 4. A pointer is sent after all records that were added before it have been sent, or have failed. So no pointer leads to a
    missing record.
-5. Records that this machine's policy does not trust are not sent. Neither are records that only this machine trusts
+5. Records that this machine's policy does not trust are not sent. Records that only this machine trusts are not sent either
    (`Trust.for_others`).
 """
 
@@ -28,17 +28,17 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import SETTLE_S, Found
 from trtbuild.store.remote.store import RemoteStore
 
-# Entries that are looked up at once at the end (rule 3).
-_LOOKS = 8
-# Records that are sent at once to one remote. Each uses all of the remote's connections for its files.
+# The number of entries that are looked up in parallel at the end (rule 3).
+_PARALLEL_LOOKUPS = 8
+# The number of records that are sent in parallel to one remote. Each uses all of the remote's connections for its files.
 _AT_ONCE = 4
 
-#: Called with a remote and another machine's record that was there first.
+#: Called with a remote and another machine's record that was published first.
 Lost = Callable[[RemoteStore, Found], None]
 
 
 class Uploads:
-    """The records on their way to each of `remotes`."""
+    """Sends records to each of `remotes`."""
 
     def __init__(self, local: LocalStore, remotes: Sequence[RemoteStore], lost: Lost) -> None:
         self._local = local
@@ -48,29 +48,31 @@ class Uploads:
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._running: dict[Future[None], str] = {}
-        self._given: set[tuple[str, str]] = set()
-        # Engines that were first in a remote that does not decide, and the time of the last one.
-        self._first: list[tuple[RemoteStore, Found]] = []
-        self._last_s = 0.0
-        #: Keys under which another machine's record was there first, with another engine.
+        #: (remote, key) pairs.
+        self._added: set[tuple[str, str]] = set()
+        # Engines that seem to be the first in a remote that does not decide, and the time of the last upload of one.
+        self._undecided: list[tuple[RemoteStore, Found]] = []
+        self._last_undecided_s = 0.0
+        #: Keys under which another machine has first published a record with another engine.
         self.lost: set[str] = set()
         #: By remote: records that were sent, and records that could not be sent.
         self.sent: Counter[str] = Counter()
         self.not_sent: Counter[str] = Counter()
 
     def add(self, key: str, *, last: bool = False) -> None:
-        """Send the local store's record under `key`, once. With `last`, after all records that were added before."""
+        """Send the local store's record under `key`, once. With `last`, send it after all records that were added
+        before."""
         for remote in self.remotes:
             with self._lock:
-                if (remote.name, key) in self._given:
+                if (remote.name, key) in self._added:
                     continue
-                self._given.add((remote.name, key))
+                self._added.add((remote.name, key))
                 pool = self._pools.get(remote.name)
                 if pool is None:
                     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=f"upload-{remote.name}")
                     self._pools[remote.name] = pool
-                # They are in the pool before it. So it never takes a thread that one of them needs.
-                before = [one for one, name in self._running.items() if name == remote.name] if last else []
+                # The records to wait for are in the pool already. So the waiting thread is never one that they need.
+                before = [running for running, name in self._running.items() if name == remote.name] if last else []
                 future = pool.submit(self._send, remote, key, before)
                 self._running[future] = remote.name
             future.add_done_callback(self._done)
@@ -84,34 +86,34 @@ class Uploads:
         try:
             sent = self.send_now(remote, key)
         except Exception:
-            # The remote's report has its faults. A local entry that cannot be read is an error when a step reads it. Any
-            # other error means that the record was not sent, which fails no build.
+            # The remote's report contains its faults. An unreadable local entry raises an error when a step reads it. Any
+            # other error means that the record was not sent. None of these errors makes the build fail.
             self.not_sent[remote.name] += 1
         else:
             self.sent[remote.name] += sent
 
     def send_now(self, remote: RemoteStore, key: str) -> bool:
-        """Send one record, and wait until it is there. Returns False if others must not have it.
+        """Send one record, and wait until the remote has it. Returns False if other machines must not have the record.
 
-        Raises RemoteFault; BlobMissing or EntryCorrupt when the local record is not whole; StoreUnavailable.
+        Raises RemoteFault, StoreUnavailable, and BlobMissing or EntryCorrupt when the local record is not complete.
         """
         found = found_locally(self._local, key)
         found = None if found is None else for_others(found, remote.trust)
         if found is None:
             return False
-        there = remote.publish(found, self._read)
-        if there is found and not remote.decides and found.record.recipe.stage == "engine":
+        published = remote.publish(found, self._read)
+        if published is found and not remote.decides and found.record.recipe.stage == "engine":
             with self._lock:
-                self._first.append((remote, found))
-                self._last_s = time.monotonic()
-        self._compare(remote, found, there)
+                self._undecided.append((remote, found))
+                self._last_undecided_s = time.monotonic()
+        self._compare(remote, found, published)
         return True
 
-    def _compare(self, remote: RemoteStore, found: Found, there: Found) -> None:
-        if there is not found and there.document != found.document:
-            if there.record.outputs.get("plan") != found.record.outputs.get("plan"):
-                self.lost.add(found.record.recipe.key)
-            self._lost(remote, there)
+    def _compare(self, remote: RemoteStore, own: Found, published: Found) -> None:
+        if published is not own and published.document != own.document:
+            if published.record.outputs.get("plan") != own.record.outputs.get("plan"):
+                self.lost.add(own.record.recipe.key)
+            self._lost(remote, published)
 
     @property
     def waiting(self) -> int:
@@ -124,11 +126,11 @@ class Uploads:
         while running := self._snapshot():
             wait(running, timeout=0.2)  # so that Ctrl-C is noticed
         with self._lock:
-            first, self._first = self._first, []
-        if first:
-            time.sleep(max(0.0, self._last_s + SETTLE_S - time.monotonic()))
-            with ThreadPoolExecutor(_LOOKS, thread_name_prefix="settle") as pool:
-                for _ in pool.map(lambda one: self._look_again(*one), first):
+            undecided, self._undecided = self._undecided, []
+        if undecided:
+            time.sleep(max(0.0, self._last_undecided_s + SETTLE_S - time.monotonic()))
+            with ThreadPoolExecutor(_PARALLEL_LOOKUPS, thread_name_prefix="settle") as pool:
+                for _ in pool.map(lambda upload: self._look_again(*upload), undecided):
                     pass
 
     def _snapshot(self) -> set[Future[None]]:

@@ -23,11 +23,12 @@ from trtbuild.store.trust import action_result
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
 _WRITERS = min(8, (os.cpu_count() or 1) + 2)
 
-# Bytes of a blob that are read, hashed and yielded at once: they fit into a second-level cache (with 2 MiB the kernel takes
-# twice the time). And how many such stretches may wait for their hash.
+# A blob is read, hashed and yielded in stretches of this many bytes: they fit into a second-level cache (with 2 MiB the
+# kernel takes twice the time).
 _STRETCH_SIZE = 512 << 10
+# The number of stretches that may wait for their hash.
 _AHEAD = 2
-# A blob of at most so many bytes is read and hashed by the calling thread.
+# A blob of at most this many bytes is read and hashed by the calling thread.
 _SMALL_SIZE = 256 << 10
 
 
@@ -39,14 +40,14 @@ class LocalBlobs:
         self.entries = Entries(str(self.root))
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Keep `data`; atomic and durable when it returns. Raises StoreUnavailable."""
-        self.entries.asking = False
+        """Write `data`, atomically. It is durable when this returns. Raises StoreUnavailable."""
+        self.entries.only_reads = False
         view = memoryview(data).cast("B")
         return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
 
     def put_file(self, path: str) -> Output:
-        """Keep a file's bytes, reading it once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
-        self.entries.asking = False
+        """Write the bytes of a file, which is read once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
+        self.entries.only_reads = False
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
@@ -80,14 +81,14 @@ class LocalBlobs:
         return copy_atomically(self._verified(sha256, self.parts(sha256), _in_turns()), path)
 
     def has(self, sha256: str) -> bool:
-        """Whether all parts of the blob are there; their bytes are not read. Raises StoreUnavailable."""
+        """Whether all parts of the blob are in the store. Their bytes are not read. Raises StoreUnavailable."""
         with self.entries.looking():
             return self.find_parts(sha256) is not None
 
     def parts(self, sha256: str) -> tuple[Output, ...]:
-        """The CAS files that the blob consists of, in order: itself, or its chunks.
+        """The CAS files that the blob consists of, in order: the blob itself, or its chunks.
 
-        Raises BlobMissing when any is not there, StoreUnavailable.
+        Raises BlobMissing when one of these files is missing, StoreUnavailable.
         """
         with self.entries.looking():
             parts = self.find_parts(sha256)
@@ -97,50 +98,50 @@ class LocalBlobs:
 
     def receiving(self) -> AbstractContextManager[Receipt]:
         """Receive CAS files from another store. They are durable at the end of the block, which raises StoreUnavailable."""
-        self.entries.asking = False
+        self.entries.only_reads = False
         return receiving(self.entries)
 
     def join(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
-        """Make a blob from two or more chunks that are in the store. They are read and hashed, unless they are `verified`:
-        the caller has just computed the blob's digest from them.
+        """Create a blob from two or more chunks that are in the store. The chunks are read and hashed, unless `verified` is
+        True: the caller has just computed the blob's digest from them.
 
-        Raises BlobMissing when a chunk is missing, EntryCorrupt when they are not that blob, StoreUnavailable.
+        Raises BlobMissing when a chunk is missing, EntryCorrupt when the chunks are not the blob, StoreUnavailable.
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")
-        self.entries.asking = False
+        self.entries.only_reads = False
         with self.entries.lock.shared():
             for chunk in chunks:
                 if self.entries.find("cas", chunk.sha256) != chunk.size:
                     raise BlobMissing(f"chunk {chunk.sha256} is not in the store {self.root}")
-            listed = verified and self._listed(sha256) == tuple(chunks)
+            listed = verified and self._read_chunk_list(sha256) == tuple(chunks)
         if not verified:
-            self._read_whole(sha256, chunks)
+            self._verify_chunks(sha256, chunks)
         if not listed:
             entry = action_result.list_entry(sha256, chunks)
             self.entries.write("ac", action_result.list_key(sha256), entry.to_bytes())
         return Output(sha256, sum(chunk.size for chunk in chunks))
 
-    def _read_whole(self, sha256: str, chunks: Sequence[Output]) -> None:
-        whole = hashlib.sha256()
+    def _verify_chunks(self, sha256: str, chunks: Sequence[Output]) -> None:
+        content_hash = hashlib.sha256()
         scratch = memoryview(bytearray(max(chunk.size for chunk in chunks)))
         for chunk in chunks:
             self.entries.read_into(chunk, scratch[: chunk.size])
-            whole.update(scratch[: chunk.size])
-        if whole.hexdigest() != sha256:
+            content_hash.update(scratch[: chunk.size])
+        if content_hash.hexdigest() != sha256:
             raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
 
     def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
-        """As `parts`, or None. The caller holds the store-wide lock."""
+        """Like `parts`, but returns None if a part is missing. The caller holds the store-wide lock."""
         size = self.entries.find("cas", sha256)
         if size is not None:
             return (Output(sha256, size),)
-        chunks = self._listed(sha256)
+        chunks = self._read_chunk_list(sha256)
         if chunks is None or any(self.entries.find("cas", chunk.sha256) != chunk.size for chunk in chunks):
             return None
         return chunks
 
-    def _listed(self, sha256: str) -> tuple[Output, ...] | None:
+    def _read_chunk_list(self, sha256: str) -> tuple[Output, ...] | None:
         key = action_result.list_key(sha256)
         if self.entries.find("ac", key) is None:
             return None
@@ -174,7 +175,7 @@ class LocalBlobs:
             write(path, view)
 
     def _put_large(self, windows: Iterable[Window]) -> Output:
-        whole, size = hashlib.sha256(), 0
+        content_hash, size = hashlib.sha256(), 0
         publication = Publication(self.entries.layout)
         chunks: list[Output] = []
 
@@ -194,7 +195,7 @@ class LocalBlobs:
             try:
                 for window in windows:
                     size += len(window.data)
-                    hashed = hasher.submit(whole.update, window.data)
+                    hashed = hasher.submit(content_hash.update, window.data)
                     waiting.append((hashed, [writers.submit(put_chunk, chunk) for chunk in window.chunks]))
                     if len(waiting) > 2:  # so that only a few windows are in memory
                         finish_one()
@@ -205,9 +206,9 @@ class LocalBlobs:
                 publication.abandon()
                 raise
             publication.settle(writers)
-        output = Output(whole.hexdigest(), size)
+        output = Output(content_hash.hexdigest(), size)
         with self.entries.lock.shared():
-            listed = self._listed(output.sha256)
+            listed = self._read_chunk_list(output.sha256)
         if listed != tuple(chunks):
             entry = action_result.list_entry(output.sha256, chunks)
             self.entries.write("ac", action_result.list_key(output.sha256), entry.to_bytes())
@@ -216,11 +217,12 @@ class LocalBlobs:
     def _verified(
         self, sha256: str, parts: Sequence[Output], place: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """The blob in stretches. Each is read into the buffer that `place` returns for its size, and hashed meanwhile.
+        """Yield the blob in stretches, while another thread hashes them. `place` returns the buffer for a stretch of a
+        size.
 
-        Raises EntryCorrupt after the last stretch if their digest is not `sha256`.
+        Raises EntryCorrupt after the last stretch if the blob's digest is not `sha256`.
         """
-        whole = hashlib.sha256()
+        content_hash = hashlib.sha256()
         hashing: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1) as hasher:
             for stretch in _stretches(parts):
@@ -231,23 +233,24 @@ class LocalBlobs:
                     self.entries.read_into(part, view[start : start + part.size])
                     start += part.size
                 if len(parts) == 1:
-                    whole.update(view)
+                    content_hash.update(view)
                 else:
-                    hashing.append(hasher.submit(whole.update, view))
+                    hashing.append(hasher.submit(content_hash.update, view))
                 yield view
-        if whole.hexdigest() != sha256:
-            raise self._blame(sha256, parts)
+        if content_hash.hexdigest() != sha256:
+            raise self._quarantine_damage(sha256, parts)
 
-    def _blame(self, sha256: str, parts: Sequence[Output]) -> EntryCorrupt:
-        """Move the damaged parts of a blob to quarantine, or its list. Returns the error to raise."""
-        right = [self.entries.verify_part(part) for part in parts]
-        if all(right):
+    def _quarantine_damage(self, sha256: str, parts: Sequence[Output]) -> EntryCorrupt:
+        """Move the damaged parts of a blob to quarantine. If no part is damaged, move its chunk list. Returns the error to
+        raise."""
+        undamaged = [self.entries.verify_part(part) for part in parts]
+        if all(undamaged):
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
         return EntryCorrupt(f"blob {sha256} is not what its name says; what was wrong is in quarantine")
 
 
 def _stretches(parts: Sequence[Output]) -> Iterator[list[Output]]:
-    """`parts` in order, in groups of at most `_STRETCH_SIZE` bytes, or of one part."""
+    """Group `parts`, in order. A group has at most `_STRETCH_SIZE` bytes, or is a single larger part."""
     stretch: list[Output] = []
     size = 0
     for part in parts:

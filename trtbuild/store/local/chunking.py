@@ -1,14 +1,14 @@
-"""Content-defined chunking: cuts large blobs so that blobs with equal parts share chunks.
+"""Content-defined chunking: splits large blobs so that blobs with equal parts share chunks.
 
 Rules
-1. The boundaries are those of FastCDC (Xia et al., USENIX ATC 2016), computed by the package `fastcdc` with the sizes
-   below. They depend on the bytes only. The sizes are part of the store's format: with other sizes a reader still works,
-   because it follows the chunk list, but no chunk is shared with older blobs.
-2. A blob of at most `MAX_SIZE` bytes is not cut. So a chunk list has at least two chunks, and every CAS file is small
+1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them with the sizes
+   below. The boundaries depend only on the bytes. The sizes are part of the store's format. With other sizes a reader still
+   works, because it follows the chunk list, but no chunk is shared with older blobs.
+2. A blob of at most `MAX_SIZE` bytes is not split. So a chunk list has at least two chunks, and every CAS file is small
    enough for memory.
-3. A file is read once, through windows of bounded size. The same bytes in memory are hashed, cut and written. So a file
-   that changes while it is read may give a mixed blob, but never a blob with a wrong name. (With mmap, the hash and the
-   written bytes could differ, and a truncation would raise SIGBUS.)
+3. A file is read once, through windows of bounded size. The same bytes in memory are hashed, split and written. A file that
+   changes while it is read may give a blob with a mixture of old and new bytes, but never a blob with a wrong name. (With
+   mmap, the hash and the written bytes could differ, and a truncation would raise SIGBUS.)
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _importing = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _cutter() -> Callable[..., Any]:
-    # Without its compiled part the package prints a notice to stdout, which belongs to --json. The lock is there because
-    # two threads that redirect stdout at once could leave it redirected.
+    # Without its compiled part the package prints a notice to stdout, where only the --json document may be. The lock is
+    # necessary because two threads that redirect stdout at once could leave it redirected.
     with _importing, contextlib.redirect_stdout(io.StringIO()):
         from fastcdc import fastcdc
     cutter: Callable[..., Any] = fastcdc
@@ -52,7 +52,7 @@ def _cutter() -> Callable[..., Any]:
 
 
 def cut(data: memoryview) -> Iterator[tuple[int, int]]:
-    """(offset, length) of each chunk of `data`, lazily. An offset depends on at most `MAX_SIZE` bytes after it."""
+    """Yield the (offset, length) of each chunk of `data`. A chunk depends on at most `MAX_SIZE` bytes after its offset."""
     for chunk in _cutter()(data, min_size=MIN_SIZE, avg_size=MEAN_SIZE, max_size=MAX_SIZE):
         yield chunk.offset, chunk.length
 

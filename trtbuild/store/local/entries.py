@@ -1,4 +1,4 @@
-"""Single entries of a local store: finding, touching, reading, writing, quarantine. The rules are in local.py."""
+"""Finding, touching, reading, writing and quarantining single entries of a local store. The rules are in local.py."""
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
 # ruff: noqa: PTH104, PTH116
@@ -22,7 +22,8 @@ _log = logging.getLogger("trtbuild.store")
 
 _EMPTY = hashlib.sha256().hexdigest()
 
-# Another process may replace an entry by a pipe after the stat: O_NONBLOCK does not wait for it, and it reads as empty.
+# Another process may replace an entry by a pipe after the stat. With O_NONBLOCK, opening a pipe does not wait, and the pipe
+# reads as empty.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 # Most entries have fewer bytes than this.
@@ -30,7 +31,7 @@ _PAGE_SIZE = 64 << 10
 
 
 class Entries:
-    """The entries of the store in the directory `root`. Raises StoreUnavailable when it has another format."""
+    """The entries of the store in the directory `root`. Raises StoreUnavailable when the store has another format."""
 
     def __init__(self, root: str) -> None:
         self.layout = Layout(root)
@@ -38,12 +39,12 @@ class Entries:
         self.sessions = Sessions(self.layout, self.lock)
         self._prepared = False
         #: Whether entries are found without touching or locking them (rule 10).
-        self.asking = False
+        self.only_reads = False
         self.layout.check_format()
 
     def looking(self) -> AbstractContextManager[None]:
         """The lock to hold while entries are found."""
-        return nullcontext() if self.asking else self.lock.shared()
+        return nullcontext() if self.only_reads else self.lock.shared()
 
     def prepare(self) -> None:
         """Create the directories, before the first write. Raises StoreUnavailable."""
@@ -55,23 +56,23 @@ class Entries:
         """The size of an entry in bytes, or None. Touches the entry (rule 4). The caller holds the lock."""
         path = self.layout.entry(kind, name)
         try:
-            found = os.stat(path, follow_symlinks=False)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.stat(path, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
                 # A link, a directory or a pipe is moved away, so that the entry can be written.
                 self.quarantine(kind, name, "it is not a regular file")
                 return None
-            if found.st_size == 0 and name != _EMPTY:
-                return None  # a loss of power left it: no entry is published empty
-            if not self.asking and found.st_mtime_ns < self.sessions.since:
+            if status.st_size == 0 and name != _EMPTY:
+                return None  # a loss of power left this file: no entry is published empty
+            if not self.only_reads and status.st_mtime_ns < self.sessions.since:
                 os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            # It may be a readable entry that this user cannot touch.
-            return self._untouchable(path, error)
-        return found.st_size
+            # The entry may be readable, although this user cannot touch it.
+            return self._size_of_untouchable(path, error)
+        return status.st_size
 
-    def _untouchable(self, path: str, error: OSError) -> int:
+    def _size_of_untouchable(self, path: str, error: OSError) -> int:
         try:
             return os.stat(path).st_size
         except OSError:
@@ -103,11 +104,11 @@ class Entries:
         try:
             descriptor = os.open(self.layout.entry("cas", part.sha256), _READ)
             try:
-                right = os.fstat(descriptor).st_size == part.size
+                size_fits = os.fstat(descriptor).st_size == part.size
                 filled = 0
-                while right and filled < part.size:
+                while size_fits and filled < part.size:
                     count = os.readv(descriptor, [view[filled:]])
-                    right = count > 0
+                    size_fits = count > 0
                     filled += count
             finally:
                 os.close(descriptor)
@@ -115,12 +116,12 @@ class Entries:
             raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}") from None
         except OSError as error:
             raise unavailable(error, self.layout.root) from error
-        if not right:
+        if not size_fits:
             self.quarantine("cas", part.sha256, f"its size is not {part.size}")
             raise EntryCorrupt(f"{part.sha256} has a wrong size; it was moved to quarantine")
 
     def verify_part(self, part: Output) -> bool:
-        """Whether a CAS file has the digest of its name. If not, it is moved to quarantine. Raises BlobMissing."""
+        """Whether a CAS file has the digest in its name. If not, move the file to quarantine. Raises BlobMissing."""
         data = self.read("cas", part.sha256)
         if data is None:
             raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}")
@@ -137,14 +138,14 @@ class Entries:
         publication.settle()
 
     def quarantine(self, kind: Kind, name: str, why: str) -> None:
-        """Move a damaged entry to quarantine, and log that. In a store that cannot be written it stays."""
+        """Move a damaged entry to quarantine, and log a warning. If the store cannot be written, the entry stays."""
         path = self.layout.entry(kind, name)
-        aside = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
+        quarantined = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
-            os.rename(path, aside)
-            if kind == "cas" and stat.S_ISREG(os.lstat(aside).st_mode) and _sha256_of(aside) == name:
-                # Another process has replaced it by the right bytes since they were read, and may rely on them.
-                os.rename(aside, path)
+            os.rename(path, quarantined)
+            if kind == "cas" and stat.S_ISREG(os.lstat(quarantined).st_mode) and _sha256_of(quarantined) == name:
+                # Another process has replaced the damaged file by a correct one in the meantime, and may rely on it.
+                os.rename(quarantined, path)
                 return
         _log.warning("quarantined %s: %s", path, why)
 

@@ -1,7 +1,7 @@
 """The layout of a store's directory, and its format version. See cache/README.md.
 
 format            the version of this layout
-cas/<aa>/<sha256> bytes named by their SHA-256; aa is its first two digits
+cas/<aa>/<sha256> bytes named by their SHA-256; aa is the first two digits of the SHA-256
 ac/<aa>/<key>     entries by key: of records, and of chunk lists
 tmp/              unfinished files
 quarantine/       damaged entries, for a person to look at
@@ -51,7 +51,7 @@ _HINTS = {
 
 
 def unavailable(error: OSError, root: str) -> StoreUnavailable:
-    """The error for a store whose directory cannot be used."""
+    """Return the error for a store whose directory cannot be used."""
     hint = _HINTS.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
     return StoreUnavailable(f"the cache cannot be used: {error.strerror or error}", file=root, hint=hint)
 
@@ -85,7 +85,7 @@ class Layout:
         return f"{self.root}/{kind}/{name[:2]}/{name}"
 
     def fresh_name(self) -> str:
-        """A unique path in ``tmp/``. It begins with the id of the process, for people."""
+        """A unique path in ``tmp/``. The name begins with the id of the process, to help people who look at the files."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
     def shared(self) -> os.stat_result | None:
@@ -94,7 +94,8 @@ class Layout:
         return root if root.st_mode & 0o022 else None
 
     def make_folder(self, path: str) -> None:
-        """Make a directory, if it is missing. Its parent exists. It has its mode before it has its name. Raises OSError."""
+        """Create a directory, if it is missing. Its parent must exist. The mode is set before the directory gets its final
+        name. Raises OSError."""
         if os.path.isdir(path):
             return
         root = self.shared()
@@ -115,23 +116,24 @@ class Layout:
             if fresh != path:
                 with contextlib.suppress(OSError):
                     os.rmdir(fresh)
-            if not os.path.isdir(path):  # else another process was faster
+            if not os.path.isdir(path):  # otherwise another process was faster
                 raise
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result]]:
-        """The name and stat of every entry, in no order, without entries that were removed meanwhile, and other files.
+        """The name and stat of every entry, in no particular order. Other files, and entries that are just being removed,
+        are left out.
 
         Raises StoreUnavailable when a directory cannot be read, or is not a directory.
         """
         try:
-            with os.scandir(f"{self.root}/{kind}") as shelves:
-                names = [shelf for shelf in shelves if len(shelf.name) == 2]
-            for shelf in names:
-                for found in listed(shelf.path):
-                    if is_digest(found.name) and found.name.startswith(shelf.name):
+            with os.scandir(f"{self.root}/{kind}") as children:
+                folders = [child for child in children if len(child.name) == 2]
+            for folder in folders:
+                for file in listed(folder.path):
+                    if is_digest(file.name) and file.name.startswith(folder.name):
                         with contextlib.suppress(FileNotFoundError):
-                            if found.is_file(follow_symlinks=False):
-                                yield found.name, found.stat(follow_symlinks=False)
+                            if file.is_file(follow_symlinks=False):
+                                yield file.name, file.stat(follow_symlinks=False)
         except FileNotFoundError:  # nothing was written yet
             return
         except OSError as error:
@@ -157,7 +159,7 @@ class Layout:
         )
 
     def create(self) -> None:
-        """Make the missing directories, then the format file. Raises StoreUnavailable."""
+        """Create the missing directories, then the format file. Raises StoreUnavailable."""
         try:
             os.makedirs(self.root, exist_ok=True)
             for name in ("tmp", "cas", "ac", "quarantine", "locks", "sessions"):
@@ -186,7 +188,7 @@ def allow(descriptor: int, root: os.stat_result, bits: int) -> None:
 
 def listed(path: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(path) as found:
-            return list(found)
+        with os.scandir(path) as entries:
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -4,13 +4,14 @@ All of them are flock(2), so the kernel releases them when a process dies.
 
 Rules
 1. The store-wide lock ``locks/store`` is held shared while entries are found and touched, and while a session begins. It is
-   held exclusive while a collection begins, and for each short batch that it removes. It is never held while blobs are
-   read, hashed or written, nor while waiting for another lock. Only a record's small AC entry is read under it.
-2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime, by the clock of
-   the file system, which also gives the entries their times, even on NFS. Nothing writes to the file afterwards.
-3. A key that is being built is a lock on ``locks/<key>``. Its holder removes the file before it releases the lock. So a
-   process that gets the lock checks that the file still has that name, and otherwise starts again.
-4. Descriptors are closed in forked children and on exec: a child with a descriptor would hold the lock after its parent.
+   held exclusive while a collection begins, and while a collection removes a short batch. No thread reads, hashes or writes
+   blobs, or waits for another lock, while it holds this lock. It reads only a record's small AC entry under the lock.
+2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
+   from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the file afterwards.
+3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
+   releases the lock. So a process that gets the lock checks that the file still has that name, and otherwise starts again.
+4. Descriptors are closed in forked children and on exec. Otherwise a child would still hold the lock after its parent has
+   released it.
 5. A store that cannot be written is read without locks: no collection can remove entries there.
 """
 
@@ -55,7 +56,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _open_or_make(layout: Layout, path: str) -> int:
-    """A descriptor of a lock file. A new one has the mode for all users of the store before it has its name."""
+    """Open a lock file, and create it if necessary. A new file gets the mode for all users of the store before its name."""
     while True:
         try:
             return _open(path, os.O_RDWR)
@@ -71,9 +72,9 @@ def _open_or_make(layout: Layout, path: str) -> int:
         except FileExistsError:
             pass  # another process was faster
         except OSError:  # a file system without hard links
-            made = _open(path, os.O_RDWR | os.O_CREAT)
-            allow(made, root, 0o666)
-            return made
+            new_descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+            allow(new_descriptor, root, 0o666)
+            return new_descriptor
         finally:
             _close(descriptor)
             os.unlink(fresh)
@@ -81,10 +82,10 @@ def _open_or_make(layout: Layout, path: str) -> int:
 
 def _close(descriptor: int) -> None:
     with _held_lock:
-        # In a forked child it is not registered: it is closed, and its number may belong to another file.
+        # In a forked child the descriptor is not registered: it is closed, and its number may belong to another file.
         if descriptor in _held:
             _held.remove(descriptor)
-            # Unlocked explicitly: a process that was forked just now still has the descriptor open.
+            # Explicit, because a process that was forked just now still has the descriptor open.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
@@ -97,7 +98,7 @@ class _Holder(threading.local):
 
 
 class StoreLock:
-    """The store-wide lock (rule 1). Within a thread, `shared` inside any hold does nothing."""
+    """The store-wide lock (rule 1). If a thread already holds the lock, `shared` does nothing in this thread."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -132,7 +133,7 @@ class StoreLock:
     def _open(self) -> int:
         path = f"{self._layout.locks}/store"
         try:
-            return _open_or_make(self._layout, path)  # NFS wants it open for writing
+            return _open_or_make(self._layout, path)  # NFS locks only files that are open for writing
         except PermissionError:
             return _open(path, os.O_RDONLY)
 
@@ -160,13 +161,13 @@ class Sessions:
         self._store_lock = lock
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
-        #: An entry with this mtime (ns) or a later one is safe without a touch. Infinite without a session: then every
+        #: An entry with this mtime (ns) or a later one is safe without a touch. Without a session this is infinite: every
         #: entry is touched, and the session of another process, such as the parent, protects it.
         self.since: float = math.inf
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold a session. In a store that cannot be written this does nothing."""
+        """Hold a session. Does nothing if the store cannot be written."""
         path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_name())}"
         with self._store_lock.shared():
             try:
@@ -213,7 +214,7 @@ class Sessions:
 
 @contextlib.contextmanager
 def building(layout: Layout, key: str) -> Iterator[None]:
-    """Hold the lock of `key`, as the only one of all threads and processes (rule 3). Raises StoreUnavailable."""
+    """Hold the lock of `key`. Only one thread of all processes can hold it (rule 3). Raises StoreUnavailable."""
     path = f"{layout.locks}/{key}"
     try:
         descriptor = _acquire(layout, path)
@@ -267,7 +268,8 @@ def is_named(descriptor: int, path: str) -> bool:
 
 
 def abandoned(path: str) -> int | None:
-    """Lock the file `path` if no process holds it. Returns the descriptor, to be closed by `os.close`, or None."""
+    """Lock the file `path` if no process holds it. Returns the descriptor, which the caller closes with `os.close`, or
+    None."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

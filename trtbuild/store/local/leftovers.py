@@ -1,4 +1,4 @@
-"""Leftovers of dead processes in a store: unfinished files, locks and sessions; and old quarantined entries."""
+"""Leftovers in a store: unfinished files, locks and sessions of dead processes, and old quarantined entries."""
 
 # Paths are strings here, as in the rest of the store.
 # ruff: noqa: PTH106, PTH108, PTH112
@@ -18,12 +18,12 @@ UNFINISHED_AGE_S = 3600.0
 
 def session_starts(layout: Layout) -> Iterator[int]:
     """The starts (mtime, ns) of the live sessions. The caller holds the store-wide lock exclusive."""
-    for found in listed(layout.sessions):
+    for file in listed(layout.sessions):
         try:
-            start_ns = found.stat().st_mtime_ns
+            start_ns = file.stat().st_mtime_ns
         except FileNotFoundError:
             continue
-        descriptor = leases.abandoned(found.path)
+        descriptor = leases.abandoned(file.path)
         if descriptor is None:
             yield start_ns
         else:
@@ -31,20 +31,20 @@ def session_starts(layout: Layout) -> Iterator[int]:
 
 
 def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> int:
-    """Remove files that no process holds, and entries that are too old in quarantine. Returns how many."""
+    """Remove files that no process holds, and old entries in quarantine. Returns the number of removed files."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
-        for found in listed(folder):
-            if folder == layout.locks and found.name in ("store", "records"):
+        for file in listed(folder):
+            if folder == layout.locks and file.name in ("store", "records"):
                 continue
-            removed += _older(found, begun_ns, age_s) and _remove_abandoned(found.path)
-    for found in listed(layout.quarantine):
-        if _older(found, begun_ns, quarantine_age_s):
+            removed += _older(file, begun_ns, age_s) and _remove_abandoned(file.path)
+    for file in listed(layout.quarantine):
+        if _older(file, begun_ns, quarantine_age_s):
             with contextlib.suppress(OSError):
-                if found.is_dir(follow_symlinks=False):
-                    shutil.rmtree(found.path)
+                if file.is_dir(follow_symlinks=False):
+                    shutil.rmtree(file.path)
                 else:
-                    os.unlink(found.path)
+                    os.unlink(file.path)
                 removed += 1
     return removed
 
@@ -54,10 +54,10 @@ def _remove_abandoned(path: str) -> bool:
     if descriptor is None:
         return False
     try:
-        if os.path.isdir(path):  # of an interrupted Layout.make_folder
+        if os.path.isdir(path):  # a leftover of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            os.unlink(path)  # while locked: a process that waits for it notices (leases.py, rule 3)
+            os.unlink(path)  # while locked, so that a process that waits for the lock notices it (leases.py, rule 3)
         return True
     except OSError:
         return False
@@ -65,8 +65,8 @@ def _remove_abandoned(path: str) -> bool:
         os.close(descriptor)
 
 
-def _older(found: os.DirEntry[str], than_ns: int, age_s: float) -> bool:
+def _older(file: os.DirEntry[str], than_ns: int, age_s: float) -> bool:
     try:
-        return found.stat(follow_symlinks=False).st_mtime_ns <= than_ns - int(age_s * 1e9)
+        return file.stat(follow_symlinks=False).st_mtime_ns <= than_ns - int(age_s * 1e9)
     except FileNotFoundError:
         return False

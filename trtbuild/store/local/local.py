@@ -1,34 +1,37 @@
 """The local store: a directory with one file for each entry, and no other state. Format: cache/README.md.
 
 Rules
-1. A blob of at most `chunking.MAX_SIZE` bytes is one CAS file. A larger one is its chunks, each a CAS file, and a
+1. A blob of at most `chunking.MAX_SIZE` bytes is one CAS file. A larger blob consists of chunks, each a CAS file, and of a
    chunk list: the AC entry under `list_key` of the blob.
 2. Blobs are written first, then their list, then the record. Each is durable before the next is visible (publication.py).
-   So a process that is killed leaves only whole entries, and files in ``tmp/``.
-3. Bytes are always verified when they are read: a blob against its own SHA-256, even if its list fits. A damaged entry is
-   moved to ``quarantine/`` and raises EntryCorrupt. The damaged entries of a chunked blob are the chunks with a wrong
-   digest; if there is no such chunk, the list is.
+   So a process that is killed leaves only complete entries, and files in ``tmp/``.
+3. Bytes are always verified when they are read: a blob is compared with its own SHA-256, even if all its chunks have the
+   right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. The damaged entries of a chunked blob
+   are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
 4. Finding an entry touches it: it gets a new mtime, under the shared store-wide lock, unless its mtime is at or after the
    start of this process's latest session. An entry that vanished before the touch counts as not found.
 5. An entry that was found, read or written in a session is not collected before that session ends. Proof:
    a. Its mtime is at or after the session's start S, by rule 4, or because it was written after S.
    b. A collection removes an entry only if its mtime is before a cut-off. The cut-off is not later than the collection's
       start, and not later than the start of any session that was live then. The collection reads the mtime and removes the
-      entry under the exclusive lock, so no touch comes between.
+      entry under the exclusive lock, so no process can touch the entry between these two actions.
    c. A session that was not live at the collection's start began later, because sessions begin under the shared lock and
       collections under the exclusive one. Then S is at or after the collection's start, and so after the cut-off.
    All these times are mtimes of one file system. A collection's slack allows for a coarse clock.
-   A process without a session touches every entry that it finds, so its parent's session protects them.
-6. A record is published within a session (its own, if there is no other) in which all its blobs were found. So they are
-   there when it becomes visible, and a later collection sees the record before it looks for unreferenced blobs. Blobs that
-   were put outside a session may be gone: then BlobMissing is raised, and no record is left without its blobs.
-7. Records are write-once, by ``locks/records``. A record that lacks a blob is unusable, and is replaced.
-8. When the same bytes are put again, an entry of the right name and size is not read. One of another size is replaced.
+   A process without a session touches every entry that it finds, so its parent's session protects the entries.
+6. A record is published within a session in which all its blobs were found. If the process has no session, publishing opens
+   one. So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for
+   unreferenced blobs. Blobs that were written outside a session may have been collected: then BlobMissing is raised, and no
+   record without its blobs is published.
+7. Records are write-once: ``locks/records`` is held while a record is published. A record that lacks a blob is unusable,
+   and is replaced.
+8. When the same bytes are put again, an existing entry with the right name and size is not read. An entry of another size
+   is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
    stays, for machines that trust it. This machine's record is then under the key of its domain (core/recipes/trust.py,
    rule 4).
-10. A command that only asks (`only_asks`) touches no entry and holds no lock: its answer may be outdated at once. The first
-    put ends this mode.
+10. A command that only reads (`only_asks`) touches no entry and holds no lock: its answer may be outdated at once. The
+    first put ends this mode.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class LocalStore(LocalBlobs):
     """The `Store` of core/recipes/ports.py in the directory `root`, which the first write creates.
 
     Raises StoreUnavailable when `root` is a store of an unknown format. Several threads may share an object, and any number
-    of processes may use one directory. Entries that are moved to quarantine are logged as warnings of `trtbuild.store`.
+    of processes may use one directory. When an entry is moved to quarantine, the logger `trtbuild.store` gets a warning.
     """
 
     def __init__(self, root: Path | str, trust: Trust | None = None) -> None:
@@ -77,7 +80,7 @@ class LocalStore(LocalBlobs):
         self.trust: Trust = trust or TrustAll()
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None. It is parsed faster if it has the `wanted` recipe.
+        """The record, or None. If the record has the `wanted` recipe, it is parsed faster.
 
         Raises EntryCorrupt for a corrupt record, which is moved to quarantine; RecordUntrusted; StoreUnavailable.
         """
@@ -92,7 +95,8 @@ class LocalStore(LocalBlobs):
         return None if data is None else self._parsed(key, key, data, wanted)
 
     def entry(self, key: str) -> tuple[ActionResult, bytes] | None:
-        """The entry of the trusted record, and the verified bytes of its document, or None. Raises as `get_record`."""
+        """The entry of the trusted record, and the verified bytes of its document, or None. Raises the same errors as
+        `get_record`."""
         trusted = self._trusted_record(key, None)
         return None if trusted is None else (trusted.entry, trusted.document)
 
@@ -105,10 +109,10 @@ class LocalStore(LocalBlobs):
         untrusted_in_the_way = False
         for name in places(self.trust, key):
             try:
-                trusted = self._at(name, key, wanted)
+                trusted = self._read_at(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
                 if problem is None or (untrusted_in_the_way and isinstance(error, RecordUntrusted)):
-                    # The error of a domain's own entry says more: for example that its key has expired.
+                    # The error of a domain entry is more precise: for example that its key has expired.
                     problem = error
                 untrusted_in_the_way = name == key and isinstance(error, RecordUntrusted)
                 continue
@@ -118,7 +122,7 @@ class LocalStore(LocalBlobs):
             raise problem
         return None
 
-    def _at(self, name: str, key: str, wanted: Recipe | None) -> _Trusted | None:
+    def _read_at(self, name: str, key: str, wanted: Recipe | None) -> _Trusted | None:
         """The record of `key` in the AC entry `name`."""
         with self.entries.looking():
             entry = self._entry(name, ActionResult.from_bytes)
@@ -147,12 +151,13 @@ class LocalStore(LocalBlobs):
         return record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """The `keys` with an entry. Entries are touched and not read. Raises StoreUnavailable."""
+        """Return the `keys` that have an entry. Entries are touched and not read. Raises StoreUnavailable."""
         with self.entries.looking():
-            return {key for key in keys if self._touched(places(self.trust, key))}
+            return {key for key in keys if self._touch_all(places(self.trust, key))}
 
-    def _touched(self, names: Iterable[str]) -> bool:
-        # All of them are touched: it is not known which one is trusted.
+    def _touch_all(self, names: Iterable[str]) -> bool:
+        """Touch the entries with these names. Returns whether there are any."""
+        # All are touched, because it is not known which entry is trusted.
         found = [self.entries.find("ac", name) is not None for name in names]
         return any(found)
 
@@ -185,31 +190,32 @@ class LocalStore(LocalBlobs):
         return EntryCorrupt(f"the record {key} is corrupt ({why}); it was moved to quarantine")
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine, after its blobs. It is signed if this machine signs. Write-once: returns the
-        winner of a race, which may be another process's record. With `replace`, this one wins.
+        """Publish a record of this machine, after its blobs. The record is signed if this machine signs. Write-once:
+        returns the record that is in the store then, which may be another process's. With `replace`, it is always this
+        record.
 
         Raises BlobMissing when an output is not in the store, StoreUnavailable.
         """
         document = record.to_bytes()
-        signatures = self.trust.sign(record.recipe.key, _described(document))
+        signatures = self.trust.sign(record.recipe.key, _output_of(document))
         return self._publish(record, document, signatures, replace=replace)
 
     def put_found(
         self, record: Record, document: bytes, signatures: Sequence[Signature] = (), *, replace: bool = False
     ) -> Record:
-        """Publish a record from another store, after its blobs, with unchanged document and signatures. Write-once, as
+        """Publish a record from another store, after its blobs, with unchanged document and signatures. Write-once, like
         `put_record`.
 
         Raises RecordUntrusted, BlobMissing, StoreUnavailable.
         """
-        why_not = self.trust.refusal(record.recipe.key, _described(document), signatures)
+        why_not = self.trust.refusal(record.recipe.key, _output_of(document), signatures)
         if why_not is not None:
             raise RecordUntrusted(f"the record {record.recipe.key} does not count: {why_not}")
         return self._publish(record, document, signatures, replace=replace)
 
     def _publish(self, record: Record, document: bytes, signatures: Sequence[Signature], *, replace: bool) -> Record:
         key = record.recipe.key
-        self.entries.asking = False
+        self.entries.only_reads = False
         self.entries.prepare()
         own_session = nullcontext() if self.entries.sessions.active else self.session()
         with own_session, leases.publishing(self.entries.layout):
@@ -217,15 +223,15 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.parts(output.sha256) for output in record.outputs.values()}
-            kept = self._put_small(memoryview(document))  # always one file, as its entry names one
-            entry = action_result.record_entry(kept, blobs, signatures)
-            place = self._free_place(key, kept, signatures)
-            if place is not None:
-                self.entries.write("ac", place, entry.to_bytes())
+            written = self._put_small(memoryview(document))  # always one file, because the entry names one file
+            entry = action_result.record_entry(written, blobs, signatures)
+            name = self._free_name(key, written, signatures)
+            if name is not None:
+                self.entries.write("ac", name, entry.to_bytes())
         return record
 
     def _usable(self, key: str, wanted: Record) -> Record | None:
-        """The record that is already there, if it is trusted, has the same recipe, and lacks no blob."""
+        """The existing record, if it is trusted, has the same recipe, and has all its blobs."""
         try:
             trusted = self._trusted_record(key, None)
         except (EntryCorrupt, RecordUntrusted):
@@ -238,13 +244,13 @@ class LocalStore(LocalBlobs):
             return None
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
-    def _free_place(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """The name of the AC entry for a record: its key, or its domain's key if an untrusted record is in the way (rule
-        9). None if no trusted key has signed the record: then it has no place."""
+    def _free_name(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
+        """The name of the AC entry for a record: its key, or the key of its domain if an untrusted record has that name
+        (rule 9). None if no trusted key has signed the record: then it cannot be stored."""
         if not self.trust.enforced:
             return key
         try:
-            self._at(key, key, None)
+            self._read_at(key, key, None)
         except RecordUntrusted:
             voucher = self.trust.voucher(key, document, signatures)
             return None if voucher is None else domain_key(voucher.domain, key)
@@ -267,12 +273,13 @@ class LocalStore(LocalBlobs):
             yield
 
     def only_asks(self) -> None:
-        """Touch and lock nothing (rule 10), until the first put."""
-        self.entries.asking = True
+        """Do not touch or lock entries until the first put (rule 10)."""
+        self.entries.only_reads = True
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, so that two builds at once build it once. Released when the process dies.
+        """Hold a key while it is built, so that two simultaneous builds build it once. The key is released when the process
+        dies.
 
         Waits for any other holder, even in this process. Raises StoreUnavailable.
         """
@@ -281,5 +288,5 @@ class LocalStore(LocalBlobs):
             yield
 
 
-def _described(document: bytes) -> Output:
+def _output_of(document: bytes) -> Output:
     return Output(hashlib.sha256(document).hexdigest(), len(document))

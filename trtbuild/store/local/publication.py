@@ -5,16 +5,16 @@ Rules
    So a file with its final name has all its bytes at any moment, and after a loss of power.
 2. The writer holds an flock on its file while it writes. Collection removes files that are old and not locked (collect.py).
 3. The directories are synced once for many files, by `settle`, before an entry that names those files is published.
-   Directories of files that were found are synced too: their writer may not have done it yet.
-   If there are many files (`gather`), some are written before the first is synced. The kernel writes them out meanwhile,
-   and one commit of the file system's journal is enough for all. Each is still synced before it gets its name. (A
-   syncfs(2) would also wait for other programs that write to the file system.)
+   The directories of existing files are synced too, because their writer may not have done it yet.
+   If there are many files (`gather`), several files are written before the first is synced. The kernel writes them to the
+   disk in the meantime, and one commit of the file system's journal is enough for all. Each file is still synced before it
+   gets its name. (A syncfs(2) would also wait for other programs that write to the file system.)
 4. A copy outside the store (`copy_atomically`) is durable before an index names it, because later builds trust it by its
    times. Its mtime is one nanosecond later than the time from the file system. An edit gets a time from the file system's
    clock, so it never gets the same mtime, not even within one tick. If the file system does not keep such an mtime, the
    copy has no stamp.
-5. Files are read-only, less the umask. In a store that several users share (layout.py) they have the root's mode: each user
-   must be able to touch them, which marks them as used.
+5. Files are read-only, and the umask applies. In a store that several users share (layout.py) they have the root's mode,
+   because each user must be able to mark the files as used.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -34,9 +34,9 @@ from trtbuild.atomic import new_file, replacing, sync_folder, write_all
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.store.local.layout import Layout, allow, unavailable
 
-# Files that are written before the first of them is synced, and files that may be open while they wait for the sync. The
-# slower the disk, the more files are synced together.
+# The number of files that are written before the first of them is synced.
 _TOGETHER = 32
+# The largest number of files that may be open while they wait for the sync. A slower disk syncs more files together.
 _OPEN = 256
 
 
@@ -49,7 +49,7 @@ class _Written(NamedTuple):
 
 
 class Publication:
-    """Publishes the files of one operation, and remembers which directories to sync. Several threads may use it."""
+    """Publishes the files of one operation, and collects the directories to sync. Several threads may use it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -85,8 +85,8 @@ class Publication:
             self._rename(fresh, path)
 
     def gather(self, path: str, data: bytes | memoryview) -> None:
-        """As `write`, for one of many files, which are published in groups. A path that was gathered before is ignored.
-        `settle` or `abandon` must follow. Raises StoreUnavailable."""
+        """Like `write`, for one of many files, which are published in groups. A path that was gathered before is ignored.
+        The caller must call `settle` or `abandon` afterwards. Raises StoreUnavailable."""
         with self._lock:
             if path in self._gathered:
                 return
@@ -94,14 +94,14 @@ class Publication:
         try:
             try:
                 written = self._write_ahead(path, data)
-            except FileNotFoundError:  # as in `write`
+            except FileNotFoundError:  # the store's directories were removed while it was in use
                 self._layout.create()
                 written = self._write_ahead(path, data)
             with self._room:
                 self._written.append(written)
                 self._open += 1
                 if self._publisher is None and len(self._written) >= _TOGETHER:
-                    self._publisher = threading.Thread(target=self._publish_behind, name="publisher", daemon=True)
+                    self._publisher = threading.Thread(target=self._publish_in_thread, name="publisher", daemon=True)
                     self._publisher.start()
                 while self._open >= _OPEN and self._failure is None:
                     self._room.wait()
@@ -125,8 +125,8 @@ class Publication:
             raise
         return _Written(descriptor, fresh, path)
 
-    def _publish_behind(self) -> None:
-        """In a thread: publish the written files, all at once, until only a few are left."""
+    def _publish_in_thread(self) -> None:
+        """Publish the written files in batches, until less than `_TOGETHER` files are left."""
         while True:
             with self._room:
                 if len(self._written) < _TOGETHER or self._failure is not None:
@@ -155,7 +155,7 @@ class Publication:
                 os.close(written.descriptor)
 
     def _finish(self) -> list[_Written]:
-        """Wait for the thread that publishes. Returns the files that are left."""
+        """Wait for the thread that publishes. Returns the files that it has not published."""
         publisher = self._publisher
         if publisher is not None:
             publisher.join()
@@ -164,7 +164,7 @@ class Publication:
         return batch
 
     def abandon(self) -> None:
-        """Remove the files that were gathered and are not published yet."""
+        """Remove the gathered files that are not published yet."""
         for written in self._finish():
             remove([written.fresh])
             os.close(written.descriptor)
@@ -216,7 +216,7 @@ def remove(paths: Iterable[str]) -> None:
 def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None:
     """Replace the file `path` by `pieces`, atomically and durably (`trtbuild.atomic`). Returns its stamp (rule 4).
 
-    Raises OSError when `path` cannot be written, and the errors of `pieces`: then the old file stays.
+    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error the old file is still there.
     """
     with replacing(path, durable=True) as descriptor:
         for piece in pieces:
@@ -225,7 +225,7 @@ def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None
 
 
 def _start_writing_out(descriptor: int) -> None:
-    """Make the kernel begin to write a file to the disk, without waiting. If it cannot, the later sync takes longer."""
+    """Make the kernel begin to write a file to the disk, without waiting. If that fails, the later sync takes longer."""
     call = _sync_file_range()
     if call is not None:
         call(descriptor, 0, 0, 2)  # SYNC_FILE_RANGE_WRITE, of the whole file

@@ -1,10 +1,11 @@
-"""Receiving CAS files from another store: found here, or published in groups.
+"""Receiving CAS files from another store into the local store.
 
 Rules
 1. The caller of `put` has compared the bytes with the name. Files are verified again when they are read (local.py, rule 3).
-2. Files are published in groups (publication.py, rule 3). When the block ends, all of them are there and durable, so an
-   entry that names them may be published.
-3. When an error leaves the block, the files before it are published: the next attempt continues from there.
+2. Files are published in groups (publication.py, rule 3). When the `receiving` block ends, all files are in the store and
+   durable, so an entry that names them may be published.
+3. When the block ends with an error, the files that were put before the error are published. The next attempt continues
+   from there.
 4. The block is within a session, which protects the files that were found or put (local.py, rule 5).
 """
 
@@ -21,23 +22,23 @@ from trtbuild.store.local.publication import Publication
 
 
 class Receipt:
-    """The CAS files that are received. Several threads may call its methods."""
+    """Writes the received CAS files. Several threads may call its methods."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._publication = Publication(entries.layout)
 
     def has(self, part: Output) -> bool:
-        """Whether a CAS file of this size is there. Marks it as used. Raises StoreUnavailable."""
+        """Whether the store has the CAS file, with the right size. Marks the file as used. Raises StoreUnavailable."""
         return bool(self.found((part,)))
 
     def found(self, parts: Iterable[Output]) -> set[Output]:
-        """The `parts` that are there: `has` for many at once."""
+        """Return the `parts` for which `has` is true."""
         with self._entries.lock.shared():
-            there = {part for part in dict.fromkeys(parts) if self._entries.find("cas", part.sha256) == part.size}
-        for part in there:  # their writer may not have synced the directory yet
+            present = {part for part in dict.fromkeys(parts) if self._entries.find("cas", part.sha256) == part.size}
+        for part in present:  # the file's writer may not have synced the directory yet
             self._publication.also(os.path.dirname(self._entries.layout.entry("cas", part.sha256)))
-        return there
+        return present
 
     def put(self, part: Output, data: bytes | memoryview) -> None:
         """Write a CAS file. The caller has compared the bytes with its name. Raises StoreUnavailable."""
@@ -51,12 +52,12 @@ class Receipt:
 
 @contextmanager
 def receiving(entries: Entries) -> Iterator[Receipt]:
-    """A receipt that is settled when the block ends (rules 2 and 3)."""
+    """Yield a `Receipt`, which is settled when the block ends (rules 2 and 3)."""
     receipt = Receipt(entries)
     try:
         yield receipt
     except BaseException:
-        with suppress(StoreUnavailable):  # the error that is raised came first
+        with suppress(StoreUnavailable):  # the first error is raised, not this one
             receipt.settle()
         raise
     receipt.settle()

@@ -1,4 +1,5 @@
-"""Remote caches, which a team shares: `store` keeps records and blobs over any transport, and verifies all that it reads.
+"""Remote caches, which a team shares: `store` reads and writes records and blobs over any transport, and verifies all that
+it reads.
 
-`files` has the CAS files, `records` the entries. Uses `transports`, `local` and `trust`.
+`files` handles the CAS files, `records` the entries. Uses `transports`, `local` and `trust`.
 """

@@ -1,13 +1,13 @@
-"""The CAS files of a remote: fetched, verified and sent, several at once.
+"""Fetches, verifies and sends the CAS files of a remote, several in parallel.
 
 Rules
-1. Each file is compared with its digest and its size. The size limits how much is read. A file that differs is RemoteLied,
-   and counts as missing.
+1. Each file is compared with its digest and its size. At most the file's size is read. A file that differs raises
+   RemoteLied, and counts as missing.
 2. A file that is in the remote is not sent again. So an interrupted upload continues where it stopped.
-3. A file that was seen in the remote counts as present for at most `TRUSTED_S`. A collection there waits longer
-   (`collection`).
-4. Files move over several connections at once, a few ahead of the consumer, so memory stays bounded. Uploads have
-   separate connections, so that no plan waits for an upload.
+3. A file that was seen in the remote counts as present for at most `TRUSTED_S`. A collection of the remote waits longer
+   before it removes a file (`collection`).
+4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so memory
+   stays bounded. Uploads have separate connections, so that no plan waits for an upload.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ MAX_FILE = 4 << 20
 #: Seconds for which a file that was seen in the remote counts as present.
 TRUSTED_S = 1800.0
 
-# A file of at most so many bytes has the time limit of an entry (`Transport`, rule 3): a plan reads mostly such files.
+# A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3): a plan reads mostly such files.
 _SMALL = 64 << 10
 
-# How many files are queued beyond those that the connections carry.
+# The number of files that wait in addition to the files that the connections are transferring.
 _AHEAD = 16
 
-# The most bytes that are kept of files that came with entries. The links of a hundred traces are a few MiB.
+# The limit, in bytes, of the stored contents of files that came with entries. The links of a hundred traces are a few MiB.
 _MOST_KNOWN = 64 << 20
 
 Read = Callable[[Output], "bytes | memoryview"]
 
 
 class RemoteFiles:
-    """The CAS files of the remote called `name`."""
+    """The CAS files of the remote `name`."""
 
     def __init__(self, transport: Transport, name: str, connections: int) -> None:
         self.transport = transport
@@ -51,7 +51,7 @@ class RemoteFiles:
         self._connections = connections
         self._lock = threading.Lock()
         self._pools: dict[bool, ThreadPoolExecutor] = {}
-        #: Files that were seen in the remote, and when (monotonic).
+        #: File → the time at which it was seen in the remote (monotonic).
         self._seen: dict[str, float] = {}
         #: The bytes of small files that came with an entry, and their total size.
         self._known: dict[str, bytes] = {}
@@ -60,13 +60,13 @@ class RemoteFiles:
         self.wrong: set[str] = set()
 
     def know(self, file: Output, data: bytes) -> None:
-        """Keep the bytes of a file that came with an entry, if they fit its name."""
+        """Store the bytes of a file that came with an entry, if they have the file's size and digest."""
         if file.sha256 not in self._known and self._known_size + len(data) <= _MOST_KNOWN and is_file(file, data):
             self._known[file.sha256] = data
             self._known_size += len(data)
 
     def get(self, file: Output, *, timed: bool = False) -> bytes | None:
-        """The bytes of a file, or None. `timed` as in `Transport`; small files are always timed. Raises RemoteFault."""
+        """The bytes of a file, or None. For `timed` see `Transport`; small files are always timed. Raises RemoteFault."""
         if file.sha256 in self._known:
             return self._known[file.sha256]
         try:
@@ -89,7 +89,7 @@ class RemoteFiles:
         return data
 
     def send(self, files: Iterable[Output], read: Read, *, sure: bool = False) -> None:
-        """Send the files that the remote lacks, with the bytes from `read`. With `sure`, files that were seen before are
+        """Send the files that the remote lacks. `read` returns their bytes. With `sure`, files that were seen before are
         looked up again. Raises RemoteFault, and the errors of `read`."""
 
         def send_one(file: Output) -> None:
@@ -118,14 +118,15 @@ class RemoteFiles:
         return all(self.over(is_there, dict.fromkeys(files)))
 
     def lie(self, text: str) -> RemoteLied:
-        """The error for wrong bytes. It is counted in the remote's report."""
+        """Count wrong bytes in the remote's report. Returns the error to raise."""
         fault = RemoteLied(f"{self.transport.place}: {text}")
         self.transport.blame(fault)
         return fault
 
     def over(self, work: Callable[[Any], Any], items: Iterable[Any], *, sending: bool = False) -> Iterator[Any]:
-        """The results of `work` for each of `items`, in order, computed ahead over the connections. Equal items close to
-        each other are computed once. The first error ends it, after the calls that had begun. `work` must not call this."""
+        """Yield the results of `work` for each of `items`, in order. `work` runs in one thread for each connection, a few
+        items ahead. Equal items close to each other are computed once. The first error is raised after the running calls
+        have ended. `work` must not call this method."""
         with self._lock:
             if sending not in self._pools:
                 self._pools[sending] = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")
@@ -139,10 +140,10 @@ class RemoteFiles:
                     future = running[item] = pool.submit(work, item)
                 waiting.append((item, future))
                 if len(waiting) >= self._connections + _AHEAD:
-                    done, first = waiting.popleft()
+                    first_item, first = waiting.popleft()
                     yield first.result()
-                    if all(other is not first for _, other in waiting):
-                        del running[done]
+                    if all(future is not first for _, future in waiting):
+                        del running[first_item]
             while waiting:
                 yield waiting.popleft()[1].result()
         finally:

@@ -1,19 +1,22 @@
-"""The records of a remote: found, verified and published. cache/README.md describes the form.
+"""Finds, verifies and publishes the records of a remote. cache/README.md describes the format.
 
 Rules
-1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe the key. If
-   keys are trusted, a signature is verified before the document is parsed. A difference is RemoteLied.
+1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
+   key. If trusted keys are configured, a signature is verified before the document is parsed. A difference raises
+   RemoteLied.
 2. Sizes are limited: an entry and a document have at most `MAX_ENTRY` bytes. The parts of a blob have together the size
    that the record names.
-3. CAS files are sent first, then the record's document, then the entry. If that took long, the files are looked up again
-   before the entry is written (files.py, rule 3).
+3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up
+   again before the entry is written (files.py, rule 3).
 4. Small files are also in the entry (action_result.py, rule 6), so a link of a trace's chain is one request.
-5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that this machine
-   does not trust, and others may, stays: its own is written under its domain's key (core/recipes/trust.py, rule 4).
-6. If the remote does not decide between first writers at the same moment (`Transport.decides`), the last writer's entry
-   stays, and a little later all of them find it (`now_there`). `SETTLE_S` is long: a request is mostly one packet.
-7. A package is replaced, if the remote allows it, by one that was made later from other engines. If two builds run at
-   once, one may publish an engine first and the other the package. It would not fit then, which `--frozen` rejects.
+5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that only other machines may
+   trust stays: this machine writes its own entry under its domain's key (core/recipes/trust.py, rule 4).
+6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
+   (`Transport.decides`), the last writer's entry stays. A little later all of them find it (`now_there`). `SETTLE_S` is
+   long enough, because most requests are one packet.
+7. A package is replaced, if the remote allows it, by a later package with other engines. If two builds run at once, one
+   build may publish an engine first and the other build the package. Then the engine and the package do not match, which
+   `--frozen` rejects.
 """
 
 from __future__ import annotations
@@ -31,22 +34,23 @@ from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The most bytes of an entry. Its chunk list is the large part: this is enough for 20 GB.
+#: The maximum size of an entry in bytes. The chunk list is its largest part: this limit is enough for blobs of 20 GB.
 MAX_ENTRY = 16 << 20
 
-#: Seconds after a write in which another first writer may still replace the entry (rule 6).
+#: Seconds after a write in which another machine's simultaneous write may still replace the entry (rule 6).
 SETTLE_S = 0.25
 
-# Files of at most so many bytes are also in the entry: the document, each other file, the other files together.
+# A document of at most this many bytes is also in the entry.
 _INLINE_DOCUMENT = 48 << 10
-#: See above: each other file.
+#: Another file of at most this many bytes is also in the entry.
 INLINE = 4 << 10
+# The limit, in bytes, of these other files together.
 _INLINE_TOTAL = 64 << 10
 
 
 @dataclass(frozen=True)
 class Found:
-    """A record as a remote has it: with its document's bytes, its signatures, and the CAS files of each blob."""
+    """A record that was found in a store, with its document's bytes, its signatures, and the CAS files of each blob."""
 
     record: Record
     document: bytes
@@ -60,7 +64,7 @@ class Found:
 
 
 class _Collected(Exception):
-    """An entry names a document that is missing."""
+    """The document that an entry names is missing: it was collected."""
 
 
 def document_of(text: bytes) -> Output:
@@ -69,7 +73,7 @@ def document_of(text: bytes) -> Output:
 
 
 class RemoteRecords:
-    """Records over the files of a remote."""
+    """The records of a remote."""
 
     def __init__(self, files: RemoteFiles, trust: Trust) -> None:
         self._files = files
@@ -79,15 +83,15 @@ class RemoteRecords:
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
         """The trusted record under a key, or None. Raises RecordUntrusted, RemoteFault."""
         try:
-            return self._at(key, key, wanted)
+            return self._read_at(key, key, wanted)
         except (RecordUntrusted, RemoteLied, _Collected) as error:
-            of_domains: list[RecordUntrusted] = []
+            domain_errors: list[RecordUntrusted] = []
             domains = self._trust.read_domains if self._trust.enforced else ()
             for domain in domains:
                 try:
-                    found = self._at(domain_key(domain, key), key, wanted)
-                except RecordUntrusted as nearer:
-                    of_domains.append(nearer)
+                    found = self._read_at(domain_key(domain, key), key, wanted)
+                except RecordUntrusted as domain_error:
+                    domain_errors.append(domain_error)
                     continue
                 except (RemoteLied, _Collected):
                     continue
@@ -95,21 +99,22 @@ class RemoteRecords:
                     return found
             if isinstance(error, _Collected):
                 return None
-            if of_domains and isinstance(error, RecordUntrusted):  # a domain's own entry says more: its key has expired
-                raise of_domains[0] from error
+            # The error of a domain entry is more precise: for example that its key has expired.
+            if domain_errors and isinstance(error, RecordUntrusted):
+                raise domain_errors[0] from error
             raise error
 
-    def _at(self, place: str, key: str, wanted: Recipe | None) -> Found | None:
-        data = self._transport.get("ac", place, MAX_ENTRY, timed=True)
+    def _read_at(self, name: str, key: str, wanted: Recipe | None) -> Found | None:
+        data = self._transport.get("ac", name, MAX_ENTRY, timed=True)
         if data is None:
             return None
         try:
             entry = ActionResult.from_bytes(data)
         except ValueError as error:
-            raise self._files.lie(f"ac/{place} is not an entry ({error}); it begins with {data[:24]!r}") from error
+            raise self._files.lie(f"ac/{name} is not an entry ({error}); it begins with {data[:24]!r}") from error
         document = entry.document
         if document is None or document.size > MAX_ENTRY:
-            raise self._files.lie(f"ac/{place} names no record")
+            raise self._files.lie(f"ac/{name} names no record")
         for file in (file for _, file in entry.files if file.sha256 in entry.contents):
             self._files.know(file, entry.contents[file.sha256])
         text = self._files.get(document, timed=True)
@@ -121,31 +126,31 @@ class RemoteRecords:
         try:
             record = Record.from_bytes(text, wanted)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._files.lie(f"ac/{place} does not lead to a record ({error})") from error
+            raise self._files.lie(f"ac/{name} does not lead to a record ({error})") from error
         if record.recipe.key != key:
-            raise self._files.lie(f"ac/{place} is the record of another key")
-        return Found(record, text, entry.signatures, self._parts(place, record, entry))
+            raise self._files.lie(f"ac/{name} is the record of another key")
+        return Found(record, text, entry.signatures, self._parts(name, record, entry))
 
-    def _parts(self, place: str, record: Record, entry: ActionResult) -> dict[str, tuple[Output, ...]]:
+    def _parts(self, name: str, record: Record, entry: ActionResult) -> dict[str, tuple[Output, ...]]:
         try:
             named = entry.blobs()
         except ValueError as error:
-            raise self._files.lie(f"ac/{place}: {error}") from error
+            raise self._files.lie(f"ac/{name}: {error}") from error
         parts = {}
         for output in record.outputs.values():
             files = named.get(output.sha256, ())
-            alone = len(files) != 1 or files[0].sha256 == output.sha256  # otherwise it is a chunk of another blob
-            if not files or not alone or sum(file.size for file in files) != output.size:
-                raise self._files.lie(f"ac/{place} does not say what blob {output.sha256} consists of")
+            is_own_file = len(files) != 1 or files[0].sha256 == output.sha256  # otherwise it is a chunk of another blob
+            if not files or not is_own_file or sum(file.size for file in files) != output.size:
+                raise self._files.lie(f"ac/{name} does not say what blob {output.sha256} consists of")
             if any(file.size > MAX_FILE for file in files):
-                raise self._files.lie(f"ac/{place} names a file of more than {MAX_FILE >> 20} MiB")
+                raise self._files.lie(f"ac/{name} names a file of more than {MAX_FILE >> 20} MiB")
             parts[output.sha256] = files
         return parts
 
     def publish(self, found: Found, read: Read) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns the record that is there now: another
-        machine's, if that came first and is trusted. Raises RemoteFault (RemoteRefused if a useless entry is in its place
-        and cannot be replaced), and the errors of `read`."""
+        """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
+        another machine's record, if that was published first and is trusted. Raises RemoteFault (RemoteRefused if the key
+        has an unusable entry that cannot be replaced), and the errors of `read`."""
         started = time.monotonic()
         files = [file for parts in found.parts.values() for file in parts]
         self._files.send(files, read)
@@ -155,8 +160,9 @@ class RemoteRecords:
         return self.enter(found, read)
 
     def enter(self, found: Found, read: Read, *, replace: bool = False) -> Found:
-        """Write the entry of a record, after its files. Returns the record that is there now. Raises RemoteFault."""
-        key, data = found.record.recipe.key, found.entry(_small(found, read)).to_bytes()
+        """Write the entry of a record, after its files. Returns the record that is in the remote now. Raises
+        RemoteFault."""
+        key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found
         try:
@@ -181,17 +187,18 @@ class RemoteRecords:
         return found
 
     def now_there(self, found: Found) -> Found:
-        """The record that is there now: `found`, or that of another first writer. Raises RemoteFault."""
+        """The record that is in the remote now: `found`, or a record that another machine wrote at the same moment. Raises
+        RemoteFault."""
         try:
-            there = self.find(found.record.recipe.key)
+            current = self.find(found.record.recipe.key)
         except (RecordUntrusted, RemoteLied):
             return found
-        if there is None or there.document == found.document or not self._is_usable(there, found):
+        if current is None or current.document == found.document or not self._is_usable(current, found):
             return found
-        return there
+        return current
 
     def _is_usable(self, other: Found, found: Found) -> bool:
-        """Whether a record in the remote can be used in place of `found`."""
+        """Whether a record in the remote can be used in name of `found`."""
         files = (file for parts in other.parts.values() for file in parts)
         return (
             other.record.recipe.same_as(found.record.recipe)
@@ -200,28 +207,28 @@ class RemoteRecords:
         )
 
     def _enter_domain(self, found: Found, data: bytes) -> bool:
-        """Write an entry under the key of its domain. Returns whether a trusted one is there now."""
+        """Write an entry under the key of its domain. Returns whether the remote has a trusted entry there now."""
         key = found.record.recipe.key
         voucher = self._trust.voucher(key, document_of(found.document), found.signatures)
         if voucher is None:
             return False
-        # The domain is the record's, not this machine's: the record may be from another machine.
-        place = domain_key(voucher.domain, key)
-        if self._transport.put("ac", place, data, once=False):
+        # This is the record's domain, not this machine's: the record may be from another machine.
+        name = domain_key(voucher.domain, key)
+        if self._transport.put("ac", name, data, once=False):
             return True
         try:
-            return self._at(place, key, None) is not None
+            return self._read_at(name, key, None) is not None
         except (RecordUntrusted, RemoteLied, _Collected):
             return False
 
 
-def _small(found: Found, read: Read) -> dict[str, bytes]:
+def _small_files(found: Found, read: Read) -> dict[str, bytes]:
     """The small files of a record (rule 4)."""
     document = document_of(found.document)
     small = {document.sha256: found.document} if document.size <= _INLINE_DOCUMENT else {}
-    room = _INLINE_TOTAL
+    remaining_size = _INLINE_TOTAL
     for file in {file for parts in found.parts.values() for file in parts if file.size <= INLINE}:
-        room -= file.size
-        if room >= 0:
+        remaining_size -= file.size
+        if remaining_size >= 0:
             small[file.sha256] = bytes(read(file))
     return small

@@ -1,7 +1,7 @@
 """A remote store over any transport, with the contract of core/recipes/ports.py.
 
-It consists of `files` (CAS files over a transport) and `records` (entries and their documents), whose rules apply. Large
-blobs have the same form as in the local store: chunks, and a list of them.
+It consists of `files` (CAS files over a transport) and `records` (entries and their documents). The rules of these two
+modules apply. Large blobs have the same form as in the local store: chunks, and a list of the chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Found", "RemoteStore"]
 
 
 class RemoteStore:
-    """The `Store` of core/recipes/ports.py over a transport. `name` is its name in the configuration.
+    """A `Store` (core/recipes/ports.py) over a transport. `name` is the remote's name in the configuration.
 
     Every method may also raise RemoteFault, which `store.layers.layered` handles.
     """
@@ -43,7 +43,7 @@ class RemoteStore:
         self._lock = threading.Lock()
         self._building: dict[str, threading.Lock] = {}
 
-    # -- for a store in front of it
+    # -- methods that LayeredStore calls
 
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
         """The trusted record under a key, or None. Raises RecordUntrusted."""
@@ -55,38 +55,39 @@ class RemoteStore:
         def look(key: str) -> tuple[str, Found | Exception | None]:
             try:
                 return key, self._records.find(key)
-            except Exception as error:  # of this key only
+            except Exception as error:  # it concerns this key only
                 return key, error
 
         return self._files.over(look, dict.fromkeys(keys))
 
     def publish(self, found: Found, read: Read) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns the record that is there now: another
-        machine's, if that came first and is trusted. Raises the errors of `read`."""
+        """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
+        another machine's record, if that was published first and is trusted. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
     def decides(self) -> bool:
-        """Whether the remote decides between first writers at the same moment; see `transport.Transport`."""
+        """Whether the remote decides which of several simultaneous writers is the first; see `transport.Transport`."""
         return self.transport.decides
 
     def now_there(self, found: Found) -> Found:
-        """The record that is there `records.SETTLE_S` after `found` was published: it, or another first writer's."""
+        """The record that is in the remote now. Call this `records.SETTLE_S` after `found` was published. It returns
+        `found`, or a record that another machine wrote at the same moment."""
         return self._records.now_there(found)
 
     def fetch(self, sha256: str, parts: Sequence[Output], into: LocalStore) -> int:
-        """Fetch a blob into a local store: only the files that it lacks. Returns the number of bytes that were fetched.
+        """Fetch a blob into a local store: only the files that the store lacks. Returns the number of fetched bytes.
 
-        Raises BlobMissing when the remote lacks a file, StoreUnavailable. The files that were fetched before stay, so the
-        next call continues from there.
+        Raises BlobMissing when the remote lacks a file, StoreUnavailable. The files that were fetched before the error
+        stay, so the next call continues from there.
         """
         fetched = 0
-        whole = hashlib.sha256()
+        content_hash = hashlib.sha256()
         with into.receiving() as receipt:
-            there = receipt.found(parts)
+            local_parts = receipt.found(parts)
 
-            def bring(part: Output) -> tuple[bytes | memoryview, int]:
-                if part in there:
+            def fetch_part(part: Output) -> tuple[bytes | memoryview, int]:
+                if part in local_parts:
                     data = into.entries.read("cas", part.sha256)
                     if data is not None and is_file(part, data):
                         return data, 0
@@ -94,12 +95,12 @@ class RemoteStore:
                 receipt.put(part, data)
                 return data, len(data)
 
-            for data, count in self._files.over(bring, parts):
+            for data, count in self._files.over(fetch_part, parts):
                 fetched += count
                 if len(parts) > 1:
-                    whole.update(data)
+                    content_hash.update(data)
         if len(parts) > 1 or parts[0].sha256 != sha256:
-            if whole.hexdigest() != sha256:
+            if content_hash.hexdigest() != sha256:
                 raise self._no_blob(sha256)
             into.join(sha256, parts, verified=True)
         return fetched
@@ -113,11 +114,11 @@ class RemoteStore:
         return copy_atomically(self._verified(sha256, parts), path)
 
     def _verified(self, sha256: str, parts: Sequence[Output]) -> Iterator[memoryview]:
-        whole = hashlib.sha256()
+        content_hash = hashlib.sha256()
         for data in self._files.over(self._files.demand, parts):
-            whole.update(data)
+            content_hash.update(data)
             yield memoryview(data)
-        if whole.hexdigest() != sha256:
+        if content_hash.hexdigest() != sha256:
             raise self._no_blob(sha256)
 
     def _no_blob(self, sha256: str) -> RemoteLied:
@@ -125,7 +126,7 @@ class RemoteStore:
         return self._files.lie(f"the chunks that it names are not blob {sha256}")
 
     def close(self) -> None:
-        """End its threads and close its connections."""
+        """End the threads and close the connections."""
         self._files.close()
 
     # -- the contract
@@ -134,13 +135,13 @@ class RemoteStore:
         """Write `data`."""
         view = memoryview(data).cast("B")
         if len(view) <= MAX_SIZE:
-            whole = Output(hashlib.sha256(view).hexdigest(), len(view))
-            self._files.send([whole], lambda file: view)
-            return whole
+            output = Output(hashlib.sha256(view).hexdigest(), len(view))
+            self._files.send([output], lambda file: view)
+            return output
         return self._put_large(windows_of_bytes(view))
 
     def put_file(self, path: str) -> Output:
-        """Write a file's bytes, reading it once. Raises OSError when `path` cannot be read."""
+        """Write the bytes of a file, which is read once. Raises OSError when `path` cannot be read."""
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
@@ -152,13 +153,13 @@ class RemoteStore:
             )
 
     def _put_large(self, windows: Iterable[Window]) -> Output:
-        whole, chunks = hashlib.sha256(), list[Output]()
+        content_hash, chunks = hashlib.sha256(), list[Output]()
         for window in windows:
-            whole.update(window.data)
-            named = [Output(hashlib.sha256(chunk).hexdigest(), len(chunk)) for chunk in window.chunks]
-            self._files.send(named, dict(zip(named, window.chunks, strict=True)).__getitem__)
-            chunks += named
-        sha256 = whole.hexdigest()
+            content_hash.update(window.data)
+            outputs = [Output(hashlib.sha256(chunk).hexdigest(), len(chunk)) for chunk in window.chunks]
+            self._files.send(outputs, dict(zip(outputs, window.chunks, strict=True)).__getitem__)
+            chunks += outputs
+        sha256 = content_hash.hexdigest()
         entry = action_result.list_entry(sha256, chunks).to_bytes()
         self.transport.put("ac", action_result.list_key(sha256), entry, once=False)
         return Output(sha256, sum(chunk.size for chunk in chunks))
@@ -166,23 +167,23 @@ class RemoteStore:
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt."""
         with _lies_are_corrupt():
-            return self.fetch_bytes(sha256, self._listed(sha256))
+            return self.fetch_bytes(sha256, self._find_parts(sha256))
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Raises BlobMissing, EntryCorrupt, or OSError."""
         with _lies_are_corrupt():
-            return copy_atomically(self._verified(sha256, self._listed(sha256)), path)
+            return copy_atomically(self._verified(sha256, self._find_parts(sha256)), path)
 
     def has(self, sha256: str) -> bool:
         """Whether the remote has all files of the blob."""
         try:
-            parts = self._listed(sha256)
+            parts = self._find_parts(sha256)
         except (BlobMissing, RemoteLied):
             return False
         return len(parts) == 1 or self._files.all_there(parts)
 
-    def _listed(self, sha256: str) -> tuple[Output, ...]:
-        """The CAS files of a blob, from its chunk list. Raises BlobMissing."""
+    def _find_parts(self, sha256: str) -> tuple[Output, ...]:
+        """The CAS files of a blob: the blob itself, or the chunks in its chunk list. Raises BlobMissing."""
         data = self.transport.get("cas", sha256, MAX_FILE)
         if data is not None:
             return (Output(sha256, len(data)),)
@@ -201,28 +202,28 @@ class RemoteStore:
         return None if found is None else found.record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
-        """The `keys` with an entry."""
-        asked = list(keys)
-        there = self._files.over(lambda key: self.transport.has("ac", key), asked)
-        return {key for key, is_there in zip(asked, there, strict=True) if is_there}
+        """Return the `keys` that have an entry."""
+        wanted = list(keys)
+        results = self._files.over(lambda key: self.transport.has("ac", key), wanted)
+        return {key for key, has_entry in zip(wanted, results, strict=True) if has_entry}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine, after its blobs; as core/recipes/ports.py says. Raises BlobMissing."""
+        """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing."""
         parts = {}
         for output in record.outputs.values():
             with _lies_are_corrupt():
-                parts[output.sha256] = self._listed(output.sha256)
+                parts[output.sha256] = self._find_parts(output.sha256)
             if not self._files.all_there(parts[output.sha256]):
                 raise BlobMissing(f"blob {output.sha256} is not whole in {self.name}")
         text = record.to_bytes()
         document = document_of(text)
         self._files.send([document], lambda file: text)
         found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), parts)
-        there = self._records.enter(found, self._files.demand, replace=replace)
-        if there is found and not (replace or self.decides):
+        published = self._records.enter(found, self._files.demand, replace=replace)
+        if published is found and not (replace or self.decides):
             time.sleep(SETTLE_S)
-            there = self.now_there(found)
-        return there.record
+            published = self.now_there(found)
+        return published.record
 
     def session(self) -> AbstractContextManager[None]:
         """Does nothing: a file that the remote has collected is a miss."""
@@ -230,7 +231,7 @@ class RemoteStore:
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, among the threads of this process. Other machines do not see the lock."""
+        """Hold a key while it is built. The lock is between the threads of this process. Other machines do not see it."""
         with self._lock:
             lock = self._building.setdefault(key, threading.Lock())
         with lock:

@@ -1,10 +1,11 @@
-"""The credentials for a remote, from the URL, the environment or netrc. Never shown, never sent to another host.
+"""The credentials for a remote, from the URL, the environment or netrc. They are never shown, and never sent to another
+host.
 
-The first of these wins:
+The first of these is used:
 1. user information in the URL (``https://user:password@host``)
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
-4. the entry of exactly that host in ``$NETRC``, else ``~/.netrc``. A `default` entry is ignored: it names no host.
+4. the entry of exactly that host in ``$NETRC``, otherwise in ``~/.netrc``. A `default` entry is ignored: it names no host.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ def public_place(url: str) -> str:
     return urlunsplit((parts.scheme, f"{shown}:{port}" if port else shown, parts.path.rstrip("/"), "", ""))
 
 
-def environment_name(remote: str, what: str) -> str:
-    """``TRTBUILD_REMOTE_<NAME>_<WHAT>``: the name in capitals, with ``_`` for other characters than letters and digits."""
-    return f"TRTBUILD_REMOTE_{re.sub('[^A-Za-z0-9]', '_', remote).upper()}_{what}"
+def environment_name(remote: str, suffix: str) -> str:
+    """The variable ``TRTBUILD_REMOTE_<NAME>_<SUFFIX>``. The name is in capitals. ``_`` replaces all characters except
+    letters and digits."""
+    return f"TRTBUILD_REMOTE_{re.sub('[^A-Za-z0-9]', '_', remote).upper()}_{suffix}"
 
 
 def find(remote: str, url: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
-    """The credentials for the remote called `remote` at `url`, or None.
+    """The credentials for the remote named `remote` at `url`, or None.
 
     Raises ConfigurationError for a token with invalid characters, a user without password, and an unreadable netrc.
     """
@@ -59,7 +61,7 @@ def find(remote: str, url: str, environment: Mapping[str, str] | None = None) ->
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         return _basic(unquote(parts.username or ""), unquote(parts.password or ""), "the URL")
-    token_name, user_name, password_name = (environment_name(remote, what) for what in ("TOKEN", "USER", "PASSWORD"))
+    token_name, user_name, password_name = (environment_name(remote, name) for name in ("TOKEN", "USER", "PASSWORD"))
     if token := environment.get(token_name, "").strip():
         if not re.fullmatch(r"[!-~]+", token):
             raise ConfigurationError(
@@ -85,26 +87,26 @@ def _basic(user: str, password: str, source: str) -> Credentials:
 
 
 def _from_netrc(host: str, environment: Mapping[str, str]) -> Credentials | None:
-    named = environment.get("NETRC")
-    path = Path(named) if named else Path(environment.get("HOME") or Path("~").expanduser()) / ".netrc"
+    netrc_path = environment.get("NETRC")
+    path = Path(netrc_path) if netrc_path else Path(environment.get("HOME") or Path("~").expanduser()) / ".netrc"
     if not path.is_file():
         return None
     from netrc import NetrcParseError, netrc
 
-    wrong: str | None = None
+    problem: str | None = None
     line: int | None = None
-    found = None
+    entry = None
     try:
-        found = netrc(str(path)).hosts.get(host)
+        entry = netrc(str(path)).hosts.get(host)
     except NetrcParseError as error:
-        wrong, line = "it is not a netrc file", error.lineno
+        problem, line = "it is not a netrc file", error.lineno
     except OSError as error:
-        wrong = error.strerror or str(error)
+        problem = error.strerror or str(error)
     except UnicodeDecodeError:
-        wrong = "it is not UTF-8"
-    if wrong:  # raised here, without the cause, whose text repeats words of the file
-        raise ConfigurationError(f"netrc cannot be read: {wrong}", file=str(path), line=line)
-    if found is None:
+        problem = "it is not UTF-8"
+    if problem:  # raised here, so that the error has no cause: the cause's text repeats words of the file
+        raise ConfigurationError(f"netrc cannot be read: {problem}", file=str(path), line=line)
+    if entry is None:
         return None
-    login, _, password = found
+    login, _, password = entry
     return _basic(login or "", password or "", str(path))

@@ -1,18 +1,20 @@
-"""A shared directory as a remote: ``file:///srv/cache``, on NFS as well. No locks, no server.
+"""A shared directory as a remote: ``file:///srv/cache``, which may be on NFS. It needs neither locks nor a server.
 
-    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     as behind the nginx recipe; gc/ belongs to collection
+    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     the same layout as in the nginx recipe; only collection uses gc/
 
 Rules
-1. Entries appear whole, with the permissions of the root, and no symbolic link is followed (shared_folder.py). An entry
-   that is not a regular file is RemoteLied, and the next writer replaces it if possible.
+1. Entries appear complete, with the permissions of the root, and no symbolic link is followed (shared_folder.py). An entry
+   that is not a regular file raises RemoteLied, and the next writer replaces it if possible.
 2. An empty file is not an entry: a loss of power leaves one if a file was not synced (nginx does not sync).
 3. A race with another machine may give ESTALE or ENOENT: such a call is repeated.
-4. A writer makes the root if its parent exists. If the parent is missing too, the share is not mounted: RemoteDown. A local
-   store (it has a ``format``) is only read: its collection does not protect the files of such writers.
-5. A system call on a hung mount cannot be interrupted. So the first access to the root is in a separate thread. After
-   `patience_s` without an answer the remote is given up until it answers. A mount that hangs later blocks the calling
-   thread. A slow one does not: timed calls read pieces of `_PIECE` bytes.
-6. An entry that is found is marked as used: it gets a new mtime, if the old one is off by more than `USED_WITHIN_S`.
+4. A writer creates the root if its parent exists. If the parent is missing too, the share is not mounted: RemoteDown. If
+   the directory is a local store (it has a ``format``), it is only read, because a local store's collection does not
+   protect files that this transport writes.
+5. A system call on a hung mount cannot be interrupted. So the first access to the root is in a separate thread. If it has
+   not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. A
+   slow mount does not: timed calls read pieces of `_PIECE` bytes.
+6. An entry that is found is marked as used: it gets a new mtime, if its mtime differs from now by more than
+   `USED_WITHIN_S`.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -40,7 +42,7 @@ from trtbuild.store.transports.transport import WHOLE, Transport
 
 T = TypeVar("T")
 
-#: Seconds by which the mtime of an entry in use may be off (shared_directory.py relies on it).
+#: Seconds by which the mtime of a used entry may differ from the time of use (shared_directory.py relies on it).
 USED_WITHIN_S = 900.0
 
 EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -49,7 +51,8 @@ EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _PIECE = 64 << 10
 
 _RACES = (errno.ENOENT, errno.ESTALE)
-# How often a write is attempted: a writer that makes the same directory at the same moment replaces an empty one.
+# The number of attempts of a write. A writer that creates the same directory at the same moment replaces an empty
+# directory.
 _RACING_WRITERS = 16
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -71,9 +74,9 @@ def root_of(url: str) -> str:
     return os.path.normpath(path)
 
 
-def is_entry(kind: Kind, name: str, found: os.stat_result) -> bool:
+def is_entry(kind: Kind, name: str, status: os.stat_result) -> bool:
     """Whether a file is an entry (rules 1 and 2)."""
-    return stat.S_ISREG(found.st_mode) and (found.st_size > 0 or (kind == "cas" and name == EMPTY_BLOB))
+    return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or (kind == "cas" and name == EMPTY_BLOB))
 
 
 class DirectoryTransport(Transport):
@@ -94,11 +97,11 @@ class DirectoryTransport(Transport):
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         shelf = _shelf(name)
         overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
-        return self._asked(lambda: self._get(kind, shelf, name, limit, overdue_at), None)
+        return self._read_or_absent(lambda: self._get(kind, shelf, name, limit, overdue_at), None)
 
     def has(self, kind: Kind, name: str) -> bool:
         shelf = _shelf(name)
-        return self._asked(lambda: self._has(kind, shelf, name), False)
+        return self._read_or_absent(lambda: self._has(kind, shelf, name), False)
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         path = (kind, _shelf(name), name)
@@ -108,7 +111,7 @@ class DirectoryTransport(Transport):
                 f"{self.place} is a local store of trtbuild, which others may only read",
                 hint='share another directory, or give this remote mode = "r"',
             )
-        stays = (lambda found: is_entry(kind, name, found)) if once else None
+        stays = (lambda status: is_entry(kind, name, status)) if once else None
         for attempt in range(_RACING_WRITERS):
             try:
                 if attempt:
@@ -122,21 +125,21 @@ class DirectoryTransport(Transport):
     def _get(self, kind: Kind, shelf: str, name: str, limit: int, overdue_at: float) -> bytes | None:
         descriptor = self._shared.open(kind, shelf, name)
         with open(descriptor, "rb", buffering=0) as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.ENXIO, "not a regular file")
-            if not is_entry(kind, name, found):
+            if not is_entry(kind, name, status):
                 return None
-            if found.st_size > limit:
+            if status.st_size > limit:
                 raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
             if kind == "ac":
-                _mark_used(found, lambda: os.utime(descriptor))
-            return self._read(file, found.st_size, f"{kind}/{name}", overdue_at)
+                _mark_used(status, lambda: os.utime(descriptor))
+            return self._read(file, status.st_size, f"{kind}/{name}", overdue_at)
 
     def _read(self, file: RawIOBase, size: int, name: str, overdue_at: float) -> bytes:
-        pieces, count, most = [], 0, size if overdue_at == float("inf") else _PIECE
+        pieces, count, piece_size = [], 0, size if overdue_at == float("inf") else _PIECE
         while count < size:  # a signal may cut a read short
-            piece = file.read(min(most, size - count))
+            piece = file.read(min(piece_size, size - count))
             if not piece:
                 raise RemoteDown(f"{self.place}: {name} ended early", may_pass=True)
             pieces.append(piece)
@@ -147,21 +150,22 @@ class DirectoryTransport(Transport):
 
     def _has(self, kind: Kind, shelf: str, name: str) -> bool:
         with self._shared.folder(kind, shelf) as folder:
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if not is_entry(kind, name, found):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not is_entry(kind, name, status):
                 return False
-            _mark_used(found, lambda: os.utime(name, dir_fd=folder, follow_symlinks=False))
+            _mark_used(status, lambda: os.utime(name, dir_fd=folder, follow_symlinks=False))
             return True
 
-    def _asked(self, ask: Callable[[], T], absent: T) -> T:
+    def _read_or_absent(self, read: Callable[[], T], absent: T) -> T:
+        """The result of `read`, or `absent` if there is no such entry. Raises RemoteFault."""
         self._wait_for_an_answer()
         try:
             try:
-                return ask()
+                return read()
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                return ask()
+                return read()
         except FileNotFoundError:
             self._check_that_it_is_mounted()
             return absent
@@ -179,7 +183,7 @@ class DirectoryTransport(Transport):
             raise self._fault(error, "read") from error
 
     def _wait_for_an_answer(self) -> None:
-        """Wait for the first answer of the directory. Raises RemoteDown after the patience (rule 5)."""
+        """Wait until the first access to the directory has returned. Raises RemoteDown after the patience (rule 5)."""
         if self._answered.is_set():
             return
         with self._lock:
@@ -199,14 +203,16 @@ class DirectoryTransport(Transport):
             self._is_local_store = True
         self._answered.set()
 
-    def _fault(self, error: OSError, what: str) -> RemoteFault:
+    def _fault(self, error: OSError, action: str) -> RemoteFault:
         text = f"{self.place}: {error.strerror or error}"
         if error.errno in _REFUSED:
-            return RemoteRefused(text, hint=f"this user may not {what} there: ask for it, or change the remote's mode")
+            return RemoteRefused(
+                text, hint=f"this user may not {action} there: ask for it, or change the remote's mode"
+            )
         if error.errno in _FULL:
             return RemoteFull(text, hint="free some space there: trtbuild cache gc --dir DIR --max-size SIZE")
         if error.errno in _NO_FILE:
-            return RemoteLied(text) if what == "read" else RemoteRefused(text, hint="something else is in its place")
+            return RemoteLied(text) if action == "read" else RemoteRefused(text, hint="something else is in its place")
         if error.errno == errno.ENOENT:
             return RemoteDown(text, hint="is the share mounted? the directory's parent must be there")
         return RemoteDown(text, may_pass=error.errno in _PASSING)
@@ -219,8 +225,8 @@ def _shelf(name: str) -> str:
     return name[:2]
 
 
-def _mark_used(found: os.stat_result, touch: Callable[[], None]) -> None:
-    # The clocks may differ. This machine's clock only says whether to touch; the file system gives the new time.
-    if abs(time.time() - found.st_mtime) > USED_WITHIN_S:
+def _mark_used(status: os.stat_result, touch: Callable[[], None]) -> None:
+    # The clocks may differ. This machine's clock only decides whether to touch. The new time is the file system's.
+    if abs(time.time() - status.st_mtime) > USED_WITHIN_S:
         with contextlib.suppress(OSError, NotImplementedError):
             touch()

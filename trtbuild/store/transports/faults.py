@@ -1,4 +1,4 @@
-"""The errors of an HTTP remote. They have no causes, because these may contain URLs and headers."""
+"""The errors of an HTTP remote. They are raised without their causes, because a cause may contain URLs and headers."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _NO_UPLOADS = frozenset({404, 405, 410, 501})
 
 def of_login(place: str, remote: str, status: int, doing: Doing, login: Credentials | None) -> RemoteRefused:
     """The error for status 401, 403 or 407."""
-    token, user, password = (environment_name(remote, what) for what in ("TOKEN", "USER", "PASSWORD"))
-    said = f"{_said(place, status)}: it wants {'other ' if login else ''}credentials to {doing}"
-    said += f" than those from {login.source}" if login else ""
+    token, user, password = (environment_name(remote, name) for name in ("TOKEN", "USER", "PASSWORD"))
+    text = f"{_status_text(place, status)}: it wants {'other ' if login else ''}credentials to {doing}"
+    text += f" than those from {login.source}" if login else ""
     hint = f"set {token}, or {user} and {password}, or add the host to ~/.netrc"
     if status == 407:
-        said, hint = _said(place, status), "put user and password into the proxy's URL (HTTPS_PROXY)"
+        text, hint = _status_text(place, status), "put user and password into the proxy's URL (HTTPS_PROXY)"
     if doing == "write":
         hint += '; or set mode = "r", if this machine need not write'
-    return RemoteRefused(said, hint=hint)
+    return RemoteRefused(text, hint=hint)
 
 
 def of_status(place: str, status: int, doing: Doing, retry_after_s: float | None) -> RemoteFault:
-    """The error for any other status that is not a result."""
-    said = _said(place, status)
+    """The error for any other status that means failure."""
+    text = _status_text(place, status)
     if doing == "write" and status in _NO_UPLOADS:
-        return RemoteRefused(f"{said}: it takes no uploads", hint='check its url, or set mode = "r"')
+        return RemoteRefused(f"{text}: it takes no uploads", hint='check its url, or set mode = "r"')
     if status in _PASSING or (status >= 500 and status != 501):
-        return RemoteDown(said, may_pass=True, retry_after_s=retry_after_s)
+        return RemoteDown(text, may_pass=True, retry_after_s=retry_after_s)
     if status < 300:
-        return RemoteDown(f"{said}, which is not an answer to a request to {doing}")
-    return RemoteRefused(said, hint="check the url of the remote")
+        return RemoteDown(f"{text}, which is not an answer to a request to {doing}")
+    return RemoteRefused(text, hint="check the url of the remote")
 
 
 def overdue(place: str, seconds: float) -> RemoteDown:
@@ -63,8 +63,8 @@ def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
     if isinstance(error, NotHttp):
         return RemoteDown(f"{place}: {error}", hint="check the url of the remote, and the proxy, if there is one")
     if isinstance(error, socket.gaierror):
-        who = f"the proxy {route.proxy.host}" if route.proxy else f"the host {route.host}"
-        return RemoteDown(f"{place}: {who} is not known", hint="check the url of the remote, and DNS")
+        host = f"the proxy {route.proxy.host}" if route.proxy else f"the host {route.host}"
+        return RemoteDown(f"{place}: {host} is not known", hint="check the url of the remote, and DNS")
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "set SSL_CERT_FILE to the certificates of your organization"
         return RemoteDown(f"{place}: its certificate does not hold ({error.verify_message})", hint=hint)
@@ -87,7 +87,8 @@ _BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.EN
 
 
 def seconds(retry_after: str | None) -> float | None:
-    """The value of a Retry-After header in seconds; it may be a date (RFC 9110, 10.2.3). None if it is invalid."""
+    """The value of a Retry-After header in seconds, or None if it is invalid. The header may be a date (RFC 9110,
+    10.2.3)."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
@@ -100,5 +101,5 @@ def seconds(retry_after: str | None) -> float | None:
         return None
 
 
-def _said(place: str, status: int) -> str:
+def _status_text(place: str, status: int) -> str:
     return f"{place} answered {status} {http.client.responses.get(status, '')}".rstrip()

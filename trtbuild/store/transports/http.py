@@ -1,14 +1,14 @@
 """Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``.
 
-nginx with WebDAV, bazel-remote and others speak it (docs/team-cache.md).
+nginx with WebDAV, bazel-remote and other servers support it (docs/team-cache.md).
 
 Rules
 1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
-   most `_HOPS` times; any other is RemoteRefused.
-2. Errors have no causes, because these may contain URLs, headers or lines of netrc.
-3. The server may have closed a kept connection. If nothing was received over it, the request is sent once more over a new
-   one: all requests can be repeated.
-4. Each thread has its own connection during a request; up to `connections` idle ones are kept.
+   most `_HOPS` times. Any other redirect raises RemoteRefused.
+2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
+3. The server may have closed an idle connection. If nothing was received over the connection, the request is sent once more
+   over a new one: all requests can be repeated.
+4. Each thread has its own connection during a request. Up to `connections` idle connections stay open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PORTS = {"http": 80, "https": 443}
 class _Answer:
     status: int
     headers: http.client.HTTPMessage
-    #: The body of a 200 to GET, else empty.
+    #: The body of an answer 200 to GET, otherwise empty.
     data: bytes
 
 
@@ -51,7 +51,7 @@ class HttpTransport(Transport):
     Raises ConfigurationError for a URL without a host, an invalid proxy, and credentials that cannot be read.
     """
 
-    # `decides` stays False: the protocol does not tell which servers decide.
+    # `decides` stays False: a client of this protocol cannot know whether a server decides.
 
     def __init__(self, settings: RemoteSettings, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -94,7 +94,7 @@ class HttpTransport(Transport):
         return answer.data
 
     def has(self, kind: Kind, name: str) -> bool:
-        """See `transport.Transport`; RemoteLied as well, for a page of HTML."""
+        """See `transport.Transport`. Also raises RemoteLied for an answer that is a page of HTML."""
         answer = self._ask("HEAD", kind, name)
         if answer.status in (404, 410):
             return False
@@ -169,41 +169,41 @@ class HttpTransport(Transport):
         raise RemoteRefused(f"{self.place} redirects in circles", hint="give the URL that it redirects to")
 
     def _redirected(self, path: str, answer: _Answer) -> str:
-        here = path if path.startswith(self._origin) else f"{self._origin}{path}"
+        url = path if path.startswith(self._origin) else f"{self._origin}{path}"
         try:
-            there = urlsplit(urljoin(here, answer.headers.get("Location", "")))
-            host, port = there.hostname or "", there.port or _PORTS.get(there.scheme)
+            target = urlsplit(urljoin(url, answer.headers.get("Location", "")))
+            host, port = target.hostname or "", target.port or _PORTS.get(target.scheme)
         except ValueError:
-            host, port, there = "", None, urlsplit("")
+            host, port, target = "", None, urlsplit("")
         own = urlsplit(self._origin)
-        if (there.scheme, host, port) != (own.scheme, own.hostname, self._route.port):
-            to = f"{there.scheme}://{host}" if host else "nowhere"
+        if (target.scheme, host, port) != (own.scheme, own.hostname, self._route.port):
+            other_server = f"{target.scheme}://{host}" if host else "nowhere"
             raise RemoteRefused(
-                f"{self.place} redirects to another server ({to[:200]!r}), which is not followed",
+                f"{self.place} redirects to another server ({other_server[:200]!r}), which is not followed",
                 hint="a login page, or a remote that moved: give the URL of the cache itself",
             )
-        target = quote(there.path or "/", safe="/%:@!$&'()*+,;=~-._")
-        if there.query:
-            target += "?" + quote(there.query, safe="/%:@!$&*+,;=~-._?")
-        return f"{self._origin}{target}" if self._route.proxy and not self._route.tls else target
+        new_path = quote(target.path or "/", safe="/%:@!$&'()*+,;=~-._")
+        if target.query:
+            new_path += "?" + quote(target.query, safe="/%:@!$&*+,;=~-._?")
+        return f"{self._origin}{new_path}" if self._route.proxy and not self._route.tls else new_path
 
     def _attempt(self, method: str, head: bytes, body: memoryview | None, limit: int, whole_s: float | None) -> _Answer:
         """One request. Every error is a RemoteFault without a cause (rule 2)."""
         try:
-            connection = self._kept()
+            connection = self._idle_connection()
             if connection is not None:
                 connection.finish_within(whole_s)
                 with contextlib.suppress(_Stale):
-                    return self._over(connection, method, head, body, limit, kept=True)
-            connection = self._new(whole_s)
-            return self._over(connection, method, head, body, limit, kept=False)
+                    return self._exchange(connection, method, head, body, limit, reused=True)
+            connection = self._new_connection(whole_s)
+            return self._exchange(connection, method, head, body, limit, reused=False)
         except RemoteFault:
             raise
         except (Silence, OSError, http.client.HTTPException, NotHttp) as error:
             fault = self._closed_down() if self._closed else faults.of_error(self.place, self._route, error)
         raise fault
 
-    def _kept(self) -> Connection | None:
+    def _idle_connection(self) -> Connection | None:
         while True:
             with self._lock:
                 if self._closed:
@@ -216,7 +216,7 @@ class HttpTransport(Transport):
                 return connection
             self._drop(connection)
 
-    def _new(self, whole_s: float | None) -> Connection:
+    def _new_connection(self, whole_s: float | None) -> Connection:
         connection = Connection(self._route, self._flow, self._settings.patience_s)
         connection.finish_within(whole_s)
         with self._lock:
@@ -235,31 +235,31 @@ class HttpTransport(Transport):
             self._busy.discard(connection)
         connection.close()
 
-    def _over(
-        self, connection: Connection, method: str, head: bytes, body: memoryview | None, limit: int, *, kept: bool
+    def _exchange(
+        self, connection: Connection, method: str, head: bytes, body: memoryview | None, limit: int, *, reused: bool
     ) -> _Answer:
-        again = False
+        reusable = False
         try:
             try:
                 response = connection.exchange(method, head, body)
             except (OSError, http.client.HTTPException):
-                if kept and not connection.received and not self._closed:
+                if reused and not connection.received and not self._closed:
                     raise _Stale from None
                 raise
             data = b""
             if response.status == 200 and method == "GET":
                 data = self._body(response, limit)
-                again = not response.will_close
+                reusable = not response.will_close
             else:
-                again = connection.drain(response)
+                reusable = connection.drain(response)
             return _Answer(response.status, response.headers, data)
         finally:
             with self._lock:
                 self._busy.discard(connection)
-                again = again and not self._closed and len(self._idle) < self._settings.connections
-                if again:
+                reusable = reusable and not self._closed and len(self._idle) < self._settings.connections
+                if reusable:
                     self._idle.append(connection)
-            if not again:
+            if not reusable:
                 connection.close()
 
     def _body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
@@ -291,4 +291,4 @@ class HttpTransport(Transport):
 
 
 class _Stale(Exception):
-    """A kept connection was closed by the other side."""
+    """The server has closed an idle connection."""

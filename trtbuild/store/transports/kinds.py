@@ -1,6 +1,7 @@
 """The kinds of remotes: one row for each, with the schemes of its URLs and the class of its transport.
 
-The configuration checks URLs by this table, and a remote is opened by it. docs/architecture.md says how to add a row.
+The configuration checks URLs with this table, and `open_transport` opens remotes with it. docs/architecture.md explains how
+to add a row.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from trtbuild.store.transports.transport import Transport
 class RemoteKind:
     """One kind of remote.
 
-    `transport` is ``module:Class``, imported when the first remote of the kind is opened. The class takes the
-    `RemoteSettings`. `address` says what a URL names after its scheme, and so how the configuration checks it.
-    `package` is a package that must be installed, and `extra` is the extra of trtbuild that installs it.
+    `transport` is ``module:Class``, imported when the first remote of the kind is opened. The constructor takes the
+    `RemoteSettings`. `address` is the kind of thing that a URL names after its scheme. The configuration checks the URL
+    accordingly. `package` is a package that must be installed, and `extra` is the extra of trtbuild that installs it.
     """
 
     schemes: tuple[str, ...]
@@ -39,7 +40,7 @@ KINDS: tuple[RemoteKind, ...] = (
 
 
 def kind_of(url: str) -> RemoteKind:
-    """The kind of the remote at `url`. Raises ConfigurationError for an unknown scheme, which lists the known ones."""
+    """The kind of the remote at `url`. For an unknown scheme, raises a ConfigurationError that lists the known schemes."""
     scheme = url.partition(":")[0]
     for kind in KINDS:
         if scheme.lower() in kind.schemes:

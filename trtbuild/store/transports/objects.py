@@ -3,17 +3,20 @@
     <prefix>/ac/<key>  <prefix>/cas/<sha256>
 
 Rules
-1. obstore finds credentials and endpoints: environment variables, web identity, the machine's role (container, instance).
-   It does not read ~/.aws. A URL has no credentials. Plain http is used only for an ``AWS_ENDPOINT_URL`` with that scheme.
-   obstore always follows redirects. To another host it sends no Authorization header, but a session token, which is useless
-   without its key.
+1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
+   instance). It does not read ~/.aws. A URL has no credentials. Plain http is used only for an ``AWS_ENDPOINT_URL`` with
+   that scheme. obstore always follows redirects. It does not send the Authorization header to another host. It does send a
+   session token, which is useless without its key.
 2. The texts of obstore's errors contain URLs, some with signatures. An error here consists of the status and the service's
    code only, and is not chained to obstore's.
-3. An entry is written once by ``If-None-Match: *``. For a service that does not support it, the entry is looked up first.
+3. ``If-None-Match: *`` prevents an entry from being written twice. For a service that does not support this header, the
+   entry is looked up first.
 4. Silence is limited as far as obstore allows it: while connecting (and resolving), until the first byte of an answer, and
-   between received bytes. It does not report the progress of an upload, and its clock runs meanwhile. So an upload's limit
-   grows with its size, by `SLOWEST`: a server that stops in the middle of an upload is noticed only after that time.
-5. Entries are not marked as used: object stores have no such time. An entry that lifecycle rules have removed is a miss.
+   between received bytes. obstore does not report the progress of an upload, but its time limit includes the upload. So an
+   upload's limit grows with its size, by `SLOWEST`. A server that stops in the middle of an upload is noticed only after
+   that time.
+5. Entries are not marked as used: object stores do not store such a time. An entry that lifecycle rules have removed is a
+   miss.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ _CREDENTIALS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_KEY",
 }
 
-# The sizes, in bytes, by which uploads have their limits (rule 4): small files, average chunks, the largest chunks.
+# The sizes, in bytes, for which time limits of uploads are computed (rule 4): small files, average chunks, the largest
+# chunks. An upload has the limit of the next larger size.
 _UPLOADS = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
@@ -52,7 +56,7 @@ _FULL_CODE = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceeded|Stora
 
 
 class ObjectTransport(Transport):
-    """See `transport.Transport`. Raises ConfigurationError when the URL or the environment does not say enough."""
+    """See `transport.Transport`. Raises ConfigurationError when the URL is invalid or the environment lacks a setting."""
 
     decides = True
 
@@ -82,11 +86,11 @@ class ObjectTransport(Transport):
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
         try:
-            found = self._store.get(f"{kind}/{name}")
-            size = int(found.meta["size"])
+            result = self._store.get(f"{kind}/{name}")
+            size = int(result.meta["size"])
             if size > limit:
                 raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
-            return self._read(found, f"{kind}/{name}", size, overdue_at)
+            return self._read(result, f"{kind}/{name}", size, overdue_at)
         except RemoteFault:
             raise
         except Exception as error:
@@ -95,19 +99,19 @@ class ObjectTransport(Transport):
             fault = self._fault(error)
         raise fault  # outside the except block, so that obstore's error is not its context (rule 2)
 
-    def _read(self, found: Any, name: str, size: int, overdue_at: float) -> bytes:
+    def _read(self, result: Any, name: str, size: int, overdue_at: float) -> bytes:
         pieces, count = [], 0
-        since, before = time.monotonic(), 0
-        for piece in found.stream(min_chunk_size=1):
+        window_start, count_at_start = time.monotonic(), 0
+        for piece in result.stream(min_chunk_size=1):
             pieces.append(piece)
             count += len(piece)
             now = time.monotonic()
             if now >= overdue_at and count < size:
                 raise faults.overdue(self.place, WHOLE * self._patience_s)
-            if now - since > self._patience_s:
-                if count - before < SLOWEST * self._patience_s and count < size:
+            if now - window_start > self._patience_s:
+                if count - count_at_start < SLOWEST * self._patience_s and count < size:
                     raise RemoteDown(f"{self.place}: fewer than {SLOWEST} bytes came in a second")
-                since, before = now, count
+                window_start, count_at_start = now, count
         if count != size:
             raise RemoteDown(f"{self.place}: {name} ended after {count} of {size} bytes", may_pass=True)
         return b"".join(pieces)
@@ -139,7 +143,7 @@ class ObjectTransport(Transport):
         raise fault
 
     def _put_once(self, kind: Kind, name: str, data: bytes | memoryview) -> bool | None:
-        """Whether the entry was written; None if the service cannot write once."""
+        """Whether the entry was written, or None if the service cannot write once."""
         try:
             self._put(kind, name, data, "create")
             return True
@@ -187,23 +191,23 @@ class ObjectTransport(Transport):
         return self._scheme == "s3" and endpoint.startswith("http://")
 
     def _fault(self, error: Exception) -> RemoteFault:
-        """The error to raise for one of obstore's (rule 2)."""
+        """The error to raise for an error of obstore (rule 2)."""
         text = str(error)
         status, code = _status(text), _code(text)
-        said = f"{self.place}: the service answered {status or 404}" + (f" {code}" if code else "")
+        message = f"{self.place}: the service answered {status or 404}" + (f" {code}" if code else "")
         if _METADATA.search(text):
             return RemoteRefused(f"{self.place}: no credentials were found", hint=_CREDENTIALS[self._scheme])
         if isinstance(error, FileNotFoundError) or _NO_BUCKET.search(text):
-            return RemoteRefused(said, hint="there is no such bucket: make it, or correct the remote's url")
+            return RemoteRefused(message, hint="there is no such bucket: make it, or correct the remote's url")
         if status is None:
             return self._silence(text)
         if status in (413, 507) or _FULL_CODE.search(code):
-            return RemoteFull(said)
+            return RemoteFull(message)
         if status in (408, 409, 429) or status >= 500:
-            return RemoteDown(said, may_pass=True)
+            return RemoteDown(message, may_pass=True)
         if 300 <= status < 400:
-            return RemoteRefused(said, hint="is the bucket in another region? set AWS_REGION")
-        return RemoteRefused(said, hint=_CREDENTIALS[self._scheme])
+            return RemoteRefused(message, hint="is the bucket in another region? set AWS_REGION")
+        return RemoteRefused(message, hint=_CREDENTIALS[self._scheme])
 
     def _silence(self, text: str) -> RemoteFault:
         if "kind: Timeout" in text or "TimedOut" in text:
@@ -218,17 +222,18 @@ class ObjectTransport(Transport):
 
 
 def _status(text: str) -> int | None:
-    found = _STATUS.search(text)
-    return int(found[1]) if found else None
+    match = _STATUS.search(text)
+    return int(match[1]) if match else None
 
 
 def _code(text: str) -> str:
-    """The service's code of an error, as in ``<Code>SlowDown</Code>``."""
-    found = _CODE.search(text)
-    return found[1] if found else ""
+    """The service's code of an error, for example ``SlowDown`` from ``<Code>SlowDown</Code>``."""
+    match = _CODE.search(text)
+    return match[1] if match else ""
 
 
 def _problem(text: str) -> str:
-    """The missing setting, from obstore's name for it (``MissingAccessKeyId``). Other text could contain credentials."""
-    found = re.search(r"source: ((?:Missing|UnknownCredential|Unable)[A-Za-z]{0,60})\b", text)
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", found[1]).lower() if found else "it could not be read"
+    """The missing setting, from obstore's name of the error (``MissingAccessKeyId``). Other text could contain
+    credentials."""
+    match = re.search(r"source: ((?:Missing|UnknownCredential|Unable)[A-Za-z]{0,60})\b", text)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", match[1]).lower() if match else "it could not be read"

@@ -1,13 +1,14 @@
-"""Whether bytes move fast enough. A transfer without a total limit is ended only by silence.
+"""Checks whether bytes move fast enough. Only silence ends a transfer that has no total limit.
 
 Rules
-1. Time is measured in windows. The first one begins with the attempt: connecting, the request and the head of the answer
-   share its `patience_s`. The second ends when the first would have, but lasts at least a fifth of the patience. So a
-   remote that answers at the last moment and then sends too slowly costs 1.2 times the patience. Others last `patience_s`.
-2. A window with fewer than `SLOWEST` bytes a second is silence, with one exception:
-3. Connections that share a slow line share its speed. While all of them together move `SLOWEST`, a single one may wait, but
-   without any byte no longer than `QUEUED` times the patience.
-4. A transfer with a total limit (`finish_within`) ends at that limit, however fast it is.
+1. Time is measured in windows. The first window begins with the attempt: connecting, the request and the head of the answer
+   share its `patience_s`. The second window ends when the first would have ended, but lasts at least a fifth of the
+   patience. So a remote that answers at the last moment and then sends too slowly costs 1.2 times the patience. Later
+   windows last `patience_s`.
+2. A window with fewer than `SLOWEST` bytes a second counts as silence, except in the case of rule 3.
+3. Connections that share a slow line share its speed. While all connections together move `SLOWEST` bytes a second, a
+   single connection may wait. Without any byte it may wait for at most `QUEUED` times the patience.
+4. A transfer with a total limit (`finish_within`) ends at that limit, even if it is fast.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ QUEUED = 8
 
 
 class Silence(Exception):
-    """Nothing was received for `seconds`, or too little."""
+    """Nothing, or too little, was received for `seconds`."""
 
     def __init__(self, seconds: float, some: bool) -> None:
         super().__init__(f"{'hardly anything' if some else 'nothing'} came for {seconds:.2g} s")
@@ -39,13 +40,13 @@ class Overdue(Silence):
 
 @dataclass
 class Flow:
-    """The bytes of all connections to one remote. Counted without a lock: a lost update does not matter."""
+    """The number of bytes of all connections to one remote. It has no lock, because a lost update does not matter."""
 
     moved: int = 0
 
 
 class Pace:
-    """The windows of one connection. `clock` returns seconds, of which only differences matter."""
+    """The windows of one connection. `clock` returns seconds since any moment."""
 
     def __init__(self, flow: Flow, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._flow = flow
@@ -55,7 +56,7 @@ class Pace:
         self.begin()
 
     def finish_within(self, whole_s: float | None) -> None:
-        """Limit the time from now until the next call of this method to `whole_s`, or do not limit it (None)."""
+        """Limit the time from now until the next call of this method to `whole_s` seconds. With None, remove the limit."""
         self._whole_s = whole_s or 0.0
         self._overdue = float("inf") if whole_s is None else self._clock() + whole_s
 
@@ -88,12 +89,12 @@ class Pace:
             self._last_byte = self._clock()
 
     def left_s(self) -> float:
-        """Seconds that one call may block, more than 0. Raises Silence, Overdue."""
+        """The number of seconds, more than 0, for which one call may block. Raises Silence, Overdue."""
         now = self._clock()
         if now >= self._overdue:
             raise Overdue(self._whole_s)
         if now >= self._end:
-            self._judge(now)
+            self._end_window(now)
         return max(min(self._end, self._overdue) - now, 0.001)
 
     def _open(self, now: float, end: float) -> None:
@@ -102,7 +103,7 @@ class Pace:
         self._some = False
         self._all_before = self._flow.moved
 
-    def _judge(self, now: float) -> None:
+    def _end_window(self, now: float) -> None:
         length_s = now - self._start
         enough = SLOWEST * length_s
         queued = now - self._last_byte < QUEUED * self.patience_s and self._flow.moved - self._all_before >= enough

@@ -1,22 +1,23 @@
 """Retries, and a circuit breaker for one remote and one run: they limit how much time a remote may cost a build.
 
 Rules
-1. Only a RemoteDown with `may_pass` is retried: `ATTEMPTS` attempts in all, after a random time that grows, or after the
-   time that the remote asks for (Retry-After), up to `LONGEST_WAIT_S`. If it asks for more, the call fails at once.
+1. Only a RemoteDown with `may_pass` is retried, with `ATTEMPTS` attempts in all. The wait before an attempt is a random
+   time that grows, or the time in the remote's Retry-After header. If that time is longer than `LONGEST_WAIT_S`, the call
+   fails at once.
 2. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
-   b. a call fails with an error that will not pass: a time-out, an unknown host, an answer that is not HTTP;
-   c. `IN_A_ROW` calls fail without an answer between them, or together took a quarter of the patience, or all failed calls
-      of the run together took five times the patience;
+   b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
+   c. `IN_A_ROW` calls fail without an answer between them, or failed calls without an answer between them together took a
+      quarter of the patience; or all failed calls of the run together took five times the patience;
    d. `LIES` answers had wrong content;
    e. successful `timed` calls together delayed the run by five times the patience. The delay of a call is its time beyond
-      an eighth of the patience, without the time in which the remote moves `STEADY` bytes a second.
-   A refusal (RemoteRefused) opens it for its direction only, reading or writing. RemoteFull does not open it.
-3. When it is open, every call raises RemoteDown at once (RemoteRefused, if that opened it), even calls that wait for a
-   retry. The transport is closed, which ends the calls of other threads.
-4. Until the remote has answered once, one call is made at a time, and the others wait for its result. So an unreachable
-   remote costs one time-out, however many threads call it.
-5. For each kind of fault, the first text and the number of faults are kept.
+      an eighth of the patience. A call during which the remote moved `STEADY` bytes a second has no delay.
+   A refusal (RemoteRefused) opens the circuit for one direction only, reading or writing. RemoteFull does not open it.
+3. When the circuit is open, every call raises RemoteDown at once, even calls that wait for a retry. If a RemoteRefused
+   opened the circuit, calls raise RemoteRefused. The transport is closed, which ends the calls of other threads.
+4. Until the remote has answered once, one call is made at a time, and the other calls wait for its result. So an
+   unreachable remote costs one time-out, however many threads call it.
+5. For each kind of fault, the report contains the text of the first fault and the number of faults.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ ATTEMPTS = 3
 LONGEST_WAIT_S = 2.0
 IN_A_ROW = 3
 LIES = 3
-#: Bytes a second that count as progress while a plan waits (rule 2e).
+#: Bytes a second from which a timed call does not count as delayed (rule 2e).
 STEADY = 64 << 10
-#: The longest first pause, in seconds. The next may be four times as long.
+#: The longest first pause, in seconds. Each later pause may be four times as long as the one before.
 _PAUSE_S = 0.2
 
 Direction = Literal["read", "write"]
@@ -65,7 +66,7 @@ class _Counts:
 
 @dataclass
 class _Losses:
-    """The time that calls have cost, since the last answer and in the whole run. Calls at the same time count once."""
+    """The time that calls have cost, since the last answer and in the whole run. Simultaneous calls count once."""
 
     in_a_row: int = 0
     lately_s: float = 0.0
@@ -81,7 +82,7 @@ class _Losses:
 
 
 class Patient(Transport):
-    """A `Transport` around another one. `clock` and `sleep` use seconds; `jitter` returns numbers from 0 to 1."""
+    """A `Transport` that wraps another transport. `clock` and `sleep` use seconds; `jitter` returns numbers from 0 to 1."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Patient(Transport):
         with self._lock:
             self._counts.bytes_down += len(data or b"")
             if timed:
-                self._waited(begun, self._counts.moved - before)
+                self._count_delay(begun, self._counts.moved - before)
         self._close_if_open()
         return data
 
@@ -139,12 +140,12 @@ class Patient(Transport):
         return self._open is None and direction not in self._refused
 
     def blame(self, fault: RemoteFault) -> None:
-        """Count a fault that the caller found: bytes that do not fit their name (RemoteLied)."""
+        """Count a fault that the caller found: bytes that do not have the digest in their name (RemoteLied)."""
         with self._lock:
             self._counts.failures += 1
             self._remember(fault)
             if isinstance(fault, RemoteLied):
-                self._lied()
+                self._count_lie()
         self._close_if_open()
 
     def report(self) -> RemoteReport:
@@ -152,11 +153,11 @@ class Patient(Transport):
         with self._lock:
             troubles = tuple(self._troubles.values())
             refused = next((fault.text for fault in self._refused.values()), None)
-            said: list[str] = [*self._transport.warnings, *map(str, troubles)]
+            warnings: list[str] = [*self._transport.warnings, *map(str, troubles)]
             if self._open is not None:
-                said.append(f"{self.place} was left alone for the rest of the run")
+                warnings.append(f"{self.place} was left alone for the rest of the run")
             return RemoteReport(
-                given_up=self._open or refused, troubles=troubles, warnings=tuple(said), **vars(self._counts)
+                given_up=self._open or refused, troubles=troubles, warnings=tuple(warnings), **vars(self._counts)
             )
 
     def _call(self, direction: Direction, attempt: Callable[[], T]) -> T:
@@ -165,10 +166,10 @@ class Patient(Transport):
             with self._first:
                 self._check(direction)
                 if not self._answered:
-                    return self._tried(direction, attempt)
-        return self._tried(direction, attempt)
+                    return self._call_with_retries(direction, attempt)
+        return self._call_with_retries(direction, attempt)
 
-    def _tried(self, direction: Direction, attempt: Callable[[], T]) -> T:
+    def _call_with_retries(self, direction: Direction, attempt: Callable[[], T]) -> T:
         begun = self._clock()
         for number in range(1, ATTEMPTS + 1):
             with self._lock:
@@ -189,7 +190,7 @@ class Patient(Transport):
                 raise
             else:
                 with self._lock:
-                    self._heard()
+                    self._note_answer()
                 return result
         raise AssertionError  # the last attempt has no pause
 
@@ -209,17 +210,17 @@ class Patient(Transport):
             self._remember(fault)
             if isinstance(fault, RemoteDown):
                 self._losses.add(begun, self._clock())
-                if not self._answered or not fault.may_pass or self._too_much():
+                if not self._answered or not fault.may_pass or self._lost_too_much():
                     self._open = fault.text
             else:
-                self._heard()
+                self._note_answer()
                 if isinstance(fault, RemoteRefused):
                     self._refused.setdefault(direction, fault)
                 elif isinstance(fault, RemoteLied):
-                    self._lied()
+                    self._count_lie()
         self._close_if_open()
 
-    def _too_much(self) -> bool:
+    def _lost_too_much(self) -> bool:
         losses = self._losses
         return (
             losses.in_a_row >= IN_A_ROW
@@ -227,8 +228,8 @@ class Patient(Transport):
             or losses.altogether_s >= 5 * self._patience_s
         )
 
-    def _waited(self, begun: float, moved: int) -> None:
-        """Apply rule 2e to one call. `moved` is the number of bytes that moved meanwhile."""
+    def _count_delay(self, begun: float, moved: int) -> None:
+        """Apply rule 2e to one call. `moved` is the number of bytes that were transferred during the call."""
         ended = self._clock()
         if moved < STEADY * (ended - begun):
             self._delays.add(begun + self._patience_s / 8, ended)
@@ -241,12 +242,12 @@ class Patient(Transport):
             self._remember(slow)
             self._open = slow.text
 
-    def _lied(self) -> None:
+    def _count_lie(self) -> None:
         self._lies += 1
         if self._lies >= LIES and self._open is None:
             self._open = f"{self.place} sent {self._lies} times what was not asked for"
 
-    def _heard(self) -> None:
+    def _note_answer(self) -> None:
         self._answered = True
         self._losses.in_a_row = 0
         self._losses.lately_s = 0.0

@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy | None:
     """The proxy from ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
 
-    There is no proxy for loopback. In a CGI program HTTP_PROXY is a header of the client, and is ignored. Raises
+    There is no proxy for loopback. In a CGI program HTTP_PROXY comes from a header of the client, and is ignored. Raises
     ConfigurationError for a proxy that does not use plain HTTP.
     """
 
@@ -30,15 +30,15 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
             return environment.get(name, "")
         return environment.get(name) or environment.get(name.upper(), "")
 
-    named = value(f"{scheme}_proxy") or value("all_proxy")
-    if not named or is_loopback(host) or _excepted(host, value("no_proxy")):
+    proxy_url = value(f"{scheme}_proxy") or value("all_proxy")
+    if not proxy_url or is_loopback(host) or _excepted(host, value("no_proxy")):
         return None
     try:
-        parts = urlsplit(named if "://" in named else f"http://{named}")
-        where, port = parts.hostname, parts.port
+        parts = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
+        proxy_host, port = parts.hostname, parts.port
     except ValueError:
-        where = port = None
-    if not where or parts.scheme != "http":
+        proxy_host = port = None
+    if not proxy_host or parts.scheme != "http":
         raise ConfigurationError(
             f"the proxy that {scheme}_proxy or all_proxy names cannot be used",
             hint="http://[user:password@]host[:port]",
@@ -46,11 +46,12 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
     login = None
     if parts.username is not None:
         login = basic_header(unquote(parts.username), unquote(parts.password or ""))
-    return Proxy(where, port or 80, login)
+    return Proxy(proxy_host, port or 80, login)
 
 
 def _excepted(host: str, no_proxy: str) -> bool:
-    """Whether ``no_proxy`` has `host`: names (with subdomains), addresses, networks (``10.0.0.0/8``), ``*``."""
+    """Whether ``no_proxy`` contains `host`. It lists names (with subdomains), addresses, networks (``10.0.0.0/8``) or
+    ``*``."""
     for entry in (word.strip().lower() for word in no_proxy.split(",")):
         name = entry.removeprefix("*.").removeprefix(".")
         if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):

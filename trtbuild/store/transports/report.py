@@ -23,8 +23,8 @@ class Trouble:
 class RemoteReport:
     """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` count entries, without headers.
 
-    `skipped` calls were not made, because the circuit was open. `given_up` is the reason for that, or None. `warnings` are
-    texts for people: the transport's own, and one for each kind of fault.
+    `skipped` calls were not made, because the circuit was open. `given_up` is the reason why it was open, or None.
+    `warnings` are texts for people: the warnings of the transport, and a text for each kind of fault.
     """
 
     requests: int = 0

@@ -22,34 +22,34 @@ class Proxy:
 
 
 class Addresses:
-    """The addresses of a host, looked up once. A thread does that, because getaddrinfo cannot be interrupted."""
+    """The addresses of a host, looked up once. The lookup is in a thread, because getaddrinfo cannot be interrupted."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._lock = threading.Lock()
         self._done: threading.Event | None = None
-        self._found: list[Any] = []
+        self._addresses: list[Any] = []
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
-        """The addresses from getaddrinfo. Raises its error, or Silence."""
+        """The addresses from getaddrinfo. Raises the error of getaddrinfo, or Silence."""
         with self._lock:
             if self._done is None:
                 self._done = threading.Event()
-                threading.Thread(target=self._ask, args=(self._done,), daemon=True, name="resolver").start()
+                threading.Thread(target=self._look_up, args=(self._done,), daemon=True, name="resolver").start()
         if not self._done.wait(wait_s):
             raise Silence(wait_s, some=False)
         if self._error is not None:
             raise self._error
-        return self._found
+        return self._addresses
 
     def prefer(self, address: Any) -> None:
         """Put an address first, because it works."""
-        self._found = [address, *(other for other in self._found if other != address)]
+        self._addresses = [address, *(other for other in self._addresses if other != address)]
 
-    def _ask(self, done: threading.Event) -> None:
+    def _look_up(self, done: threading.Event) -> None:
         try:
-            self._found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except UnicodeError:
             self._error = socket.gaierror(socket.EAI_NONAME, "it is not a name of a host")
         except OSError as error:
@@ -66,7 +66,8 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The TLS context: it uses the system's certificates (or $SSL_CERT_FILE); without any, those of certifi."""
+        """The TLS context. It uses the system's certificates (or $SSL_CERT_FILE). If the system has no certificates, it
+        uses certifi's."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

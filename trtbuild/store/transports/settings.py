@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """One ``[[remote]]``. `url` may contain credentials and is never shown; `Transport.place` is."""
+    """One ``[[remote]]``. `url` may contain credentials and is never shown. `Transport.place` is shown instead."""
 
     name: str
     url: str = field(repr=False)

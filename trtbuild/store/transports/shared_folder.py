@@ -1,11 +1,12 @@
-"""Files and directories in a directory that several users share. Used by `DirectoryTransport` and by collection.
+"""Writes files and directories in a directory that several users share. `DirectoryTransport` and collection use it.
 
 Rules
 1. No symbolic link below the root is followed: each directory is opened relative to its parent.
-2. The root's mode and group say who may use a file, not the umask of its writer. A file or directory gets them before it
-   gets its name, so it is never visible with other permissions.
-3. A file gets its name after all its bytes are written and synced. ``link`` gives it a name that does not exist yet. NFS
-   may repeat a ``link`` whose answer was lost, and then report that the name exists: it is ours if our file has two names.
+2. The root's mode and group determine who may use a file. The umask of its writer does not matter. A file or directory gets
+   this mode and group before it gets its name, so it is never visible with other permissions.
+3. A file gets its name after all its bytes are written and synced. ``link`` gives the file its name only if the name does
+   not exist yet. NFS may repeat a ``link`` whose answer was lost, and then report that the name exists. If our file has two
+   names then, the ``link`` was successful.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -46,20 +47,20 @@ class SharedFolder:
             raise NotADirectory(errno.EINVAL, "not a directory") from error
         try:
             for name in path:
-                inner = os.open(name, _FOLDER, dir_fd=descriptor)
+                child = os.open(name, _FOLDER, dir_fd=descriptor)
                 os.close(descriptor)
-                descriptor = inner
+                descriptor = child
             yield descriptor
         finally:
             os.close(descriptor)
 
     def open(self, *path: str) -> int:
-        """A descriptor to read a file. It may be anything but a symbolic link."""
+        """A descriptor to read a file of any kind, except a symbolic link."""
         with self.folder(*path[:-1]) as folder:
             return os.open(path[-1], _FILE, dir_fd=folder)
 
     def make(self, *path: str) -> None:
-        """Make the missing directories of `path`, and the root if its parent exists."""
+        """Create the missing directories of `path`, and the root if its parent exists."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.root, 0o777)
         with self.folder() as root:
@@ -86,16 +87,16 @@ class SharedFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.rmdir(fresh, dir_fd=workplace)
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another writer was faster
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # otherwise another writer was faster
                 raise
 
     def write(
         self, path: tuple[str, ...], data: bytes | memoryview, *, once: Callable[[os.stat_result], bool] | None = None
     ) -> bool:
-        """Replace the file at `path` by the bytes `data`. Its directories exist.
+        """Replace the file at `path` by the bytes `data`. Its directories must exist. Returns whether the file was written.
 
-        With `once`, an existing file stays if `once` accepts its stat; then False is returned. On a file system without
-        hard links, the later one of two writers at the same moment wins.
+        With `once`, an existing file is not replaced if `once` returns True for its stat. If two writers write at the same
+        moment on a file system without hard links, the later one replaces the file.
         """
         with self.folder("tmp") as tmp, self.folder(*path[:-1]) as folder:
             fresh = fresh_name()
@@ -115,7 +116,8 @@ class SharedFolder:
         return published
 
     def _allow(self, descriptor: int, bits: int, least: int) -> None:
-        """Give a new file or directory the root's group, the `bits` of the root's mode, and always `least`."""
+        """Give a new file or directory the root's group, those bits of the root's mode that are in `bits`, and the bits
+        `least`."""
         root, new = os.stat(self.root), os.fstat(descriptor)
         if new.st_gid != root.st_gid:
             with contextlib.suppress(OSError):  # the writer is not a member of that group
@@ -150,6 +152,7 @@ def sync(folder: int) -> None:
 
 
 def fresh_name() -> str:
-    """A name that is unique on all machines. It begins with the host and the process, for people."""
+    """A name that is unique on all machines. It begins with the host and the process, to help people who look at the
+    files."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(12)}"

@@ -1,14 +1,15 @@
-"""The interface of a transport, which carries the entries of a remote. Files have at most a few MiB (chunking.py).
+"""The interface of a transport, which reads and writes the entries of a remote. Files have at most a few MiB (chunking.py).
 
 Rules
-1. A call is one attempt: no retries, no memory of earlier failures. `patience.Patient` wraps a transport and adds them.
-2. A transport does not verify bytes: its caller compares them with their name. But it stops reading at `limit`, and a body
-   that is shorter than announced is RemoteDown, not data.
+1. A call is one attempt: a transport does not retry, and does not store earlier failures. `patience.Patient` wraps a
+   transport and does both.
+2. A transport does not verify bytes: its caller compares them with their name. But it stops reading at `limit`, and it
+   raises RemoteDown for a body that is shorter than announced.
 3. Silence is limited: while connecting, until the first byte, and while bytes are sent or received. Fewer bytes a second
-   than `SLOWEST` count as silence. A call with `timed` is also limited as a whole, by `WHOLE` times the patience: a plan
-   waits for it. No other call is.
-4. An entry appears whole or not at all.
-5. No error, log or repr contains credentials. Credentials are sent only to the host that they were given for.
+   than `SLOWEST` count as silence. For a `timed` call the total time is limited, too, to `WHOLE` times the patience,
+   because a plan waits for it. Other calls have no total limit.
+4. An entry appears complete or not at all.
+5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
 6. Several threads may call all methods at once.
 """
 
@@ -24,7 +25,7 @@ from trtbuild.store.transports.report import RemoteReport
 #: Bytes a second, over the patience, below which a remote counts as silent.
 SLOWEST = 8 << 10
 
-#: A timed call may take so many patiences from the request to the last byte (rule 3).
+#: The time limit of a timed call, from the request to the last byte, as a multiple of the patience (rule 3).
 WHOLE = 2.5
 
 
@@ -36,17 +37,18 @@ class Transport(ABC):
 
     #: The place, for people: a URL without credentials.
     place: str
-    #: Whether `put` with `once` returns True for exactly one of several writers at the same moment. A server that looks
-    #: and then writes (WebDAV) accepts several, and the last of them stays.
+    #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks and
+    #: then writes (WebDAV) may accept several writers. Then the last writer's entry stays.
     decides: bool = False
     #: Texts for the user about this remote, such as a password that is sent without encryption.
     warnings: Sequence[str] = ()
 
     @abstractmethod
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        """The entry's bytes, or None when there is no such entry. With `timed`, RemoteDown after `WHOLE` patiences.
+        """The entry's bytes, or None when there is no such entry.
 
-        Raises RemoteLied when there are more than `limit` bytes, RemoteRefused, RemoteDown.
+        Raises RemoteLied when there are more than `limit` bytes, RemoteRefused, RemoteDown. With `timed`, RemoteDown is
+        raised after `WHOLE` times the patience.
         """
 
     @abstractmethod
@@ -57,7 +59,7 @@ class Transport(ABC):
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         """Write an entry. With `once`, an existing entry stays, and False is returned.
 
-        A server that cannot write once (plain WebDAV) may replace it; docs/team-cache.md says which ones.
+        A server that cannot write once (plain WebDAV) may replace the entry; docs/team-cache.md lists such servers.
         Raises RemoteFull, RemoteRefused, RemoteDown.
         """
 

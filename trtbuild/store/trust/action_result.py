@@ -2,15 +2,15 @@
 
 Source: build/bazel/remote/execution/v2/remote_execution.proto and protobuf's JSON mapping: lowerCamelCase names, an
 int64 as a decimal string, a field with its default value may be left out. bazel-remote validates that every output
-file of an entry is in its CAS, and collects what no entry names. Hence:
+file of an entry is in its CAS, and collects the files that no entry names. So these rules apply:
 
 1. A record's entry names the record document (path ``record.json``) and every CAS file of its outputs.
-2. The path of a CAS file names its blob: ``blob/<sha256>`` is a whole blob, ``blob/<sha256>/<number>`` a chunk of one. So a
-   record's entry is enough to assemble its blobs.
+2. The path of a CAS file names its blob: ``blob/<sha256>`` is a complete blob, ``blob/<sha256>/<number>`` is a chunk of a
+   blob. So a record's entry is enough to assemble its blobs.
 3. The list of a chunked blob is a separate entry, under `list_key` of the blob, in the same form.
-4. Files with other paths are kept and protected, and otherwise ignored: later versions may add some.
-5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, which every server keeps: base64 of a JSON list.
-   Other text there is ignored: entries of other tools have their output there.
+4. Files with other paths are protected from collection, and otherwise ignored: later versions may add such files.
+5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, as base64 of a JSON list. Every server keeps this
+   field. Other text in it is ignored: entries of other tools have their output there.
 6. An entry may contain the bytes of small files (`contents` of an output file), which saves requests. These files are in
    the CAS too, and are verified in the same way.
 """
@@ -33,8 +33,9 @@ from trtbuild.core.values.encoding import digest
 #: Path of the record document among a record entry's output files.
 DOCUMENT = "record.json"
 
-#: An entry with more signatures, or a signature with longer texts, is ignored: verifying costs time.
+#: If an entry has more signatures, all of them are ignored: verifying costs time.
 MAX_SIGNATURES = 16
+# A signature with a longer text is ignored.
 _MAX_TEXT = 200
 
 _BLOB = "blob/"
@@ -57,13 +58,13 @@ class ActionResult:
 
     def to_bytes(self) -> bytes:
         """The entry as JSON, UTF-8."""
-        listed: list[dict[str, object]] = [
+        output_files: list[dict[str, object]] = [
             {"path": path, "digest": {"hash": file.sha256, "sizeBytes": str(file.size)}} for path, file in self.files
         ]
-        for said, (_, file) in zip(listed, self.files, strict=True):
+        for output_file, (_, file) in zip(output_files, self.files, strict=True):
             if file.sha256 in self.contents:
-                said["contents"] = _base64(self.contents[file.sha256])
-        entry: dict[str, object] = {"outputFiles": listed}
+                output_file["contents"] = _base64(self.contents[file.sha256])
+        entry: dict[str, object] = {"outputFiles": output_files}
         if self.signatures:
             entry["stdoutRaw"] = _base64(_json([_signature_json(signature) for signature in self.signatures]))
         return _json(entry)
@@ -82,21 +83,21 @@ class ActionResult:
 
     def blobs(self) -> dict[str, tuple[Output, ...]]:
         """The CAS files of each blob, in order. Raises ValueError when chunks are out of order."""
-        found: dict[str, list[Output]] = {}
+        blobs: dict[str, list[Output]] = {}
         for path, file in self.files:
             if not path.startswith(_BLOB):
                 continue
             sha256, slash, number = path[len(_BLOB) :].partition("/")
-            parts = found.setdefault(sha256, [])
+            parts = blobs.setdefault(sha256, [])
             expected = number == str(len(parts)) if slash else not parts and sha256 == file.sha256
             if not is_digest(sha256) or not expected:
                 raise ValueError(f"not a part of a blob: {path}")
             parts.append(file)
-        return {sha256: tuple(parts) for sha256, parts in found.items()}
+        return {sha256: tuple(parts) for sha256, parts in blobs.items()}
 
 
 def record_document(data: bytes) -> Output:
-    """The record document in the entry `data`. Its other files are not checked. Raises ValueError."""
+    """The record document that the entry `data` names. The entry's other files are not checked. Raises ValueError."""
     for entry in _document(data)["outputFiles"]:
         if isinstance(entry, dict) and entry.get("path") == DOCUMENT:
             return _file(entry)[1]
@@ -118,15 +119,15 @@ def _document(data: bytes) -> dict[str, Any]:
 def _file(entry: object) -> tuple[str, Output]:
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         raise ValueError("an output file has a path")
-    named = entry.get("digest")
-    if not isinstance(named, dict) or not is_digest(named.get("hash")):
+    file_digest = entry.get("digest")
+    if not isinstance(file_digest, dict) or not is_digest(file_digest.get("hash")):
         raise ValueError("an output file has a digest")
-    size = named.get("sizeBytes", "0")
+    size = file_digest.get("sizeBytes", "0")
     if isinstance(size, str) and size.isascii() and size.isdigit():
         size = int(size)
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise ValueError("a digest has a size")
-    return entry["path"], Output(named["hash"], size)
+    return entry["path"], Output(file_digest["hash"], size)
 
 
 def _json(value: object) -> bytes:
@@ -148,15 +149,15 @@ def _signature_json(signature: Signature) -> dict[str, str]:
     }
 
 
-def _contents(listed: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]) -> dict[str, bytes]:
+def _contents(output_files: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]) -> dict[str, bytes]:
     """The valid contents of small files (rule 6)."""
-    found = {}
-    for said, (_, file) in zip(listed, files, strict=True):
-        text = said.get("contents")
+    contents = {}
+    for output_file, (_, file) in zip(output_files, files, strict=True):
+        text = output_file.get("contents")
         if isinstance(text, str) and text:
             with contextlib.suppress(ValueError):
-                found[file.sha256] = _bytes(text)
-    return found
+                contents[file.sha256] = _bytes(text)
+    return contents
 
 
 def _signatures(raw: object) -> tuple[Signature, ...]:

@@ -1,13 +1,14 @@
 """The trusted keys of a machine, and its signing key: the `Trust` of core/recipes/trust.py.
 
 Rules
-1. A signature is accepted if its key is trusted and neither revoked nor expired, if it fits the statement, if this machine
-   reads its domain, and if the key may sign for that domain.
+1. A signature is accepted if it fits the statement, and if its key is trusted and neither revoked nor expired. In addition,
+   this machine must read the domain of the signature, and the key must be allowed to sign for this domain.
 2. A machine that signs trusts its own key, for its own domain: its own records are hits.
-3. A machine that verifies and does not sign has a key that only it trusts (core/recipes/trust.py, rule 5), made when it is
-   needed. While there is a signing key, this key is not trusted: records from a weaker policy are built again.
-4. Keys expire by this machine's clock (UTC). The signer's time is ignored: the thief of a key can choose it.
-5. A signing key that is revoked or expired is not used, with one warning. No build fails because of it.
+3. A machine that verifies and does not sign has a machine key, which only this machine trusts (core/recipes/trust.py, rule
+   5). The key is created when it is needed. While there is a signing key, the machine key is not trusted. So records that
+   were built before the signing key was configured are built again.
+4. Keys expire by this machine's clock (UTC). The time in a signature is ignored: the thief of a key can choose it.
+5. A signing key that is revoked or expired is not used, and causes one warning. The build does not fail because of it.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def _now() -> datetime.datetime:
 
 
 class MachineKey:
-    """The key of rule 3, in the file `path`. If the file cannot be written, a key for this process only."""
+    """The machine key of rule 3, in the file `path`. If the file cannot be written, the key is for this process only."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._key: Signer | None = None
         self._lock = threading.Lock()
-        #: The reason, for people, why the key is not kept.
+        #: The reason, for people, why the key is not in the file.
         self.problem = ""
 
     def find(self) -> Signer | None:
@@ -55,17 +56,17 @@ class MachineKey:
             return self._key
 
     def make(self) -> Signer:
-        """The key. It is made if it does not exist."""
-        found = self.find()
-        if found is not None:
-            return found
+        """The key. It is created if it does not exist."""
+        existing = self.find()
+        if existing is not None:
+            return existing
         key = Signer.new("local")
         try:
             key.save(self._path)
         except FileExistsError:  # another process was faster
-            return self.find() or self._fleeting("it is gone again")
+            return self.find() or self._temporary("it is gone again")
         except OSError as error:
-            return self._fleeting(str(error.strerror or error))
+            return self._temporary(str(error.strerror or error))
         with self._lock:
             self._key = self._key or key
             return self._key
@@ -83,7 +84,7 @@ class MachineKey:
             self.problem = f"{error.text} ({self._path})"
             return Signer.new("local")
 
-    def _fleeting(self, why: str) -> Signer:
+    def _temporary(self, why: str) -> Signer:
         with self._lock:
             self.problem = f"the key of this machine cannot be kept: {why} ({self._path})"
             self._key = self._key or Signer.new("local")
@@ -94,9 +95,9 @@ class Keyring:
     """A machine's policy. Several threads may share an object.
 
     `trusted` are the trusted keys. `revoked` are public keys that are never trusted. `read_domains` are the domains to
-    read; by default the own one, and for each trusted key its domains, or the domain with its name. `signer` signs for
-    `domain`, by default the key's name. `machine` is the key of rule 3, and `builder` names the user and the machine.
-    `warnings` are texts for people about these keys.
+    read. The default is this machine's domain, and for each trusted key its domains, or the domain with the key's name.
+    `signer` signs for `domain`; the default is the signer's name. `machine` is the key of rule 3, and `builder` names the
+    user and the machine. `warnings` are texts for people about these keys.
 
     Raises ConfigurationError for an invalid domain, and when `cryptography` is not installed.
     """
@@ -122,30 +123,30 @@ class Keyring:
         self._machine_public: TrustedKey | None = None
         self._builder = builder
         self._now = now
-        self._believed: dict[bytes, list[TrustedKey]] = {}
+        self._trusted_keys: dict[bytes, list[TrustedKey]] = {}
         self._verified: dict[tuple[str, Output, Signature], bool] = {}
         for key in trusted:
-            self._believed.setdefault(key.public_key, []).append(key)
+            self._trusted_keys.setdefault(key.public_key, []).append(key)
         self._signer = self._usable(signer)
         self._domain: str | None = None
         if self._signer is not None:
             self._domain = check_domain(domain or self._signer.name)
             own = replace(self._signer.trusted, domains=(self._domain,))
-            self._believed.setdefault(own.public_key, []).append(own)
-        named = [name for key in trusted for name in key.domains or (key.name,)]
-        mine = [self._domain] if self._domain else []
-        wanted = [*read_domains, *mine] if read_domains else [*mine, *named]
-        self.read_domains: Sequence[str] = tuple(dict.fromkeys(map(check_domain, wanted)))
+            self._trusted_keys.setdefault(own.public_key, []).append(own)
+        key_domains = [name for key in trusted for name in key.domains or (key.name,)]
+        own_domains = [self._domain] if self._domain else []
+        domains = [*read_domains, *own_domains] if read_domains else [*own_domains, *key_domains]
+        self.read_domains: Sequence[str] = tuple(dict.fromkeys(map(check_domain, domains)))
 
     def _usable(self, signer: Signer | None) -> Signer | None:
         """`signer`, unless it is revoked or expired (rule 5)."""
         if signer is None:
             return None
-        known = self._believed.get(signer.public_key, [])
+        known = self._trusted_keys.get(signer.public_key, [])
         if signer.public_key in self._revoked:
             why_not = "is revoked"
-        elif known and (past := self._expired(known)) is not None:
-            why_not = f"expired on {past}"
+        elif known and (expiry := self._expired(known)) is not None:
+            why_not = f"expired on {expiry}"
         else:
             return signer
         consequence = "what is built here counts on this machine alone, and is not uploaded"
@@ -158,7 +159,7 @@ class Keyring:
             return None
         machine = self._machine_trusted()
         return {
-            "trusted": [str(key) for keys in self._believed.values() for key in keys],
+            "trusted": [str(key) for keys in self._trusted_keys.values() for key in keys],
             "revoked": [base64.b64encode(key).decode() for key in self._revoked],
             "read_domains": list(self.read_domains),
             "machine": None if machine is None else str(replace(machine, domains=())),
@@ -197,75 +198,81 @@ class Keyring:
         """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
-        return next((given for given in signatures if self._objection(key, document, given) is None), None)
+        accepted = (signature for signature in signatures if self._objection(key, document, signature) is None)
+        return next(accepted, None)
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
         """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
         objections: list[str] = []
-        for given in signatures:
-            objection = self._objection(key, document, given)
+        for signature in signatures:
+            objection = self._objection(key, document, signature)
             if objection is None:
                 return None
             objections.append(objection)
         return "; ".join(dict.fromkeys(objections[:3])) if objections else "it is not signed"
 
-    def _objection(self, key: str, document: Output, given: Signature) -> str | None:
+    def _objection(self, key: str, document: Output, signature: Signature) -> str | None:
         """The reason why a signature is not accepted (rule 1), or None."""
-        known = self._known(given)
-        name = known[0].name if known else given.signer
-        if given.public_key in self._revoked:
+        known = self._known(signature)
+        name = known[0].name if known else signature.signer
+        if signature.public_key in self._revoked:
             return f"key {name!r:.60} is revoked"
         if not known:
             return (
-                f"signed by a key that is not trusted (name {name!r:.60}, fingerprint {fingerprint(given.public_key)})"
+                f"signed by a key that is not trusted (name {name!r:.60}, "
+                f"fingerprint {fingerprint(signature.public_key)})"
             )
-        if not self._fits(key, document, given):
+        if not self._fits(key, document, signature):
             return "its signature does not fit (altered, or another record's)"
-        if given.domain not in self.read_domains and not given.domain.startswith(LOCAL):
-            return f"signed for domain {given.domain}; this machine reads {', '.join(self.read_domains)}"
-        able = [key for key in known if given.domain in (key.domains or (given.domain,))]
-        if not able:
-            return f"key {name!r} may not sign for domain {given.domain}"
-        past = self._expired(able)
-        return None if past is None else f"key {name!r} expired on {past}"
+        if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL):
+            return f"signed for domain {signature.domain}; this machine reads {', '.join(self.read_domains)}"
+        permitted = [key for key in known if signature.domain in (key.domains or (signature.domain,))]
+        if not permitted:
+            return f"key {name!r} may not sign for domain {signature.domain}"
+        expiry = self._expired(permitted)
+        return None if expiry is None else f"key {name!r} expired on {expiry}"
 
-    def _known(self, given: Signature) -> Sequence[TrustedKey]:
-        """The trusted keys that may have made a signature."""
-        if not given.domain.startswith(LOCAL):
-            return self._believed.get(given.public_key, ())
+    def _known(self, signature: Signature) -> Sequence[TrustedKey]:
+        """The trusted keys with the public key of a signature."""
+        if not signature.domain.startswith(LOCAL):
+            return self._trusted_keys.get(signature.public_key, ())
         machine = self._machine_trusted()
-        fits = machine is not None and (given.public_key, given.domain) == (machine.public_key, machine.domains[0])
+        fits = machine is not None and (signature.public_key, signature.domain) == (
+            machine.public_key,
+            machine.domains[0],
+        )
         return (machine,) if machine is not None and fits else ()
 
     def _machine_trusted(self) -> TrustedKey | None:
-        """The public half of the key of rule 3, if it exists and is trusted."""
+        """The public part of the machine key (rule 3), if the key exists and is trusted."""
         if self._machine_public is not None or self._machine is None or self._signer is not None or not self.enforced:
-            return self._machine_public  # a worker has it from `judge`
-        found = self._machine.find()
-        if found is not None:
-            self._machine_public = _for_its_machine(found.trusted)
+            return self._machine_public  # in a worker, `judge` has set it
+        signer = self._machine.find()
+        if signer is not None:
+            self._machine_public = _for_its_machine(signer.trusted)
         return self._machine_public
 
     def _expired(self, keys: Sequence[TrustedKey]) -> str | None:
-        """The day on which the last of `keys` expired, with the clock that says so; None if one of them has not expired."""
+        """The day on which the last of `keys` expired, as text, with today's date. None if a key has not expired."""
         today = self._now().date()
-        past = [key.expires for key in keys if key.expires is not None and key.expires < today]
-        if len(past) < len(keys):
+        expired = [key.expires for key in keys if key.expires is not None and key.expires < today]
+        if len(expired) < len(keys):
             return None
-        return f"{max(past).isoformat()} (this machine's clock says {today.isoformat()})"
+        return f"{max(expired).isoformat()} (this machine's clock says {today.isoformat()})"
 
-    def _fits(self, key: str, document: Output, given: Signature) -> bool:
-        asked = (key, document, given)
-        known = self._verified.get(asked)
-        if known is None:
-            known = self._verified[asked] = _verify(given.public_key, given.value, statement(key, document, given))
-        return known
+    def _fits(self, key: str, document: Output, signature: Signature) -> bool:
+        arguments = (key, document, signature)
+        fits = self._verified.get(arguments)
+        if fits is None:
+            fits = _verify(signature.public_key, signature.value, statement(key, document, signature))
+            self._verified[arguments] = fits
+        return fits
 
 
 def judge(policy: Mapping[str, Any] | None) -> Trust:
-    """The policy of a worker, from `to_json` of its parent. It signs nothing."""
+    """The policy of a worker, from the `to_json` of its parent's policy. It signs nothing."""
     if policy is None:
         return TrustAll()
     keyring = Keyring(
@@ -273,7 +280,7 @@ def judge(policy: Mapping[str, Any] | None) -> Trust:
         revoked=[base64.b64decode(text) for text in policy["revoked"]],
         read_domains=policy["read_domains"],
     )
-    keyring.enforced = True  # even if the only key was a signing key that is revoked
+    keyring.enforced = True  # even if the parent's only key is a revoked signing key, so that `trusted` is empty
     if policy["machine"] is not None:
         keyring._machine_public = _for_its_machine(parse_trusted(policy["machine"]))
     return keyring
@@ -283,12 +290,12 @@ def _for_its_machine(key: TrustedKey) -> TrustedKey:
     return replace(key, domains=(f"{LOCAL}{fingerprint(key.public_key)}",))
 
 
-def _verify(public_key: bytes, value: bytes, said: bytes) -> bool:
+def _verify(public_key: bytes, signature: bytes, text: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(value, said)
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, text)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -1,9 +1,10 @@
-"""Ed25519 keys: their text form, and signing records. keyring.py says which keys are trusted.
+"""Ed25519 keys: their text form, and signing records. keyring.py decides which keys are trusted.
 
 Rules
-1. No error, log or repr contains a private key, and it is passed to no other process.
-2. The texts of private and public keys begin differently, so that one is never configured or published as the other.
-3. Only its owner can read and write its file. The file is never overwritten, and appears whole or not at all.
+1. No error, log or repr contains a private key, and a private key is not passed to another process.
+2. The texts of private and public keys begin differently, so that a person does not configure or publish the wrong key.
+3. Only the owner of a private key's file can read and write it. The file is never overwritten, and appears complete or not
+   at all.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _HOW_PUBLIC = "it is name:base64, as `trtbuild cache keygen` prints it"
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A trusted public key (32 bytes): until the end of the day `expires` (UTC), and for `domains` only, if given."""
+    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC), and only for `domains`, if
+    these are not empty."""
 
     name: str
     public_key: bytes
@@ -77,10 +79,10 @@ def parse_trusted(text: str) -> TrustedKey:
         raise ConfigurationError(f"{text!r:.80} is not a trusted key", hint=_HOW_PUBLIC)
     key = TrustedKey(name, _public_key(encoded, name))
     for option in options:
-        what, _, value = option.partition("=")
-        if what == "expires":
+        option_name, _, value = option.partition("=")
+        if option_name == "expires":
             key = replace(key, expires=_date(value, name))
-        elif what == "domains":
+        elif option_name == "domains":
             key = replace(key, domains=tuple(check_domain(domain) for domain in value.split(",")))
         else:
             raise ConfigurationError(
@@ -93,7 +95,7 @@ def parse_trusted(text: str) -> TrustedKey:
 def parse_revoked(text: str) -> bytes:
     """The public key in ``ci:<base64>`` or ``<base64>``. Raises ConfigurationError, without a place."""
     if text.strip().startswith(PRIVATE):
-        return parse_trusted(text).public_key  # which raises
+        return parse_trusted(text).public_key  # raises
     name, _, encoded = text.strip().partition(";")[0].rpartition(":")
     return _public_key(encoded, name or "revoked")
 
@@ -182,17 +184,19 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path) -> Signer:
-        """The key in a file. Raises ConfigurationError if it is missing or not a key, or if others may read it."""
+        """The key in a file. Raises ConfigurationError if the file is missing or not a key, or if other users may read
+        it."""
         try:
             with open(path, "rb") as file:
-                state, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")
+                status, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")
         except OSError as error:
             raise ConfigurationError(
                 f"the signing key cannot be read: {error.strerror or error}",
                 file=str(path),
                 hint="correct its place, or make one: trtbuild cache keygen",
             ) from error
-        if state.st_uid == os.getuid() and state.st_mode & 0o077:  # as ssh does; root may own a mounted secret
+        # The same check as in ssh. A mounted secret may belong to root.
+        if status.st_uid == os.getuid() and status.st_mode & 0o077:
             raise ConfigurationError(
                 "others may read or write this signing key", file=str(path), hint=f"chmod 600 {shlex.quote(str(path))}"
             )
@@ -208,16 +212,16 @@ class Signer:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
-        aside = f"{path}.{secrets.token_hex(8)}"
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        temporary = f"{path}.{secrets.token_hex(8)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write(f"{self.text()}\n")
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(aside, path)
+            os.link(temporary, path)
         finally:
-            Path(aside).unlink()
+            Path(temporary).unlink()
 
     def text(self) -> str:
         """The secret text that `from_text` reads."""
@@ -225,7 +229,7 @@ class Signer:
 
     @property
     def trusted(self) -> TrustedKey:
-        """The public half, as other machines configure it."""
+        """The public key, in the form that other machines configure."""
         return TrustedKey(self.name, self.public_key)
 
     def sign(self, key: str, document: Output, domain: str, builder: str, signed_at: str) -> Signature:

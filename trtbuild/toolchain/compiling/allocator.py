@@ -1,8 +1,8 @@
-"""Make this process return the large buffers of an engine (weights, the plan, TensorRT's own) to the system.
+"""Make this process return the large buffers of an engine (weights, the plan, TensorRT's own buffers) to the system.
 
-glibc keeps freed memory, and raises the size limit for this (mallopt(3), M_MMAP_THRESHOLD): after a ViT-B, an idle
-worker kept 600 MB. With a fixed threshold large buffers return at once (a peak of 1,338 MiB instead of 1,422), and
-`give_back` returns the rest. With other C libraries both functions do nothing.
+glibc does not return freed buffers below a threshold, and raises this threshold by itself (mallopt(3),
+M_MMAP_THRESHOLD). After a ViT-B, an idle worker still had 600 MB. With a fixed threshold large buffers return at once (a
+peak of 1,338 MiB instead of 1,422), and `give_back` returns the rest. With other C libraries both functions do nothing.
 """
 
 from __future__ import annotations

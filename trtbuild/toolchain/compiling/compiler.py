@@ -5,7 +5,7 @@ Rules
 2. Equal jobs give equal bytes with TensorRT-RTX, in one process and in several. No key depends on this, because the
    bytes differed once on a loaded machine (`Flavour.reproducible`).
 3. The network must have the inputs and outputs of the partition (`declared`); otherwise nothing is compiled.
-4. The library's log is kept: errors become the text of a ToolchainError (`log` has all lines), warnings are in the
+4. The library's log is not lost: errors become the text of a ToolchainError (`log` has all lines), warnings are in the
    statistics.
 """
 
@@ -52,11 +52,11 @@ class Compiled:
 
 
 def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> Compiled:
-    """Compile `job`. `read` returns a blob's bytes by its SHA-256; it is not called for weights that the model does not
-    read. `timings` is a directory for timing caches, if the toolchain has them.
+    """Compile `job`. `read` returns a blob's bytes by its SHA-256. It is not called for weights that the model does not
+    read. `timings` is a directory for timing caches, if the toolchain has timing caches.
 
     Raises EnvironmentFault if the library is missing or has another version, or if it needs a GPU and there is no such
-    GPU. Raises ToolchainError if it refuses the model.
+    GPU. Raises ToolchainError if the library refuses the model.
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
@@ -72,26 +72,28 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
         weights[name] = blobs[weight.sha256]
     clock.phase("read_s")
     device = _device(job)
-    own = release(job.target.toolchain, job.toolchain_version)
+    properties = release(job.target.toolchain, job.toolchain_version)
     if not recorded:
-        model, weights = prepared(model, weights, own)
+        model, weights = prepared(model, weights, properties)
     timing = _timing_path(job, device, timings)
     with listening(trt) as (logger, log):
         if device is not None:
             stay_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
         with (
-            Replayed(create_network(trt, builder, own), log) if recorded else Parsed(trt, builder, logger, log, own)
+            Replayed(create_network(trt, builder, properties), log)
+            if recorded
+            else Parsed(trt, builder, logger, log, properties)
         ) as parsed:
             if isinstance(parsed, Replayed):
-                parsed.define(trt, model, weights, strongly_typed=own.strongly_typed)
+                parsed.define(trt, model, weights, strongly_typed=properties.strongly_typed)
             else:
                 _parse(parsed, model, weights, job, log)
             _refuse_undeclared(parsed.network, job)
             clock.phase("parse_s")
             layers = _layers(parsed.network)
             config = configure(trt, builder, parsed.network, job)
-            if not own.strongly_typed and not recorded:
+            if not properties.strongly_typed and not recorded:
                 constrain(trt, parsed.network, config, outline(model))
             cache = timing_cache.attach(config, timing) if timing is not None else None
             plan = builder.build_serialized_network(parsed.network, config)
@@ -119,14 +121,14 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
 def _refuse_undeclared(network: Any, job: EngineJob) -> None:
     if job.inputs is None or job.outputs is None:
         return
-    found = disagreements(network, job.inputs, job.outputs)
-    if found:
-        differences = "; ".join(f"{name} {text}" for name, text in found)
-        raise InconsistentShapes(f"the network of {job.target.toolchain} differs from the partition: {differences}")
+    differences = disagreements(network, job.inputs, job.outputs)
+    if differences:
+        shown = "; ".join(f"{name} {text}" for name, text in differences)
+        raise InconsistentShapes(f"the network of {job.target.toolchain} differs from the partition: {shown}")
 
 
 def _device(job: EngineJob) -> Device | None:
-    """The GPU to build on; None if the toolchain does not need a GPU."""
+    """The GPU to build on, or None if the toolchain does not need a GPU."""
     if not FLAVOURS[job.target.toolchain].needs_gpu:
         return None
     device = use_device(job.target.sm)
@@ -146,12 +148,14 @@ def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> 
 
 
 def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
-    shape = outline(model)
-    own = release(job.target.toolchain, job.toolchain_version)
-    foreign = foreign_nodes(shape, own.dtypes, narrows=own.narrows_int64, largest=largest_sizes(job))
+    model_outline = outline(model)
+    properties = release(job.target.toolchain, job.toolchain_version)
+    foreign = foreign_nodes(
+        model_outline, properties.dtypes, narrows=properties.narrows_int64, largest=largest_sizes(job)
+    )
     try:
         errors = [NodeError(text, name) for name, text in foreign.items()]
-        errors = errors or parsed.parse(model, weights) or parsed.changed_types(shape)
+        errors = errors or parsed.parse(model, weights) or parsed.changed_types(model_outline)
     except ValueError as error:
         raise ToolchainError(str(error)) from error
     if errors:
@@ -162,7 +166,7 @@ def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: Engi
 
 
 def largest_sizes(job: EngineJob) -> dict[str, int]:
-    """Input name → the largest size of any of its axes, in any profile."""
+    """Map each input's name to the largest size of any of its axes, in any profile."""
     return {
         f"i{number}": max((max(shape.max, default=0) for shape in shapes), default=0)
         for number, shapes in enumerate(zip(*job.profiles, strict=False))

@@ -1,12 +1,12 @@
-"""Make an IBuilderConfig from builder settings, profiles and target.
+"""Create an IBuilderConfig from builder settings, profiles and target.
 
 Rules
-1. Every field of `BuilderSettings` is applied, also one at its default: a default of the library may change.
-2. TensorRT logs a setting that it refuses and continues. So every setting is read back, and one that was not set
-   raises.
-3. A setting that the library does not have is ignored at its default; otherwise it raises.
-   `trtbuild.toolchain.libraries.table.check_release` has raised before for the settings that a release is known to
-   lack.
+1. Every field of `BuilderSettings` is applied, even if it has its default value: a default of the library may change.
+2. TensorRT logs a setting that it refuses and continues. So every setting is read back, and a setting that was not set
+   raises an error.
+3. A setting that the library does not have is ignored if it has its default value. Otherwise it raises an error. For the
+   settings that a release is known to lack, `trtbuild.toolchain.libraries.table.check_release` has raised an error
+   earlier.
 4. A timing cache is not in any key. It only decides which kernels are timed again.
 """
 
@@ -24,7 +24,7 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, built_sms
 
 
 def configure(trt: Any, builder: Any, network: Any, job: EngineJob) -> Any:
-    """Make the IBuilderConfig of `job` for a parsed `network`. Raises ToolchainError for a setting that the library
+    """Create the IBuilderConfig of `job` for a parsed `network`. Raises ToolchainError for a setting that the library
     refuses."""
     config = builder.create_builder_config()
     _settings(trt, config, job)
@@ -44,14 +44,14 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
             if unset(job.settings, name):
                 continue
             raise ToolchainError(f"{_name(job)} has no builder.{name}", hint=f"remove {name}")
-        wanted, taken = _set(trt, config, setting, value)
-        if taken != wanted and isinstance(setting.sets, MemoryPool):
+        wanted, actual = _set(trt, config, setting, value)
+        if actual != wanted and isinstance(setting.sets, MemoryPool):
             raise ToolchainError(
-                f"{job.target.toolchain} takes {taken} bytes of {name} where {wanted} were asked for",
+                f"{job.target.toolchain} takes {actual} bytes of {name} where {wanted} were asked for",
                 hint=f"make builder.{name} smaller",
             )
-        if taken != wanted:
-            raise ToolchainError(f"{_name(job)} does not take builder.{name}: {value} (it has {taken})")
+        if actual != wanted:
+            raise ToolchainError(f"{_name(job)} does not take builder.{name}: {value} (it has {actual})")
     calls = calls_of(job.target.toolchain, str(trt.__version__))
     if calls is not None and not calls.shared_profiles:
         # Contexts of several threads and streams share a profile, as they always do from TensorRT 9 on.
@@ -59,7 +59,7 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
 
 
 def _has(trt: Any, config: Any, setting: Setting) -> bool:
-    """Whether the library has what a setting sets."""
+    """Whether the library has the flag, attribute or memory pool of a setting."""
     match setting.sets:
         case Flag(name):
             return hasattr(trt.BuilderFlag, name)
@@ -72,7 +72,7 @@ def _has(trt: Any, config: Any, setting: Setting) -> bool:
 
 
 def _set(trt: Any, config: Any, setting: Setting, value: Any) -> tuple[object, object]:
-    """Set a value, in TensorRT's terms. Returns it, and the one that the configuration has then."""
+    """Set a value. Returns the value in TensorRT's terms, and the value that the configuration has afterwards."""
     match setting.sets:
         case Flag(name):
             flag = getattr(trt.BuilderFlag, name)
@@ -123,12 +123,12 @@ def _profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> None:
             raise ToolchainError(f"profile {number} has {len(ranges)} inputs, the network {len(inputs)}")
         profile = builder.create_optimization_profile()
         for tensor, shape in zip(inputs, ranges, strict=True):
-            _range(profile.set_shape, tensor, shape.min, shape.opt, shape.max, number)
-            taken = [tuple(each) for each in profile.get_shape(tensor.name)]
-            if taken != [shape.min, shape.opt, shape.max]:
-                raise ToolchainError(f"the toolchain does not take profile {number} of {tensor.name}: it has {taken}")
+            _set_range(profile.set_shape, tensor, shape.min, shape.opt, shape.max, number)
+            actual = [tuple(each) for each in profile.get_shape(tensor.name)]
+            if actual != [shape.min, shape.opt, shape.max]:
+                raise ToolchainError(f"the toolchain does not take profile {number} of {tensor.name}: it has {actual}")
             if tensor.is_shape_tensor:
-                # Its *values* decide shapes, and profiles hold only shapes of tensors.
+                # The *values* of this tensor decide shapes, and a profile has only shapes of tensors.
                 raise ToolchainError(
                     f"the values of input {tensor.name} decide shapes inside the engine",
                     hint="keep the operator that reads a size from a tensor in PyTorch (torch_executed_ops)",
@@ -137,18 +137,18 @@ def _profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> None:
             raise ToolchainError(f"the toolchain does not take optimization profile {number}")
 
 
-def _range(
+def _set_range(
     setter: Callable[..., None],
     tensor: Any,
-    low: tuple[int, ...],
-    middle: tuple[int, ...],
-    high: tuple[int, ...],
+    min_shape: tuple[int, ...],
+    opt_shape: tuple[int, ...],
+    max_shape: tuple[int, ...],
     number: int,
 ) -> None:
     try:
-        setter(tensor.name, low, middle, high)
+        setter(tensor.name, min_shape, opt_shape, max_shape)
     except (ValueError, RuntimeError, TypeError) as error:
         raise ToolchainError(
-            f"profile {number} of input {tensor.name}: {list(low)} to {list(high)} does not fit "
+            f"profile {number} of input {tensor.name}: {list(min_shape)} to {list(max_shape)} does not fit "
             f"{list(tensor.shape)}: {error}"
         ) from error

@@ -1,8 +1,8 @@
 """Compare a network's inputs and outputs with those of its partition: names, element types, ranks and sizes.
 
 Rules
-1. A size that both know must be equal. A size that is dynamic in the partition must be dynamic in the network:
-   otherwise it was lost on the way.
+1. A size that is known in both must be equal. A size that is dynamic in the partition must be dynamic in the network:
+   otherwise a conversion has fixed it by mistake.
 2. A network is compared before it is compiled, on any machine: engines can be opened only on their GPU.
 """
 
@@ -14,31 +14,32 @@ from typing import Any
 from trtbuild.core.engines.engine_job import Declared
 from trtbuild.core.values.element_types import ELEMENT_TYPES, ENGINE_TYPES
 
-#: torch's name of a dtype → tensorrt.DataType's.
+#: torch's name of a dtype → tensorrt.DataType's name.
 _TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 
 
 def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[Declared]) -> list[tuple[str, str]]:
-    """List the differences: (name of an input or output, its fault)."""
-    found = []
-    for kind, declared, count, tensor in (
+    """List the differences, as pairs (name of an input or output, description)."""
+    differences = []
+    for kind, declared, count, get_tensor in (
         ("i", inputs, network.num_inputs, network.get_input),
         ("o", outputs, network.num_outputs, network.get_output),
     ):
-        tensors = {each.name: each for each in map(tensor, range(count))}
+        tensors = {each.name: each for each in map(get_tensor, range(count))}
         wanted = {f"{kind}{number}": each for number, each in enumerate(declared)}
-        found += [(name, "is in the network and not in the partition") for name in tensors.keys() - wanted.keys()]
-        found += [(name, "is in the partition and not in the network") for name in wanted.keys() - tensors.keys()]
+        differences += [(name, "is in the network and not in the partition") for name in tensors.keys() - wanted.keys()]
+        differences += [(name, "is in the partition and not in the network") for name in wanted.keys() - tensors.keys()]
         for name in wanted.keys() & tensors.keys():
-            found += [(name, text) for text in _wrong(tensors[name], wanted[name])]
-    return sorted(found)
+            differences += [(name, text) for text in _compare(tensors[name], wanted[name])]
+    return sorted(differences)
 
 
-def _wrong(tensor: Any, declared: Declared) -> Iterator[str]:
+def _compare(tensor: Any, declared: Declared) -> Iterator[str]:
+    """Yield the differences between one tensor of the network and its declaration."""
     dtype, sizes = declared
-    taken = str(tensor.dtype).rpartition(".")[2]
-    if taken != _TYPES.get(dtype, dtype):
-        yield f"is {dtype} in the partition and {taken} in the network"
+    network_dtype = str(tensor.dtype).rpartition(".")[2]
+    if network_dtype != _TYPES.get(dtype, dtype):
+        yield f"is {dtype} in the partition and {network_dtype} in the network"
     try:
         shape: list[int] = list(tensor.shape)
     except ValueError:  # the rank is not known before the build

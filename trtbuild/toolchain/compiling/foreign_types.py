@@ -1,20 +1,21 @@
-"""Find nodes with element types that an engine does not keep. The parser changes some of them without an error.
+"""Find nodes with element types that an engine does not compute in (foreign types). The parser changes some of these types
+without an error.
 
 Measured with TensorRT-RTX 1.7.1: float64 inputs, weights, constants and casts become float32, out of range values are
-clamped, and the parse succeeds; int8 means quantized. An engine that computes in another type differs from the model,
-so:
+clamped, and the parse succeeds. int8 means quantized. An engine that computes in another type differs from the model. So
+such nodes are refused.
 
 Rules
-1. A value has a foreign type if the model declares it (inputs, outputs, initializers, attributes with a type). The
-   result of an operator with such an operand has it, too, if results may have the type of operands.
-2. A node that reads or makes a value of a foreign type is refused. Nested graphs count as part of their node.
+1. A value has a foreign type if the model declares it so (inputs, outputs, initializers, attributes with a type). The
+   result of an operator with such an operand has the foreign type, too, if results may have the type of operands.
+2. A node that reads or produces a value of a foreign type is refused. Nested graphs count as part of their node.
 3. Quantized types are allowed only between QuantizeLinear and DequantizeLinear.
-4. TensorRT before 9 computes int64 in 32 bits, without an error. With a toolchain that `narrows`, int64 values that are
-   known to fit 32 bits are right (`trtbuild.toolchain.tensorrt8.counting`). All others are foreign: inputs, outputs,
-   weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant: a value
-   that does not fit is beyond the end in 32 bits, too. A node that reads the size of a foreign value is refused only if
-   no other node is: without the others, the size may come from another tensor.
-5. Operands for indices, shapes and axes do not make a result foreign, although their node is.
+4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), int64 values that are
+   known to fit 32 bits are allowed (`trtbuild.toolchain.tensorrt8.counting`). All other int64 values are foreign: inputs,
+   outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant: a
+   value that does not fit 32 bits is beyond the end of the axis in 32 bits, too. A node that reads the size of a foreign
+   value is refused only if no other node is refused: without the other nodes, the size may come from another tensor.
+5. Operands for indices, shapes and axes do not make a result foreign. Their node is refused nevertheless (rule 2).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trtbuild.core.values.element_types import BY_ONNX
 from trtbuild.toolchain.onnx_files.onnx_outline import Node, Outline
 from trtbuild.toolchain.tensorrt8.counting import INT64, Counts
 
-#: onnx.TensorProto.DataType → torch's name.
+#: onnx.TensorProto.DataType → torch's name of the type.
 NAMES = {number: element.name for number, element in BY_ONNX.items()}
 #: Operators whose result types do not depend on their operands (https://onnx.ai/onnx/operators).
 _OWN_TYPE = frozenset(
@@ -48,7 +49,7 @@ def _is_end(node: Node, name: str, counts: Counts | None) -> bool:
 def foreign_nodes(
     model: Outline, dtypes: Collection[str], *, narrows: bool = False, largest: Mapping[str, int] | None = None
 ) -> dict[str, str]:
-    """Map the nodes of `model` that read or make values of a type outside `dtypes` to the reason. `narrows` switches
+    """The nodes of `model` that read or produce values of a type outside `dtypes`, each with the reason. `narrows` switches
     rule 4 on. `largest` maps inputs to the largest size of any of their axes, as far as it is known."""
     counts = Counts(model, largest) if narrows else None
     foreign = {
@@ -57,8 +58,8 @@ def foreign_nodes(
         if NAMES.get(element) not in dtypes
         and not (counts is not None and counts.is_constant(name) and counts.fits(name))
     }
-    found: dict[str, str] = {}
-    sizes: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    size_reasons: dict[str, str] = {}
     for node in model.nodes:
         operands = [name for name in node.inputs if not _is_end(node, name, counts)]
         reads = {foreign[name] for name in operands if name in foreign}
@@ -71,16 +72,16 @@ def foreign_nodes(
             if node.operator == "QuantizeLinear":
                 foreign.update((name, element) for name in node.outputs for element in reads | names)
             continue
-        makes = names if node.operator in _OWN_TYPE else data | names
+        produces = names if node.operator in _OWN_TYPE else data | names
         foreign.update((name, INT64) for name in wrong)
         for name in node.outputs:
-            if makes:
-                foreign.setdefault(name, min(makes))
-        touched = reads | makes | {foreign[name] for name in node.outputs if name in foreign}
+            if produces:
+                foreign.setdefault(name, min(produces))
+        touched = reads | produces | {foreign[name] for name in node.outputs if name in foreign}
         if touched:
             kinds = ", ".join(NAMES.get(element, f"ONNX type {element}") for element in sorted(touched))
             only_size = narrows and node.operator in ("Shape", "Size")
-            (sizes if only_size else found)[node.name] = (
+            (size_reasons if only_size else reasons)[node.name] = (
                 f"{node.operator}: {kinds} is not a type that an engine computes in"
             )
-    return found or sizes
+    return reasons or size_reasons

@@ -1,16 +1,17 @@
-"""Ask NVIDIA's parser which nodes it accepts, for the partitioner. (`supports_operator` says yes too often.)
+"""Ask NVIDIA's parser which nodes it accepts, for the partitioner. (`supports_operator` returns True too often.)
 
 Rules
-1. A whole candidate is parsed, as the compiler would parse it. If it parses, it is accepted.
-2. The values of weights are not known during partitioning, and must not matter. The parser sees zeros: windows of one
-   block of memory, each at another address, because TensorRT identifies weights by their address. If TensorRT reads a
-   weight's *value* while it parses (an integer buffer used as a shape, as axes or as a repeat count), it reads zero: a
-   Reshape to (0, 0) means "as the input". If the true values are refused later, the compiler raises an error with the
-   node, so a wrong answer here cannot lead to a wrong engine.
-3. A refusal names every node that is known to be refused: those that the parser names, and those that
+1. A candidate is parsed as a whole, in the same way as the compiler parses it. If the parse succeeds, the candidate is
+   accepted.
+2. The values of weights are not known during partitioning, and must not matter. The parser reads zeros instead. They are
+   windows of one block of memory, each at another address, because TensorRT identifies weights by their address. If
+   TensorRT reads a weight's *value* while it parses (an integer buffer used as a model_outline, as axes or as a repeat
+   count), it reads zero: a Reshape to (0, 0) means "as the input". If TensorRT refuses the true values later, the compiler
+   raises an error with the node. So a wrong answer here cannot lead to a wrong engine.
+3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
    `supports_model_v2` leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
-5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is asked instead. Before that, the known
+5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is asked instead. In addition, the known
    properties of the release are applied: its element types, and operators that it refuses
    (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses more than that, the engine step raises an
    error with the node.
@@ -35,13 +36,14 @@ from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.networks.network import NodeError, Parsed
 from trtbuild.toolchain.onnx_files.onnx_outline import ExternalWeight, Outline, outline
 
-#: Bytes between the windows: enough for the alignment of every element type.
+#: Bytes between the starts of two windows (rule 2): enough for the alignment of every element type.
 _STEP = 64
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The parser's refusal of a model. `nodes` are ONNX node names in graph order; empty for the model as a whole."""
+    """The parser's refusal of a model. `nodes` are the names of the refused ONNX nodes in graph order. If it is empty, the
+    model as a whole is refused."""
 
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
@@ -58,18 +60,19 @@ class Parser:
     def __init__(
         self, toolchain: ToolchainName, version: str | None = None, stand_in: Mapping[str, Any] | None = None
     ) -> None:
-        own = release(toolchain, version or table.installed_version(toolchain) or "")
-        self._dtypes, self._narrows, self._refused = own.dtypes, own.narrows_int64, frozenset(own.refuses)
-        self._name, self._release = f"{toolchain} {version or ''}".rstrip(), own
-        asked: tuple[ToolchainName, str | None] = (toolchain, version)
+        properties = release(toolchain, version or table.installed_version(toolchain) or "")
+        self._dtypes, self._narrows = properties.dtypes, properties.narrows_int64
+        self._refused = frozenset(properties.refuses)
+        self._name, self._release = f"{toolchain} {version or ''}".rstrip(), properties
+        parser: tuple[ToolchainName, str | None] = (toolchain, version)
         if stand_in is not None:
-            asked = stand_in["toolchain"], stand_in["version"]
+            parser = stand_in["toolchain"], stand_in["version"]
             self._dtypes, self._narrows = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
             self._refused = frozenset(stand_in["refuses"])
-            self._release = release(*asked)
+            self._release = release(*parser)
         self._own_reasons = table.FLAVOURS[toolchain].needs_gpu
-        self._needs_gpu = table.FLAVOURS[asked[0]].needs_gpu
-        self._trt = load(*asked)
+        self._needs_gpu = table.FLAVOURS[parser[0]].needs_gpu
+        self._trt = load(*parser)
 
     def refused(
         self,
@@ -77,38 +80,40 @@ class Parser:
         largest: Mapping[str, int] | None = None,
         declared: tuple[Sequence[Declared], Sequence[Declared]] | None = None,
     ) -> Refusal | None:
-        """Parse `model` (a result of `convert`); None if the parser accepts it. `largest` maps inputs to the largest
-        size of any of their axes, as far as it is known; the compiler checks the others. `declared` are the types of
-        the model's inputs and outputs: a network with other types counts as a refusal."""
-        shape = outline(model)
-        foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows, largest=largest)
+        """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
+        largest size of any of their axes, as far as it is known; the compiler checks the other inputs. `declared` are the
+        types of the model's inputs and outputs: a network with other types counts as a refusal."""
+        model_outline = outline(model)
+        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]
         known += [
             NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)
-            for node in shape.nodes
+            for node in model_outline.nodes
             if node.operator in self._refused
         ]
         with listening(self._trt) as (logger, log):
             builder = self._builder(logger)
             with Parsed(self._trt, builder, logger, log, self._release) as parsed:
-                errors = parsed.parse(model, _zeros(shape.weights))
+                errors = parsed.parse(model, _zeros(model_outline.weights))
                 if not errors:
-                    errors = known or parsed.changed_types(shape) or _undeclared(parsed, shape, declared)
-                    return self._refusal(shape, errors, []) if errors else None
+                    errors = (
+                        known or parsed.changed_types(model_outline) or _undeclared(parsed, model_outline, declared)
+                    )
+                    return self._refusal(model_outline, errors, []) if errors else None
             # A parse stops at the first node that fails to convert; supports_model_v2 continues after it.
             with Parsed(self._trt, builder, logger, log, self._release) as parsed:
                 pieces, more = parsed.supported(model)
-        taken = {index for piece in pieces for index in piece}
-        left = [node.name for index, node in enumerate(shape.nodes) if index not in taken]
-        return self._refusal(shape, [*errors, *more, *known], left)
+        accepted = {index for piece in pieces for index in piece}
+        left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]
+        return self._refusal(model_outline, [*errors, *more, *known], left_out)
 
-    def _refusal(self, shape: Outline, errors: Sequence[NodeError], left: Sequence[str]) -> Refusal:
-        named = {error.node for error in errors} | set(left)
+    def _refusal(self, model_outline: Outline, errors: Sequence[NodeError], left_out: Sequence[str]) -> Refusal:
+        refused = {error.node for error in errors} | set(left_out)
         texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
-        nodes = tuple(node.name for node in shape.nodes if node.name in named)
+        nodes = tuple(node.name for node in model_outline.nodes if node.name in refused)
         # In documents for TensorRT-RTX every node has all messages. Their bytes are in keys, so this must not change.
-        own = {error.node: error.text for error in reversed(errors)} if self._own_reasons else {}
-        return Refusal(nodes, tuple(dict.fromkeys(texts)), own)
+        reasons = {error.node: error.text for error in reversed(errors)} if self._own_reasons else {}
+        return Refusal(nodes, tuple(dict.fromkeys(texts)), reasons)
 
     def _builder(self, logger: Any) -> Any:
         try:
@@ -123,11 +128,11 @@ class Parser:
 
 
 def _undeclared(
-    parsed: Parsed, shape: Outline, declared: tuple[Sequence[Declared], Sequence[Declared]] | None
+    parsed: Parsed, model_outline: Outline, declared: tuple[Sequence[Declared], Sequence[Declared]] | None
 ) -> list[NodeError]:
-    found = [] if declared is None else disagreements(parsed.network, *declared)
-    makers = {name: node.name for node in shape.nodes for name in node.outputs}
-    return [NodeError(f"{name} {text}", makers.get(name, "")) for name, text in found]
+    differences = [] if declared is None else disagreements(parsed.network, *declared)
+    producers = {name: node.name for node in model_outline.nodes for name in node.outputs}
+    return [NodeError(f"{name} {text}", producers.get(name, "")) for name, text in differences]
 
 
 def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:

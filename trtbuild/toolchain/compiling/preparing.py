@@ -1,8 +1,8 @@
 """Rewrite a converted model into a form that the library computes better.
 
-The results are equal up to the rounding of half precision. Engines and the files for trtexec are both made from it. The
-rules are in the key of an engine: before strong typing by `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`, from then on
-by the version of the engine step.
+The results are equal up to the rounding of half precision. Engines and the files for trtexec are both built from the
+rewritten model. The version of these rules is in the key of an engine. For releases without strong typing, it is
+`trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`. For other releases, it is the version of the engine step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from trtbuild.toolchain.tensorrt8.half_weights import cast_weights
 
 
 def prepared(model: bytes, weights: Mapping[str, Bytes], release: Release) -> tuple[bytes, dict[str, Bytes]]:
-    """Return `model`, and the data of its external weights by name, for `release`. Raises ValueError if `model` is not
-    ONNX."""
+    """Return the rewritten `model`, and the data of its external weights by name, for `release`. Raises ValueError if
+    `model` is not ONNX."""
     if not release.strongly_typed:
         return cast_weights(model, weights)
     return typed_norms(model, weights, scales_halves=release.scales_halves)

@@ -1,10 +1,10 @@
-"""Keep timings of kernels from one build to the next. They only save time, and are not in any key.
+"""Store timings of kernels for later builds. Timings only save time, and are not in any key.
 
 Rules
 1. A cache is for one toolchain version, GPU model and driver: its file name contains them. TensorRT also checks the
-   device, and refuses the cache of another one.
+   device, and refuses the cache of another device.
 2. A file starts with its digest. A damaged file counts as missing, so it costs only time.
-3. Several builds may write at the same time: under a lock, the file is read again and combined.
+3. Several builds may write at the same time: under a lock, a build reads the file again and combines the timings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from trtbuild.atomic import replace_file
 from trtbuild.regular import read_regular
 
-#: Their folder in the project's state folder.
+#: The folder of the caches in the project's state folder.
 FOLDER = "timing"
 
 _HEAD = b"trtbuild.timing/1\n"
@@ -34,7 +34,7 @@ def path_of(folder: Path, toolchain: str, version: str, device: str, driver: str
 
 
 def read(path: Path) -> bytes:
-    """Read the cache at `path`; empty if it is missing or damaged."""
+    """Read the cache at `path`. Returns empty bytes if the file is missing or damaged."""
     try:
         data = read_regular(path)
     except OSError:
@@ -53,18 +53,18 @@ def attach(config: Any, path: Path) -> Any:
 
 
 def keep(config: Any, path: Path) -> None:
-    """Write the timings of a finished build, combined with those that another build has written meanwhile. If the file
-    cannot be written, nothing is kept."""
+    """Write the timings of a finished build, combined with the timings that other builds have written in the meantime. If
+    the file cannot be written, the timings are lost."""
     cache = config.get_timing_cache()
     if cache is None:
         return
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            other = read(path)
-            theirs = config.create_timing_cache(other) if other else None
-            if theirs is not None:
-                cache.combine(theirs, False)
+            stored = read(path)
+            stored_cache = config.create_timing_cache(stored) if stored else None
+            if stored_cache is not None:
+                cache.combine(stored_cache, False)
             body = bytes(memoryview(cache.serialize()))
             replace_file(path, _HEAD + hashlib.sha256(body).digest() + body, mode=0o600)
 

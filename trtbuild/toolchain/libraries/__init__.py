@@ -1,4 +1,4 @@
 """Installed TensorRT libraries: flavours, differences of releases, loading, GPUs.
 
-Uses no other room.
+Uses no other folder of the toolchain.
 """

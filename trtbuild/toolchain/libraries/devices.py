@@ -17,7 +17,8 @@ _COMPUTE_CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of this machine. `driver` is the version of NVIDIA's driver, or of its CUDA (``CUDA 13.0``)."""
+    """A GPU of this machine. `driver` is the version of NVIDIA's driver, or the CUDA version that it supports (``CUDA
+    13.0``)."""
 
     ordinal: int
     sm: int
@@ -28,14 +29,14 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
-    """The SM (ten times the compute capability) of each GPU, by ordinal; empty without a driver or a GPU."""
+    """The SM (ten times the compute capability) of each GPU, by ordinal. Empty without a driver or a GPU."""
     driver = _driver()
     if driver is None:
         return ()
     count = ctypes.c_int(0)
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
-    found = []
+    sms = []
     for ordinal in range(count.value):
         device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         if (
@@ -43,8 +44,8 @@ def device_sms() -> tuple[int, ...]:
             and driver.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_CAPABILITY_MAJOR, device) == 0
             and driver.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_CAPABILITY_MINOR, device) == 0
         ):
-            found.append(major.value * 10 + minor.value)
-    return tuple(found)
+            sms.append(major.value * 10 + minor.value)
+    return tuple(sms)
 
 
 def use_device(sm: int) -> Device | None:
@@ -70,7 +71,7 @@ def use_device(sm: int) -> Device | None:
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> Any:
-    """The driver's library, ready for use; None if there is no driver."""
+    """The driver's library, initialized, or None if there is no driver."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

@@ -1,9 +1,9 @@
 """The differences between TensorRT versions in running an engine, in one table.
 
 Rules
-1. The row of a version is the newest one that is not newer than the version (`calls_of`).
-2. Each row has its source. 8.6.0 was run on an H200. TensorRT-RTX 1.7.1's names were read from the library, without a
-   GPU for it. The others are from NVIDIA's API references and the open bindings (pyEngine.cpp).
+1. The row of a version is the newest row that is not newer than the version (`calls_of`).
+2. Each row cites its source. 8.6.0 was run on an H200. The names of TensorRT-RTX 1.7.1 were read from the library, without
+   running it on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from trtbuild.core.model.spec import ToolchainName
 class Calls:
     """The calls and features of one version."""
 
-    #: The way to make a context without device memory: a special method, an allocation strategy, or a runtime
+    #: The way to create a context without device memory: a special method, an allocation strategy, or a runtime
     #: configuration with the strategy.
     context: Literal["method", "strategy", "configuration"]
     #: The way to set a context's memory: the property `device_memory`, or ``set_device_memory(address, size)``.
     memory: Literal["property", "sized"]
-    #: The engine's property and method (for a profile) with the size of that memory in bytes.
+    #: The engine's property with the size of that memory in bytes.
     memory_size: str
+    #: The engine's method that returns this size for one profile, or None if there is no such method.
     memory_size_of_profile: str | None
     #: Whether contexts may share an optimization profile. Before 9, only one context at a time can use a profile,
     #: unless the engine was built with PreviewFeature.PROFILE_SHARING_0806.
     shared_profiles: bool
-    #: Whether it compiles kernels at run time, can store them (``IRuntimeCache``), and captures graphs itself.
+    #: Whether the library compiles kernels at run time, can store them (``IRuntimeCache``), and captures graphs itself.
     runtime_compiler: bool = False
 
 
@@ -74,13 +75,13 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
         ),
         # 9.0: contexts share profiles (PreviewFeature.PROFILE_SHARING_0806 of 8.6.1: "will become the default in 9.0").
         ((9,), Calls("method", "property", "device_memory_size", None, shared_profiles=True)),
-        # 8.5 is the first with tensor names. Source: the bindings of 8.6.1.
+        # 8.5 is the first version with tensor names. Source: the bindings of 8.6.1.
         ((8, 5), Calls("method", "property", "device_memory_size", None, shared_profiles=False)),
     ),
 }
 
 
 def calls_of(toolchain: ToolchainName, version: str) -> Calls | None:
-    """The row of a library version (the one that the library reports), or None if it is older than all rows."""
+    """The row of a version that a library reports, or None if the version is older than all rows."""
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     return next((calls for first, calls in _TABLE[toolchain] if numbers >= first), None)

@@ -17,7 +17,7 @@ from trtbuild.errors import EnvironmentFault, ToolchainMissing
 from trtbuild.toolchain.libraries.mapped import check_mapped
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Log lines of every call on a machine without a GPU; never the reason of a failure.
+#: Log lines of every call on a machine without a GPU. They are never the reason for a failure.
 _NOISE = (
     "CUDA driver version is insufficient",
     "Thread context has not been set",
@@ -31,7 +31,7 @@ _ALWAYS_WARNED = "has Int64 binding"
 
 @dataclass(eq=False)
 class Log:
-    """Log lines of a library, in order, as (severity, text): ``internal_error``, ``error``, ``warning``."""
+    """Log lines of a library, in order, as (severity, text). A severity is ``internal_error``, ``error`` or ``warning``."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
@@ -39,7 +39,7 @@ class Log:
         return len(self.lines)
 
     def errors(self, since: int = 0) -> list[str]:
-        """The errors, without the lines that every machine without a GPU gets."""
+        """The errors after the first `since` lines. Lines that appear on every machine without a GPU are left out."""
         return [
             text
             for severity, text in self.lines[since:]
@@ -57,8 +57,8 @@ class Log:
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
     """Import the library's Python module.
 
-    Raises ToolchainMissing if it is not installed or cannot be loaded, and EnvironmentFault if the module, or a library
-    that it loads, is not `version`.
+    Raises ToolchainMissing if it is not installed or cannot be loaded. Raises EnvironmentFault if the module, or a library
+    that the module loads, does not have `version`.
     """
     flavour = FLAVOURS[toolchain]
     try:
@@ -81,7 +81,7 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
 def stay_loaded(trt: Any, logger: Any, ordinal: int) -> None:
     """Keep the kernels for builds on GPU `ordinal` loaded until this process ends.
 
-    TensorRT loads its kernels with the first Builder of a process and drops them with the last, which takes 6 to 8
+    TensorRT loads its kernels with the first Builder of a process and unloads them with the last Builder. This takes 6 to 8
     seconds each time (8.6.0, H200). An unused Builder keeps them loaded.
     """
     if (trt.__name__, ordinal) not in _RESIDENT:
@@ -97,7 +97,7 @@ _RESIDENT: dict[tuple[str, int], Any] = {}
 def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
     """Yield the ILogger of library `trt`, and the log of this thread's calls in the block.
 
-    TensorRT uses the first logger of a process and ignores all later ones, so there is one for all. Lines from
+    TensorRT uses the first logger of a process and ignores all later loggers, so all calls share one logger. Lines from
     TensorRT's own threads go into every open log.
     """
     log, thread = Log(), threading.get_ident()
@@ -119,11 +119,11 @@ _LAST_ERRORS: deque[tuple[int, str]] = deque(maxlen=64)
 def last_errors() -> list[str]:
     """The errors of this thread since the last call of this function, oldest first, at most 64 lines."""
     thread = threading.get_ident()
-    mine = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
-    for entry in mine:
-        with contextlib.suppress(ValueError):  # dropped meanwhile
+    own_entries = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
+    for entry in own_entries:
+        with contextlib.suppress(ValueError):  # the deque was full and has dropped the entry in the meantime
             _LAST_ERRORS.remove(entry)
-    return [text for _, text in mine if not any(noise in text for noise in _NOISE)]
+    return [text for _, text in own_entries if not any(noise in text for noise in _NOISE)]
 
 
 @functools.cache
@@ -141,10 +141,10 @@ def _listener(trt: Any) -> Any:
         def log(self, severity: Any, text: str) -> None:
             if severity in names:
                 thread, entries = threading.get_ident(), list(_OPEN)
-                mine = [log for owner, log in entries if owner == thread]
-                if not mine and names[severity] != "warning":
+                own_logs = [log for owner, log in entries if owner == thread]
+                if not own_logs and names[severity] != "warning":
                     _LAST_ERRORS.append((thread, text))
-                for log in mine or [log for _, log in entries]:
+                for log in own_logs or [log for _, log in entries]:
                     log.lines.append((names[severity], text))
 
     return Listener()

@@ -1,13 +1,14 @@
 """Find the TensorRT library files that this process has loaded, and check their versions.
 
-The bindings are linked to a library by its name only. So ``LD_LIBRARY_PATH``, the loader's cache and the libraries that
-are loaded already decide which file is used.
+The bindings are linked to a library only by the library's name. So ``LD_LIBRARY_PATH``, the loader's cache and the
+libraries that are loaded already decide which file is used.
 
 Rules
-1. The library returns its version (``getInferLibVersion``, NvInferRuntime.h); its file name need not contain it.
-2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). It
-   is right if its file name has the version, or if it is in the library's folder, as in NVIDIA's archives and packages.
-3. Only version parts that both sides have are compared. If the file cannot be found (no ``/proc``, a library that is
+1. The library returns its version (``getInferLibVersion``, NvInferRuntime.h). Its file name need not contain the version.
+2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). It is
+   accepted if its file name contains the version, or if it is in the library's folder, as in NVIDIA's archives and
+   packages.
+3. Only those parts are compared that both versions have. If the file cannot be found (no ``/proc``, a library that is
    linked into the bindings), only the bindings' version is checked.
 """
 
@@ -31,7 +32,7 @@ _REPLACED = " (deleted)"
 def check_mapped(flavour: Flavour, version: str) -> None:
     """Raise EnvironmentFault if a loaded library of `flavour` does not have the distribution's `version`."""
     files = mapped_files()
-    libraries = _named(files, flavour.library)
+    libraries = _files_of(files, flavour.library)
     planned = {numbers_of(name) for name in (version, flavour.library_versions.get(version, version))}
     for library in libraries:
         found = library_version(library)
@@ -39,24 +40,26 @@ def check_mapped(flavour: Flavour, version: str) -> None:
             version_text = ".".join(map(str, found))
             raise EnvironmentFault(
                 f"{flavour.name} {version} was planned, but {library} is loaded, which is {version_text}",
-                hint=f"{_way_out(library)}, or install the toolchain of that version: "
+                hint=f"{_remedy(library)}, or install the toolchain of that version: "
                 f"pip install '{flavour.distribution}=={'.'.join(map(str, found[:3]))}.*'",
             )
-    for parser in _named(files, flavour.parser_library):
+    for parser in _files_of(files, flavour.parser_library):
         numbers = _numbers_in(parser)
         if len(numbers) > 1 and any(_agree(numbers, wanted) for wanted in planned):
             continue
         if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
-            what = ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the one in the folder of {libraries[0]}"
+            problem = (
+                ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the one in the folder of {libraries[0]}"
+            )
             raise EnvironmentFault(
-                f"the ONNX parser of {flavour.name} {version} was planned, but {parser} is loaded, which is {what}",
-                hint=f"{_way_out(parser)}, or reinstall the toolchain: pip install --force-reinstall "
+                f"the ONNX parser of {flavour.name} {version} was planned, but {parser} is loaded, which is {problem}",
+                hint=f"{_remedy(parser)}, or reinstall the toolchain: pip install --force-reinstall "
                 f"'{flavour.distribution}=={version}'",
             )
 
 
 def mapped_files() -> list[Path]:
-    """The files that this process has mapped, each once; empty if the system has no such list."""
+    """The files that this process has mapped, each once. Empty if the system has no such list."""
     try:
         lines = os.fsdecode(_MAPS.read_bytes()).splitlines()
     except OSError:
@@ -66,15 +69,15 @@ def mapped_files() -> list[Path]:
 
 
 def library_version(library: Path) -> tuple[int, ...] | None:
-    """The version that a loaded library returns: major, minor, patch, and the build if it returns that; None if it has
-    no such function."""
+    """The version that a loaded library returns: major, minor, patch, and the build if the library returns it. None if the
+    library has no such function."""
     try:
         opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only if it is loaded already
-        whole = int(opened.getInferLibVersion())
+        number = int(opened.getInferLibVersion())
     except (OSError, AttributeError):
         return None
     # NV_TENSORRT_VERSION: 8601 is 8.6.1; from 10 on, and in TensorRT-RTX, 100300 is 10.3.0 and 10701 is 1.7.1
-    major, rest = divmod(whole, 1000 if whole < 10000 else 10000)
+    major, rest = divmod(number, 1000 if number < 10000 else 10000)
     version = major, *divmod(rest, 100)
     try:
         return *version, int(opened.getInferLibBuildVersion())
@@ -82,14 +85,14 @@ def library_version(library: Path) -> tuple[int, ...] | None:
         return version
 
 
-def _named(files: Iterable[Path], stem: str) -> list[Path]:
+def _files_of(files: Iterable[Path], stem: str) -> list[Path]:
     return [file for file in files if file.name == stem or file.name.startswith(f"{stem}.")]
 
 
 def _numbers_in(file: Path) -> tuple[int, ...]:
     """``libnvonnxparser.so.10.3.0`` → (10, 3, 0)."""
-    found = re.search(r"\.so\.([0-9.]+)$", file.name)
-    return numbers_of(found[1]) if found else ()
+    match = re.search(r"\.so\.([0-9.]+)$", file.name)
+    return numbers_of(match[1]) if match else ()
 
 
 def _agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
@@ -97,9 +100,9 @@ def _agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
     return found[:shared] == planned[:shared]
 
 
-def _way_out(library: Path) -> str:
-    named = [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
-    entry = next((entry for entry in named if os.path.realpath(entry) == str(library.parent)), None)
+def _remedy(library: Path) -> str:
+    folders = [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    entry = next((entry for entry in folders if os.path.realpath(entry) == str(library.parent)), None)
     if entry is not None:
         return f"take {entry} out of LD_LIBRARY_PATH"
     return "put the folder of the planned one first in LD_LIBRARY_PATH"

@@ -2,11 +2,12 @@
 `trtbuild.core.model.builder_settings` has the releases of builder settings.
 
 Rules
-1. Each value has the first release that it is valid for, newest first. The oldest one is also used for older releases.
+1. Each row begins with the first release for which it is valid. The newest row is first. The oldest row is also used for
+   older releases.
 2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
    the documentation does not name the minor version, the earliest is assumed.
    `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
-3. Doubtful operators and types are refused: such a piece stays in PyTorch, which computes it correctly.
+3. Doubtful operators and types are refused: the nodes concerned stay in PyTorch, which computes them correctly.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from trtbuild.core.values.element_types import ENGINE_TYPES
 
 @dataclass(frozen=True)
 class Release:
-    """One version of a toolchain. Settings are named as in `trtbuild.core.model.spec.BuilderSettings`."""
+    """The properties of one release of a toolchain. Settings have the names of
+    `trtbuild.core.model.spec.BuilderSettings`."""
 
     #: The ONNX opset for its parser.
     opset: int
-    #: Element types (torch's names) that engines compute and keep. A partition has no other types.
+    #: Element types (torch's names) in which engines compute. A partition has no other types.
     dtypes: tuple[str, ...]
     #: `NetworkDefinitionCreationFlag`s for new networks.
     network_flags: tuple[str, ...] = ("STRONGLY_TYPED",)
     #: `OnnxParserFlag`s to set. Without NATIVE_INSTANCENORM, TensorRT before 10 uses a plugin, which needs cuDNN.
     parser_flags: tuple[str, ...] = ()
-    #: Whether the types of a network are those of its graph. Otherwise the precision is set for each layer
+    #: Whether a network has exactly the types of its graph. Otherwise the precision is set for each layer
     #: (`trtbuild.toolchain.tensorrt8.precision`).
     strongly_typed: bool = True
     #: Whether batch normalization with input and parameters in half becomes one Scale layer in half.
@@ -41,7 +43,7 @@ class Release:
     keeps_timings: bool = True
     #: Whether int64 values are computed in 32 bits; inputs and outputs are then never int64 (`foreign_types`).
     narrows_int64: bool = False
-    #: Compatibility policy → `HardwareCompatibilityLevel`; None if the library needs no level for it.
+    #: Compatibility policy → `HardwareCompatibilityLevel`, or None if the library needs no level for the policy.
     compatibilities: Mapping[str, str | None] = field(default_factory=dict)
     #: `TacticSource`s to choose from.
     tactic_sources: tuple[str, ...] = ()
@@ -49,11 +51,11 @@ class Release:
     refuses: tuple[str, ...] = ()
 
 
-#: TensorRT-RTX. It ignores the hardware compatibility level: a plan is for all devices of its compute capabilities, and
-#: may have several. So ampere_plus is a plan for every SM from 80 on (measured: not larger than for one). The parser
-#: changes float64 to float32 without an error (measured, 1.7.1), and int8 means quantized: both would change the model.
-#: uint8 is accepted only as the input of a cast, which the parser checks. The opset is torch 2.13's default; 20 has
-#: Gelu as one operator, which parses.
+#: TensorRT-RTX. It ignores the hardware compatibility level. A plan is for all devices of its compute capabilities, of
+#: which it may have several. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than for one
+#: SM). The parser changes float64 to float32 without an error (measured, 1.7.1), and int8 means quantized: both would
+#: change the model. uint8 is accepted only as the input of a cast, which the parser checks. The opset is torch 2.13's
+#: default. Opset 20 has Gelu as one operator, which the parser accepts.
 _RTX = Release(
     opset=20,
     dtypes=ENGINE_TYPES,
@@ -141,9 +143,9 @@ _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] =
 def release(toolchain: ToolchainName, version: str) -> Release:
     """The properties of `version` of a toolchain."""
     numbers = numbers_of(version)
-    for first, found in _RELEASES[toolchain]:
+    for first, properties in _RELEASES[toolchain]:
         if numbers >= first:
-            return found
+            return properties
     return _RELEASES[toolchain][-1][1]
 
 
@@ -164,7 +166,7 @@ def lacks(toolchain: ToolchainName, version: str, setting: Setting) -> bool:
 
 
 def unset(settings: BuilderSettings, name: str) -> bool:
-    """Whether a setting has its default value: a library without the setting behaves so."""
+    """Whether a setting has its default value. A library without the setting behaves in the same way."""
     return bool(getattr(settings, name) == getattr(_DEFAULT, name))
 
 

@@ -5,9 +5,9 @@ This module does not import TensorRT: versions come from the metadata of install
 works without a toolchain.
 
 Rules
-1. A difference between the flavours is a field of `Flavour`, one between releases a field of `Release`, with its
-   source. Code outside this folder uses these tables.
-2. `check_target` raises before any work. Its error has the allowed values and the next command to type.
+1. A difference between flavours is a field of `Flavour`, and a difference between releases is a field of `Release`. Each
+   value cites its source. Code outside this folder uses these tables.
+2. `check_target` raises its errors before any work. An error has the allowed values and the next command to type.
 3. A default that depends on the machine has an explicit value here (`default_workspace`).
 """
 
@@ -30,20 +30,22 @@ AMPERE = 80
 
 @dataclass(frozen=True)
 class Flavour:
-    """One TensorRT flavour. Settings are named as in `trtbuild.core.model.spec.BuilderSettings`."""
+    """One TensorRT flavour. Settings have the names of `trtbuild.core.model.spec.BuilderSettings`."""
 
     name: ToolchainName
-    #: The Python module, and the distribution whose version names the toolchain.
+    #: The Python module.
     module: str
+    #: The distribution whose version is the version of the toolchain.
     distribution: str
-    #: Prefixes of the libraries' file names on Linux: the library itself, and the ONNX parser.
+    #: The prefix of the library's file name on Linux.
     library: str = field(kw_only=True)
+    #: The prefix of the ONNX parser's file name on Linux.
     parser_library: str = field(kw_only=True)
     #: Distributions with other names of the same library.
     also: tuple[str, ...] = field(kw_only=True, default=())
-    #: The SMs that it builds for; None for those of this machine's GPUs.
+    #: The SMs that it builds for. None means the SMs of this machine's GPUs.
     sms: tuple[int, ...] | None
-    #: Settings that need a CUDA driver in the machine that builds.
+    #: Settings that need a CUDA driver on the machine that builds.
     need_driver: tuple[str, ...] = ()
     #: The workspace in bytes for ``workspace: None``; None is the library's own default.
     default_workspace: int | None = None
@@ -51,7 +53,7 @@ class Flavour:
     timing_cache: bool = False
     #: Whether equal jobs give equal bytes, so that a second build can verify an engine.
     reproducible: bool = False
-    #: Version in the metadata → version that the loaded library returns, if they differ.
+    #: Version in the metadata → version that the loaded library returns, if the two differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -66,7 +68,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt-rtx",
         library="libtensorrt_rtx.so",
         parser_library="libtensorrt_onnxparser_rtx.so",
-        # `tensorrt_rtx.ComputeCapability`, 1.7.1. It builds for all of them without a GPU.
+        # `tensorrt_rtx.ComputeCapability`, 1.7.1. The library builds for all of them without a GPU.
         sms=(75, 80, 86, 89, 120, 121),
         # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
         need_driver=("refit", "strip_plan"),
@@ -75,8 +77,8 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
         timing_cache=False,
-        # It does not time kernels during a build. In many builds on a loaded machine, one plan differed. So a
-        # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`), and no key depends on it.
+        # The library does not time kernels during a build. But in many builds on a loaded machine, one plan differed. So a
+        # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`), and no key depends on equal bytes.
         reproducible=True,
     ),
     "tensorrt": Flavour(
@@ -85,7 +87,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt",
         library="libnvinfer.so",
         parser_library="libnvonnxparser.so",
-        # https://pypi.org/project/tensorrt-cu12: by CUDA's major version; `tensorrt` requires one of them.
+        # https://pypi.org/project/tensorrt-cu12: one for each major version of CUDA. `tensorrt` requires one of them.
         also=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
         timing_cache=True,
@@ -103,8 +105,8 @@ def opset(toolchain: ToolchainName, version: str) -> int:
 def installed_version(toolchain: ToolchainName) -> str | None:
     """The version of the installed distribution, or None. It reads only metadata, and imports nothing."""
     flavour = FLAVOURS[toolchain]
-    found = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.also))
-    return next((version for version in found if version is not None), None)
+    versions = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.also))
+    return next((version for version in versions if version is not None), None)
 
 
 def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
@@ -118,8 +120,8 @@ def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
     installed = installed_version("tensorrt-rtx")
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
-    found = release(toolchain, version)
-    return StandIn("tensorrt-rtx", installed, found.dtypes, found.narrows_int64, found.refuses)
+    properties = release(toolchain, version)
+    return StandIn("tensorrt-rtx", installed, properties.dtypes, properties.narrows_int64, properties.refuses)
 
 
 def host_platform() -> str:
@@ -146,7 +148,7 @@ def check_target(
 ) -> None:
     """Check that this machine can build for `target` with `settings`. It is quick; call it before any work.
 
-    `version` is that of the installed toolchain, None if it is not installed. `devices` are the SMs of this machine's
+    `version` is the installed toolchain's version, or None if it is not installed. `devices` are the SMs of this machine's
     GPUs (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is its platform. Raises ToolchainMissing if a
     package must be installed, and TargetUnsupported if the installed toolchain cannot build the target.
     """
@@ -183,11 +185,11 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
             f"{label}: trtbuild builds with {flavour.name} {first} and later, not {version}",
             hint=f"pip install '{flavour.distribution}>={first}', or change the pin",
         )
-    found, name = release(target.toolchain, version), f"{flavour.name} {version}"
-    if target.compatibility not in found.compatibilities:
+    properties, name = release(target.toolchain, version), f"{flavour.name} {version}"
+    if target.compatibility not in properties.compatibilities:
         raise TargetUnsupported(
             f"{label}: {name} has no compatibility {target.compatibility}",
-            hint=f"it has {', '.join(found.compatibilities)}",
+            hint=f"it has {', '.join(properties.compatibilities)}",
         )
     for setting, facts in SETTINGS.items():
         if lacks(target.toolchain, version, facts) and not unset(settings, setting):
@@ -199,13 +201,13 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
                 hint=f"remove {setting}",
             )
     for source in settings.tactic_sources or ():
-        if source not in found.tactic_sources:
+        if source not in properties.tactic_sources:
             raise TargetUnsupported(
-                f"{label}: {name} has no tactic source {source}", hint=f"it has {', '.join(found.tactic_sources)}"
+                f"{label}: {name} has no tactic source {source}", hint=f"it has {', '.join(properties.tactic_sources)}"
             )
-    if precision not in found.dtypes:
-        has = " or ".join(kind for kind in ("float32", "float16", "bfloat16") if kind in found.dtypes)
-        raise TargetUnsupported(f"{label}: {name} does not compute in {precision}", hint=f"set precision: {has}")
+    if precision not in properties.dtypes:
+        allowed = " or ".join(kind for kind in ("float32", "float16", "bfloat16") if kind in properties.dtypes)
+        raise TargetUnsupported(f"{label}: {name} does not compute in {precision}", hint=f"set precision: {allowed}")
 
 
 def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> None:

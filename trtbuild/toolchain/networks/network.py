@@ -3,8 +3,8 @@
 Rules
 1. Weights do not pass through protobuf (340 MB take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT before
    10.13) read them from the files that the model names.
-2. TensorRT's objects have pointers to one another and to the weights, not references. A `Parsed` keeps all of them, and
-   frees them in TensorRT's order: parser, network, weights. The caller frees builder and logger later.
+2. TensorRT's objects have pointers to one another and to the weights, not references. A `Parsed` refers to all of them, and
+   frees them in the order that TensorRT needs: parser, network, weights. The caller frees builder and logger later.
 3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and is part of
    the plan.
 4. `trtbuild.toolchain.libraries.releases` has the flags of networks and parsers.
@@ -26,13 +26,13 @@ from trtbuild.toolchain.libraries.releases import Release
 from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, ExternalWeight, Node, Outline, outline
 
 NETWORK_NAME = "partition"
-#: onnx.TensorProto.DataType → tensorrt.DataType, of what may be an input or output.
+#: onnx.TensorProto.DataType → tensorrt.DataType, for the types of inputs and outputs.
 _TENSORRT_TYPES = {ELEMENT_TYPES[name].onnx: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 
 
 @dataclass(frozen=True)
 class NodeError:
-    """The parser's reason for a refusal. `node` is the ONNX node's name, empty if the parser does not name one."""
+    """The parser's reason for a refusal. `node` is the ONNX node's name. It is empty if the parser does not name a node."""
 
     text: str
     node: str
@@ -47,7 +47,7 @@ def create_network(trt: Any, builder: Any, release: Release) -> Any:
 
 
 class Parsed:
-    """A parsed network. Close it, and do not use `network` after."""
+    """A parsed network. After `close`, do not use `network`."""
 
     def __init__(self, trt: Any, builder: Any, logger: Any, log: Log, release: Release) -> None:
         self.network = create_network(trt, builder, release)
@@ -55,106 +55,111 @@ class Parsed:
         self._parser = trt.OnnxParser(self.network, logger)
         for name in release.parser_flags:
             self._parser.set_flag(getattr(trt.OnnxParserFlag, name))
-        self._kept: list[Any] = []
+        self._weights: list[Any] = []
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model` with the data of its external weights by name. Returns the refusals; empty if the parser
-        accepts it.
+        """Parse `model` with the data of its external weights by name. Returns the refusals, or an empty list if the parser
+        accepts the model.
 
-        Raises KeyError for a missing weight, ValueError for one of the wrong size.
+        Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """
         mark = self._log.mark()
-        shape = outline(model)
+        model_outline = outline(model)
         if not hasattr(self._parser, "load_model_proto"):
-            return self._parse_with_files(model, shape, weights, mark)
+            return self._parse_with_files(model, model_outline, weights, mark)
         if not self._parser.load_model_proto(model):
-            return self._refused(mark, shape)
-        for weight in shape.weights:
-            data = self._own(weights[weight.name])
+            return self._refused(mark, model_outline)
+        for weight in model_outline.weights:
+            data = self._at_unique_address(weights[weight.name])
             if data.nbytes != weight.size_bytes:
                 raise ValueError(f"weight {weight.name} has {weight.size_bytes} bytes; {data.nbytes} were given")
             if not self._parser.load_initializer(weight.name, data.ctypes.data, data.nbytes):
-                return self._refused(mark, shape)
-        return [] if self._parser.parse_model_proto() else self._refused(mark, shape)
+                return self._refused(mark, model_outline)
+        return [] if self._parser.parse_model_proto() else self._refused(mark, model_outline)
 
     def _parse_with_files(
-        self, model: bytes, shape: Outline, weights: Mapping[str, Bytes], mark: int
+        self, model: bytes, model_outline: Outline, weights: Mapping[str, Bytes], mark: int
     ) -> list[NodeError]:
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
-            for weight in shape.weights:
+            for weight in model_outline.weights:
                 with open(os.path.join(folder, weight.name), "wb") as file:
                     written = file.write(weights[weight.name])
                 if written != weight.size_bytes:
                     raise ValueError(f"weight {weight.name} has {weight.size_bytes} bytes; {written} were given")
-            return [] if self._parser.parse(model, os.path.join(folder, "model.onnx")) else self._refused(mark, shape)
+            return (
+                []
+                if self._parser.parse(model, os.path.join(folder, "model.onnx"))
+                else self._refused(mark, model_outline)
+            )
 
-    def changed_types(self, shape: Outline) -> list[NodeError]:
+    def changed_types(self, model_outline: Outline) -> list[NodeError]:
         """List the inputs and outputs whose element type the parser changed, with their nodes."""
         tensors = {t.name: t for t in map(self.network.get_input, range(self.network.num_inputs))}
         tensors |= {t.name: t for t in map(self.network.get_output, range(self.network.num_outputs))}
-        found = []
-        for name, element in (*shape.inputs, *shape.outputs):
+        errors = []
+        for name, element in (*model_outline.inputs, *model_outline.outputs):
             wanted = _TENSORRT_TYPES.get(element, f"ONNX element type {element}")
-            taken = str(tensors[name].dtype).rpartition(".")[2] if name in tensors else "nothing"
-            if wanted != taken:
-                text = f"{name} is {wanted} in the model and {taken} in the network"
-                nodes = [node.name for node in shape.nodes if name in node.inputs or name in node.outputs]
-                found += [NodeError(text, node) for node in nodes or [""]]
-        return found
+            actual = str(tensors[name].dtype).rpartition(".")[2] if name in tensors else "nothing"
+            if wanted != actual:
+                text = f"{name} is {wanted} in the model and {actual} in the network"
+                nodes = [node.name for node in model_outline.nodes if name in node.inputs or name in node.outputs]
+                errors += [NodeError(text, node) for node in nodes or [""]]
+        return errors
 
-    def _own(self, data: Bytes) -> Any:
-        """Return `data` at an address that no other weight of the network has. TensorRT treats equal addresses as one
-        weight, and refuses different sizes (INetworkDefinition::setWeightsName). The data are kept until the network is
-        closed."""
+    def _at_unique_address(self, data: Bytes) -> Any:
+        """Return `data` as an array at an address that no other weight of the network has. TensorRT treats equal addresses
+        as one weight, and refuses different sizes (INetworkDefinition::setWeightsName). The array is not freed before the
+        network is closed."""
         array = np.frombuffer(data, dtype=np.uint8)
         if array.ctypes.data in self._addresses or not array.nbytes:
             array = np.concatenate([array, np.zeros(1, np.uint8)])[: array.nbytes]
         self._addresses.add(array.ctypes.data)
-        self._kept.append(array)
+        self._weights.append(array)
         return array
 
     def supported(self, model: bytes) -> tuple[list[list[int]], list[NodeError]]:
-        """Call `supports_model_v2`. Returns the pieces that the parser would accept, as node indexes, and its errors.
+        """Call `supports_model_v2`. Returns the pieces that the parser would accept, as node indexes, and the parser's
+        errors.
 
         The parser reads zeros in place of the weights. Afterwards the network cannot be used.
         """
         mark = self._log.mark()
-        shape = outline(model)
+        model_outline = outline(model)
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
-            _empty_files(folder, shape.weights)
+            _empty_files(folder, model_outline.weights)
             path = os.path.join(folder, "model.onnx")
             if hasattr(self._parser, "supports_model_v2"):
                 self._parser.supports_model_v2(model, path)
                 pieces = [list(self._parser.get_subgraph_nodes(index)) for index in range(self._parser.num_subgraphs)]
             else:
-                pieces = [list(nodes) for nodes, taken in self._parser.supports_model(model, path)[1] if taken]
-        return pieces, self._errors(mark, shape.nodes)
+                pieces = [list(nodes) for nodes, accepted in self._parser.supports_model(model, path)[1] if accepted]
+        return pieces, self._errors(mark, model_outline.nodes)
 
-    def _refused(self, mark: int, shape: Outline) -> list[NodeError]:
-        return self._errors(mark, shape.nodes) or [NodeError("refused, and no reason was given", "")]
+    def _refused(self, mark: int, model_outline: Outline) -> list[NodeError]:
+        return self._errors(mark, model_outline.nodes) or [NodeError("refused, and no reason was given", "")]
 
     def _errors(self, mark: int, nodes: Sequence[Node]) -> list[NodeError]:
-        found = []
+        errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
-            at = nodes[error.node()] if 0 <= error.node() < len(nodes) else None
+            node = nodes[error.node()] if 0 <= error.node() < len(nodes) else None
             # TensorRT 8.6 returns only the number of a node
-            node = error.node_name() if hasattr(error, "node_name") else ""
-            node = node or (at.name if at is not None else "")
+            name = error.node_name() if hasattr(error, "node_name") else ""
+            name = name or (node.name if node is not None else "")
             operator = (
-                error.node_operator() if hasattr(error, "node_operator") else at.operator if at is not None else ""
+                error.node_operator() if hasattr(error, "node_operator") else node.operator if node is not None else ""
             )
             code = str(error.code()).rpartition(".")[2]
             text = f"{operator or 'model'}: {code}: {error.desc()}"
-            found.append(NodeError(text, node))
-        return found or [NodeError(text, "") for text in self._log.errors(mark)]
+            errors.append(NodeError(text, name))
+        return errors or [NodeError(text, "") for text in self._log.errors(mark)]
 
     def close(self) -> None:
         """Free the parser, then the network, then the weights."""
         del self._parser
         del self.network
-        self._kept.clear()
+        self._weights.clear()
 
     def __enter__(self) -> Parsed:
         return self

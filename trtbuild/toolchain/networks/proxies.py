@@ -1,6 +1,6 @@
-"""Proxies of TensorRT's objects for a function whose network is recorded: every call goes through a proxy.
+"""Proxies of TensorRT's objects. A function whose network is recorded calls these proxies instead of TensorRT.
 
-Reads return TensorRT's own answers. Changes of the network go to the recorder
+Reads return TensorRT's own answers. A proxy passes changes of the network to the recorder
 (`trtbuild.toolchain.networks.recording`). All other calls raise an error at the caller's line.
 """
 
@@ -38,11 +38,12 @@ class Recorder(Protocol):
 
     def plain(self, value: Any, name: str) -> Any: ...
 
-    def heard(self, what: str) -> AbstractContextManager[None]: ...
+    def raising_errors(self, action: str) -> AbstractContextManager[None]: ...
 
 
 class Proxy:
-    """The proxy of a TensorRT object. `real` is the object, `number` its number in the document (None: the network)."""
+    """The proxy of a TensorRT object. `real` is the object. `number` is its number in the document, or None for the
+    network."""
 
     def __init__(self, recorder: Recorder, real: Any, number: int | None) -> None:
         object.__setattr__(self, "_recorder", recorder)
@@ -56,12 +57,12 @@ class Proxy:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(_PLUGINS):
             raise NotRecorded(f"{name}: plugins cannot be recorded; use TensorRT's own layers")
-        with self._recorder.heard(name):
-            found = getattr(self.real, name)  # AttributeError is TensorRT's own
-        if not callable(found):
-            return self._recorder.plain(found, name)
+        with self._recorder.raising_errors(name):
+            attribute = getattr(self.real, name)  # AttributeError is TensorRT's own
+        if not callable(attribute):
+            return self._recorder.plain(attribute, name)
         if name.startswith(_READS):
-            return lambda *args: self._recorder.plain(found(*args), name)
+            return lambda *args: self._recorder.plain(attribute(*args), name)
         if not (name.startswith("add_") or name in _CALLS):
             raise NotRecorded(f"{name} cannot be recorded")
         return lambda *args, **kwargs: self._recorder.call(self, name, args, kwargs)
@@ -113,7 +114,8 @@ class Made(Proxy):
 
 
 class Tensor(Proxy):
-    """The proxy of an ``ITensor``. `written` is its value in the document, `label` the name that the function set."""
+    """The proxy of an ``ITensor``. `written` is its value in the document. `label` is the name that the function has set,
+    or None."""
 
     written: dict[str, Any]
     label: str | None
@@ -135,8 +137,8 @@ class Tensor(Proxy):
             raise NotRecorded(f"the attribute {name!r} of a tensor cannot be recorded")
 
     def __getattr__(self, name: str) -> Any:
-        with self._recorder.heard(name):
-            found = getattr(self.real, name)
-        if callable(found) and not name.startswith(_READS):
+        with self._recorder.raising_errors(name):
+            attribute = getattr(self.real, name)
+        if callable(attribute) and not name.startswith(_READS):
             raise NotRecorded(f"{name} of a tensor cannot be recorded")
-        return found if callable(found) else self._recorder.plain(found, name)
+        return attribute if callable(attribute) else self._recorder.plain(attribute, name)

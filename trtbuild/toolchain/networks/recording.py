@@ -2,11 +2,11 @@
 
 Rules
 1. The function works on proxies of a real network (`trtbuild.toolchain.networks.proxies`). So its reads (shapes, types,
-   numbers of layers) return TensorRT's own answers. TensorRT's module and its values are the real ones.
+   numbers of layers) return TensorRT's own answers. The function gets TensorRT's real module and real values.
 2. Changes of the network are recorded before they are made: ``add_…``, ``mark_output``, ``set_input``, assignments to
    attributes. Reads are not recorded. All other calls (plugins, debug tensors, refit marks) cannot be recorded, and
    raise `NotRecorded` at the caller's line.
-3. TensorRT logs a refusal and continues; here every call with a logged error raises.
+3. TensorRT logs a refusal and continues. Here, every call with a logged error raises an error.
 4. Names that the function sets are labels: they are in the network, but not in the document.
 5. Only TensorRT-RTX defines networks without a GPU, so it records for all toolchains.
 """
@@ -30,7 +30,7 @@ from trtbuild.toolchain.networks.proxies import Made, Network, Proxy, Tensor
 #: The toolchain that records (rule 5). A trace depends on it, because its module belongs to an installed distribution.
 RECORDER: ToolchainName = "tensorrt-rtx"
 
-#: torch's names → tensorrt.DataType, for inputs, outputs and weights.
+#: torch's names → names of tensorrt.DataType, for inputs, outputs and weights.
 DTYPES = {
     name: ELEMENT_TYPES[name].tensorrt
     for name in ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool")
@@ -40,7 +40,7 @@ _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 @dataclass(frozen=True)
 class NetworkInput:
-    """An input that the manifest declares. `sizes` are numbers, or ``d<k>`` for dynamic ones."""
+    """An input that the manifest declares. A size is a number, or ``d<k>`` if it is dynamic."""
 
     name: str
     dtype: str
@@ -86,7 +86,7 @@ class _Recorder:
         self._calls: list[dict[str, Any]] = []
         self._weights: list[np.ndarray] = []
         self._objects: list[Any] = []
-        #: id of a real tensor → its proxy, which keeps the tensor, so that no other object gets its id.
+        #: id of a real tensor → its proxy. The proxy refers to the tensor, so that no other object gets the same id.
         self._tensors: dict[int, Tensor] = {}
         self._inputs: dict[int, Tensor] = {}
         self.outputs: list[Tensor] = []
@@ -97,31 +97,31 @@ class _Recorder:
 
     def call(self, on: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make a call that changes the network, and record it."""
-        given, named = [self._value(value) for value in args], {k: self._value(v) for k, v in sorted(kwargs.items())}
-        entry: dict[str, Any] = {"on": on.number, "call": name, "args": [written for written, _ in given]}
+        positional = [self._value(value) for value in args]
+        named = {k: self._value(v) for k, v in sorted(kwargs.items())}
+        entry: dict[str, Any] = {"on": on.number, "call": name, "args": [written for written, _ in positional]}
         if named:
             entry["kwargs"] = {key: written for key, (written, _) in named.items()}
-        before = self.real.num_layers
-        with self.heard(name):
-            made = getattr(on.real, name)(
-                *(value for _, value in given), **{k: value for k, (_, value) in named.items()}
+        layers_before = self.real.num_layers
+        with self.raising_errors(name):
+            result = getattr(on.real, name)(
+                *(value for _, value in positional), **{k: value for k, (_, value) in named.items()}
             )
-        if made is None and name.startswith("add_"):
+        if result is None and name.startswith("add_"):
             raise NotRecorded(f"TensorRT returned nothing for {name}")
-        self._calls.append(
-            entry
-        )  # refused calls are not recorded: the function may catch the error and do something else
-        if made is None:
+        # A refused call is not recorded: the function may catch the error and do something else.
+        self._calls.append(entry)
+        if result is None:
             return None
-        if isinstance(made, self.trt.ILayer):
+        if isinstance(result, self.trt.ILayer):
             entry["makes"] = "layer"
-            if self.real.num_layers == before + 1:
-                self.layer_numbers[before] = len(self._objects)
-        elif type(made).__module__ == type(self.real).__module__ and not isinstance(made, self.trt.ITensor):
+            if self.real.num_layers == layers_before + 1:
+                self.layer_numbers[layers_before] = len(self._objects)
+        elif type(result).__module__ == type(self.real).__module__ and not isinstance(result, self.trt.ITensor):
             entry["makes"] = "scope"
         else:
-            return made
-        proxy = Made(self, made, len(self._objects))
+            return result
+        proxy = Made(self, result, len(self._objects))
         self._objects.append(proxy)
         return proxy
 
@@ -131,11 +131,11 @@ class _Recorder:
             raise NotRecorded(
                 "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"
             )
-        where = {"on": on.number} if not isinstance(on, Tensor) else {"tensor": on.written}
+        owner = {"on": on.number} if not isinstance(on, Tensor) else {"tensor": on.written}
         written, real = self._value(value)
-        with self.heard(name):
+        with self.raising_errors(name):
             setattr(on.real, name, real)
-        self._calls.append({**where, "set": name, "value": written})
+        self._calls.append({**owner, "set": name, "value": written})
 
     def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
         """Add an input. Inputs have the manifest's order, not the order of the calls."""
@@ -144,7 +144,7 @@ class _Recorder:
         number, declared = self._declared[name]
         if number in self._inputs:
             raise NotRecorded(f"input {name!r} is added twice")
-        with self.heard("add_input"):
+        with self.raising_errors("add_input"):
             real = self.real.add_input(name, dtype, [size if isinstance(size, int) else -1 for size in declared.sizes])
         if real is None:
             raise NotRecorded(f"TensorRT refuses input {name!r}")
@@ -156,7 +156,7 @@ class _Recorder:
         return proxy
 
     def tensor(self, real: Any, written: dict[str, Any] | None = None) -> Any:
-        """The proxy of a tensor; None for None."""
+        """The proxy of a tensor, or None for None."""
         if real is None:
             return None
         known = self._tensors.get(id(real))
@@ -179,7 +179,7 @@ class _Recorder:
             raise NotRecorded("an input cannot be an output: put network.add_identity between them")
         if tensor in self.outputs:
             raise NotRecorded(f"{tensor.real.name!r} is marked as an output twice")
-        with self.heard("mark_output"):
+        with self.raising_errors("mark_output"):
             self.real.mark_output(tensor.real)
         self.outputs.append(tensor)
 
@@ -202,7 +202,7 @@ class _Recorder:
         weights = [[str(array.dtype), array.size] for array in self._weights]
         outputs = []
         for number, tensor in enumerate(self.outputs):
-            with self.heard(f"the shape of output {number}"):
+            with self.raising_errors(f"the shape of output {number}"):
                 shape = tuple(int(size) for size in tensor.real.shape)
             dtype = _TORCH.get(tensor.real.dtype.name)
             if dtype is None:
@@ -228,7 +228,7 @@ class _Recorder:
     # -- values
 
     def _value(self, value: Any) -> tuple[Any, Any]:
-        """Convert a value for the document (its rule 3), and for TensorRT. Raises NotRecorded."""
+        """Convert a value for the document (rule 3 of `network_document`), and for TensorRT. Raises NotRecorded."""
         trt = self.trt
         if value is None or isinstance(value, bool | int | str):
             return value, value
@@ -254,38 +254,39 @@ class _Recorder:
         raise NotRecorded(f"a value of type {type(value).__name__} cannot be recorded")
 
     def _weights_of(self, value: np.ndarray) -> tuple[Any, Any]:
-        """Store weights. Returns their slot, and a copy that is not changed later: TensorRT keeps a pointer to it."""
+        """Store weights. Returns their slot, and a copy of them. TensorRT has a pointer to the copy, so it must not
+        change."""
         if str(value.dtype) not in DTYPES:
             raise NotRecorded(f"weights of type {value.dtype} cannot be recorded; they may be {', '.join(DTYPES)}")
         self._weights.append(np.array(value, order="C", copy=True))
         return {"weights": len(self._weights) - 1}, self._weights[-1]
 
     def plain(self, value: Any, name: str) -> Any:
-        """Return a value that the function reads. Raises NotRecorded for an object with which the network could be
-        changed unrecorded."""
-        plain = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
-        is_trts = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
-        if is_trts and not isinstance(value, plain):
+        """Return a value that the function reads. Raises NotRecorded for an object through which the function could change
+        the network without a record."""
+        value_types = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
+        is_trt_object = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
+        if is_trt_object and not isinstance(value, value_types):
             raise NotRecorded(f"{name} returns a {type(value).__name__}, whose calls cannot be recorded")
         return value
 
     @contextlib.contextmanager
-    def heard(self, what: str) -> Iterator[None]:
+    def raising_errors(self, action: str) -> Iterator[None]:
         """Raise NotRecorded if TensorRT logs an error inside the block (rule 3)."""
         mark = self.log.mark()
         try:
             yield
         except RuntimeError as error:  # TensorRT computes shapes and types when they are read
             reasons = self.log.errors(mark) or [str(error)]
-            raise NotRecorded(f"{what}: TensorRT says: {reasons[0]}") from error
+            raise NotRecorded(f"{action}: TensorRT says: {reasons[0]}") from error
         errors = self.log.errors(mark)
         if errors:
-            raise NotRecorded(f"{what}: TensorRT says: {errors[0]}")
+            raise NotRecorded(f"{action}: TensorRT says: {errors[0]}")
 
 
 def _array(weights: Any) -> np.ndarray:
     try:
-        found: np.ndarray = weights.numpy()
+        array: np.ndarray = weights.numpy()
     except Exception as error:
         raise NotRecorded(f"weights of type {weights.dtype.name} cannot be recorded: {error}") from error
-    return found
+    return array

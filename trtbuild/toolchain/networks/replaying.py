@@ -5,7 +5,7 @@ Rules
    methods that a recording may contain are called.
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
 3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built:
-   without a precision flag these types are kept.
+   without a precision flag the toolchain does not change these types.
 4. If the toolchain does not have a layer or refuses it, the error names the layer.
 """
 
@@ -35,21 +35,21 @@ class Replayed:
         """`network` is an empty network."""
         self.network = network
         self._log = log
-        self._kept: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
 
     def define(self, trt: Any, data: Bytes, weights: Mapping[str, Bytes], *, strongly_typed: bool) -> None:
         """Define the network of the document `data`, with the bytes of its weights ``w0…``.
 
-        Raises ToolchainError for what the toolchain lacks or refuses, KeyError for a missing weight.
+        Raises ToolchainError for a call or a type that the toolchain lacks or refuses, KeyError for a missing weight.
         """
         document = network_document.parse(data)
-        strange = None if strongly_typed else _strange_type(document)
-        if strange is not None:
+        unsafe_type = None if strongly_typed else _first_unsafe_type(document)
+        if unsafe_type is not None:
             raise ToolchainError(
-                f"the network has values of type {strange}, but this toolchain does not keep declared types",
+                f"the network has values of type {unsafe_type}, but this toolchain does not keep declared types",
                 hint="build it with TensorRT-RTX, or with TensorRT 10 or later",
             )
-        self._kept = [
+        self._weights = [
             _array(weights[f"w{slot}"], dtype, count) for slot, (dtype, count) in enumerate(document["weights"])
         ]
         inputs = []
@@ -60,18 +60,18 @@ class Replayed:
                 if isinstance(size, str) and hasattr(tensor, "set_dimension_name"):  # since 8.5
                     tensor.set_dimension_name(axis, size)
             inputs.append(tensor)
-        made: list[Any] = []
-        values = _Values(trt, inputs, made, self._kept)
+        objects: list[Any] = []
+        values = _Values(trt, inputs, objects, self._weights)
         layers = 0
         for entry in document["calls"]:
             mark = self._log.mark()
-            result = self._do(entry, values, made)
+            result = self._run_call(entry, values, objects)
             errors = self._log.errors(mark)
             if errors or (entry.get("makes") and result is None):
                 reason = errors[0] if errors else "TensorRT returned nothing"
-                raise ToolchainError(f"{_named(entry, layers)}: {reason}", log=self._log.texts())
+                raise ToolchainError(f"{_described(entry, layers)}: {reason}", log=self._log.texts())
             if entry.get("makes"):
-                made.append(result)
+                objects.append(result)
             if entry.get("makes") == "layer":
                 result.name = f"n{layers}"
                 layers += 1
@@ -80,8 +80,8 @@ class Replayed:
             tensor.name = f"o{number}"
             self.network.mark_output(tensor)
 
-    def _do(self, entry: Mapping[str, Any], values: _Values, made: Sequence[Any]) -> Any:
-        on = self.network if entry.get("on") is None else made[entry["on"]]
+    def _run_call(self, entry: Mapping[str, Any], values: _Values, objects: Sequence[Any]) -> Any:
+        on = self.network if entry.get("on") is None else objects[entry["on"]]
         if "tensor" in entry:
             on = values.read(entry["tensor"])
         name = entry.get("set") or entry["call"]
@@ -94,13 +94,13 @@ class Replayed:
             kwargs = {key: values.read(value) for key, value in entry.get("kwargs", {}).items()}
             return getattr(on, name)(*map(values.read, entry["args"]), **kwargs)
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ToolchainError(f"this toolchain refuses the recorded call of {name}: {first}") from error
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ToolchainError(f"this toolchain refuses the recorded call of {name}: {first_line}") from error
 
     def close(self) -> None:
         """Free the network, then the weights."""
         del self.network
-        self._kept.clear()
+        self._weights.clear()
 
     def __enter__(self) -> Replayed:
         return self
@@ -110,10 +110,10 @@ class Replayed:
 
 
 class _Values:
-    """Converts values of a document to TensorRT's."""
+    """Converts values of a document to TensorRT's values."""
 
-    def __init__(self, trt: Any, inputs: Sequence[Any], made: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
-        self._trt, self._inputs, self._made, self._weights = trt, inputs, made, weights
+    def __init__(self, trt: Any, inputs: Sequence[Any], objects: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
+        self._trt, self._inputs, self._made, self._weights = trt, inputs, objects, weights
 
     def read(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -141,12 +141,12 @@ class _Values:
 
 
 def weight_names(data: Bytes) -> list[str]:
-    """The names of the weights of the document `data`: ``w0…`` by slot."""
+    """The names of the weights of the document `data`, by slot: ``w0…``."""
     return [f"w{slot}" for slot in range(len(network_document.parse(data)["weights"]))]
 
 
-def _strange_type(document: Mapping[str, Any]) -> str | None:
-    """The first type in the document that is not in `_PLAIN`."""
+def _first_unsafe_type(document: Mapping[str, Any]) -> str | None:
+    """The first type in the document that is not in `_PLAIN`, or None."""
     types = [dtype for dtype, _ in (*document["weights"], *document["inputs"])] + list(_data_types(document["calls"]))
     return next((name for name in types if name not in _PLAIN), None)
 
@@ -170,14 +170,14 @@ def _member(trt: Any, kind: str, name: str) -> Any:
 
 
 def _array(data: Bytes, dtype: str, count: int) -> np.ndarray:
-    """The weights of a slot, flat, at a new address: TensorRT identifies weights by their addresses."""
-    found: np.ndarray = np.frombuffer(data, dtype=np.dtype(dtype)).copy()
-    if found.size != count:
-        raise ToolchainError(f"{count} weights of {dtype} were recorded, but {found.size} were found")
-    return found
+    """The weights of a slot as a flat array. It is a copy, because TensorRT identifies weights by their addresses."""
+    array: np.ndarray = np.frombuffer(data, dtype=np.dtype(dtype)).copy()
+    if array.size != count:
+        raise ToolchainError(f"{count} weights of {dtype} were recorded, but {array.size} were found")
+    return array
 
 
-def _named(entry: Mapping[str, Any], layers: int) -> str:
+def _described(entry: Mapping[str, Any], layers: int) -> str:
     if "call" in entry:
         return f"layer n{layers} ({entry['call']})" if entry.get("makes") == "layer" else str(entry["call"])
     return f"the attribute {entry['set']!r}"

@@ -1,4 +1,4 @@
-"""Read and edit serialized ONNX models in the protobuf wire format: engine workers need not have onnx.
+"""Read and edit serialized ONNX models in the protobuf wire format: onnx need not be installed in engine workers.
 
-Uses no other room.
+Uses no other folder of the toolchain.
 """

@@ -1,5 +1,5 @@
 """Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other bytes stay. Engine
-workers have TensorRT and numpy, and need not have onnx."""
+workers have TensorRT and numpy, but perhaps not onnx."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ def edited(
     parts = [
         delimited(number, b"".join(_graph(value, nodes, without)) + added)
         if number == MODEL_GRAPH and isinstance(value, memoryview)
-        else bytes(whole)
-        for number, value, whole in spans(memoryview(model))
+        else bytes(field)
+        for number, value, field in spans(memoryview(model))
     ]
     return b"".join(parts)
 
 
 def _graph(graph: memoryview, nodes: Mapping[int, Sequence[bytes]], without: Set[int]) -> Iterator[bytes]:
     node = initializer = -1
-    for number, _, whole in spans(graph):
+    for number, _, field in spans(graph):
         if number == GRAPH_NODE:
             node += 1
             if node in nodes:
-                yield from (delimited(GRAPH_NODE, made) for made in nodes[node])
+                yield from (delimited(GRAPH_NODE, replacement) for replacement in nodes[node])
                 continue
         elif number == GRAPH_INITIALIZER:
             initializer += 1
             if initializer in without:
                 continue
-        yield bytes(whole)
+        yield bytes(field)
 
 
 def external(name: str, shape: Sequence[int], element: int) -> bytes:
-    """Write a TensorProto with external data, whose location is its name."""
-    place = delimited(_ENTRY_KEY, b"location") + delimited(_ENTRY_VALUE, name.encode())
+    """Encode a TensorProto with external data. The location of the data is the tensor's name."""
+    location = delimited(_ENTRY_KEY, b"location") + delimited(_ENTRY_VALUE, name.encode())
     return (
         b"".join(integer(TENSOR_DIMS, size) for size in shape)
         + integer(TENSOR_TYPE, element)
         + delimited(TENSOR_NAME, name.encode())
-        + delimited(_TENSOR_EXTERNAL_DATA, place)
+        + delimited(_TENSOR_EXTERNAL_DATA, location)
         + integer(TENSOR_LOCATION, EXTERNAL)
     )
 
@@ -78,7 +78,7 @@ def external(name: str, shape: Sequence[int], element: int) -> bytes:
 def node(
     operator: str, name: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Mapping[str, int | float]
 ) -> bytes:
-    """Write a NodeProto."""
+    """Encode a NodeProto."""
     return b"".join(
         (
             *(delimited(NODE_INPUT, text.encode()) for text in inputs),

@@ -1,7 +1,7 @@
 """Read an outline of a serialized ONNX model (nodes, weights, types) from the protobuf wire format.
 
-Engine workers have TensorRT and numpy, and need not have onnx. A model with external weights is small, so a second read
-is quick. Field numbers are those of onnx.proto (they never change).
+Engine workers have TensorRT and numpy, but perhaps not onnx. A model with external weights is small, so a second read is
+quick. The field numbers are from onnx.proto (they never change).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ExternalWeight:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the outer graph. `inputs` and `types` include those of its nested graphs."""
+    """A node of the outer graph. `inputs` and `types` include the inputs and types of its nested graphs."""
 
     name: str
     operator: str
@@ -51,10 +51,10 @@ class Node:
     outputs: tuple[str, ...]
     #: Element types (TensorProto.DataType) in its attributes.
     types: tuple[int, ...]
-    #: The smallest and largest int64 number of constants in its attributes; None without such constants.
+    #: The smallest and largest int64 number of constants in its attributes, or None without such constants.
     int64_range: tuple[int, int] | None = None
-    #: Element types of the outputs of its first nested graph, 0 if not declared. The node's own outputs are the last of
-    #: them, in order: a Loop has its condition before them.
+    #: Element types of the outputs of its first nested graph. An undeclared type is 0. The node's own outputs correspond to
+    #: the last outputs of the nested graph, in order: the nested graph of a Loop has the condition before them.
     results: tuple[int, ...] = ()
     #: (name, number) of its float attributes.
     floats: tuple[tuple[str, float], ...] = ()
@@ -74,7 +74,7 @@ class Outline:
 
 
 def outline(model: bytes) -> Outline:
-    """Read the outline. Raises ValueError if `model` is not a protobuf message, or a weight has a type of unknown
+    """Read the outline. Raises ValueError if `model` is not a protobuf message, or if a weight has a type of unknown
     size."""
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
     weights, initializers = [], []
@@ -124,22 +124,22 @@ def _node(message: memoryview) -> Node:
 
 
 def _float(attribute: memoryview) -> list[tuple[str, float]]:
-    name, found = "", []
-    for field, value, whole in spans(attribute):
+    name, numbers = "", []
+    for field, value, field_bytes in spans(attribute):
         if field == _ATTRIBUTE_NAME and isinstance(value, memoryview):
             name = bytes(value).decode()
         elif field == _ATTRIBUTE_FLOAT and value is None:
-            found = [struct.unpack("<f", whole[-4:])[0]]
-    return [(name, number) for number in found]
+            numbers = [struct.unpack("<f", field_bytes[-4:])[0]]
+    return [(name, number) for number in numbers]
 
 
 def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]) -> None:
     name, number = "", 0
-    whole: list[int] = []
+    integers: list[int] = []
     for field, value in fields(message):
         if field in (_ATTRIBUTE_INT, _ATTRIBUTE_INTS):
-            whole += [value] if isinstance(value, int) else list(packed(value))
-            number = whole[-1] if field == _ATTRIBUTE_INT else number
+            integers += [value] if isinstance(value, int) else list(packed(value))
+            number = integers[-1] if field == _ATTRIBUTE_INT else number
         elif isinstance(value, int):
             continue
         elif field == _ATTRIBUTE_NAME:
@@ -162,7 +162,7 @@ def _attribute(message: memoryview, reads: list[str], types: list[int], numbers:
         types.append(number)
     if name in _INT64_ATTRIBUTES:
         types.append(_INT64)
-        numbers += map(signed, whole)
+        numbers += map(signed, integers)
 
 
 def _value(message: memoryview) -> tuple[str, int]:
@@ -198,12 +198,12 @@ def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
 
 
 def _int64_range(tensor: memoryview) -> tuple[int, int]:
-    """The smallest and largest number of an int64 tensor with inline data; (0, 0) for an empty one."""
+    """The smallest and largest number of an int64 tensor with inline data, or (0, 0) for an empty tensor."""
     numbers: list[int] = []
     for field, value in fields(tensor):
         if field == _TENSOR_RAW and isinstance(value, memoryview):
             numbers += [number for (number,) in struct.iter_unpack("<q", value)]
         elif field == _TENSOR_INT64:
-            found = [value] if isinstance(value, int) else list(packed(value))
-            numbers += map(signed, found)
+            unsigned = [value] if isinstance(value, int) else list(packed(value))
+            numbers += map(signed, unsigned)
     return (min(numbers), max(numbers)) if numbers else (0, 0)

@@ -1,7 +1,7 @@
-"""Read and write protobuf's wire format field by field: https://protobuf.dev/programming-guides/encoding.
+"""Read and write protobuf's wire_type format field by field: https://protobuf.dev/programming-guides/encoding.
 
-Engine workers have TensorRT and numpy, and need not have onnx or protobuf. Only integers and length-delimited fields
-(texts, messages, packed numbers) are read; fixed32 and fixed64 are skipped.
+Engine workers have TensorRT and numpy, but perhaps not onnx or protobuf. Only integers and length-delimited fields (texts,
+messages, packed numbers) are read. Fields of type fixed32 and fixed64 are skipped.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ def messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
-    """Yield the number, the value (None if skipped) and all bytes of each field; the joined bytes are the message.
-    Raises ValueError if the bytes are not a message."""
+    """Yield the number, the value (None for fixed32 and fixed64) and all bytes of each field. The bytes of all fields,
+    joined, are the message. Raises ValueError if the bytes are not a message."""
     position = 0
     while position < len(message):
         start = position
         tag, position = _varint(message, position)
-        wire = tag & 7
-        if wire == 0:
+        wire_type = tag & 7
+        if wire_type == 0:
             value, position = _varint(message, position)
             yield tag >> 3, value, message[start:position]
             continue
-        if wire == 2:
+        if wire_type == 2:
             length, position = _varint(message, position)
-        elif wire in (1, 5):
-            length = 8 if wire == 1 else 4
+        elif wire_type in (1, 5):
+            length = 8 if wire_type == 1 else 4
         else:
             raise ValueError("not a protobuf message")
         if position + length > len(message):
             raise ValueError("a protobuf message that is cut off")
-        yield tag >> 3, message[position : position + length] if wire == 2 else None, message[start : position + length]
+        yield (
+            tag >> 3,
+            message[position : position + length] if wire_type == 2 else None,
+            message[start : position + length],
+        )
         position += length
 
 
@@ -56,22 +60,22 @@ def packed(data: memoryview) -> Iterator[int]:
 
 
 def signed(number: int) -> int:
-    """Convert the unsigned number on the wire to an int64."""
+    """Convert the unsigned number in the wire_type format to an int64."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def integer(number: int, value: int) -> bytes:
-    """Write a field with an integer that is not negative."""
+    """Encode a field with an integer that is not negative."""
     return _encoded(number << 3) + _encoded(value)
 
 
 def fixed32(number: int, value: bytes) -> bytes:
-    """Write a field of four bytes, such as a float."""
+    """Encode a field of four bytes, such as a float."""
     return _encoded(number << 3 | 5) + value
 
 
 def delimited(number: int, value: bytes) -> bytes:
-    """Write a field with a text or a message."""
+    """Encode a field with a text or a message."""
     return _encoded(number << 3 | 2) + _encoded(len(value)) + value
 
 

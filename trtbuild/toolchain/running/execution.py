@@ -4,14 +4,14 @@ Rules
 1. Only name-based I/O is used (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``): it is the same from
    8.5 to 11 and in TensorRT-RTX. `execution_table` has the differences.
 2. A plan is deserialized from the caller's verified buffer, through the buffer protocol, without a copy.
-3. TensorRT's objects point to one another without references. So an `Engine` keeps its runtime, and a context its
-   engine.
-4. A refusal is an EngineError with TensorRT's errors. The calls of every run return the library's result without a
-   check, to save time; on a refusal the caller reads the errors with `words`.
-5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL: if one
-   of these calls fails, the process ends by SIGSEGV (seen with 8.6; the open bindings had this until some release of
-   10). So the first is never called (shapes come from ``get_tensor_shape``), and the second only if it cannot be
-   refused (`profile_sharing`).
+3. TensorRT's objects point to one another without references. So an engine refers to its runtime here, and a context refers
+   to its engine.
+4. A refusal raises an EngineError with TensorRT's errors. The calls of every run return the library's result without a
+   check, to save time. After a refusal the caller reads the errors with `words`.
+5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
+   these calls fails, SIGSEGV ends the process (seen with 8.6; the open bindings had this fault until some release of 10).
+   So ``infer_shapes`` is never called (shapes come from ``get_tensor_shape``). ``set_optimization_profile_async`` is called
+   only if TensorRT cannot refuse the profile (`profile_sharing`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from trtbuild.toolchain.running.profile_sharing import Profiles
 def load_library(toolchain: ToolchainName, version: str | None = None) -> TensorRT:
     """Load the installed library of `toolchain`, once per process.
 
-    `version` is that of the distribution that built the plans; None allows any version, for version-compatible plans.
-    Such a plan contains the runtime that built it, as host code, which must be allowed (developer guide, "Version
+    `version` is the version of the distribution that built the plans. None allows any version, for version-compatible
+    plans. Such a plan contains a runtime as host code, which must be allowed (developer guide, "Version
     Compatibility"). Raises ToolchainMissing if the library is not installed, has another version, or is too old to run
     engines by tensor names.
     """
@@ -45,10 +45,10 @@ def load_library(toolchain: ToolchainName, version: str | None = None) -> Tensor
             f"the engines were built by {toolchain} {version} and run only with it; {trt.__version__} is installed",
             hint=f"pip install '{flavour.distribution}=={version}', or build for {trt.__version__}",
         )
-    found = _library(toolchain, trt)
+    library = _library(toolchain, trt)
     if version is None:
-        found.allow_host_code()
-    return found
+        library.allow_host_code()
+    return library
 
 
 @functools.lru_cache(maxsize=8)
@@ -137,21 +137,21 @@ class TensorRTEngine:
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> TensorRTContext:
         with listening(self._trt) as (_, log), self._profiles.lock:
 
-            def make() -> Any:
+            def create() -> Any:
                 context = self._new_context(options)
                 if context is None:
                     raise EngineError(f"no context for the engine: {_joined_errors(log.errors())}")
                 return context
 
-            context = make()
-            if not self._profiles.can_take(context, profile, make):
+            context = create()
+            if not self._profiles.can_take(context, profile, create):
                 raise EngineError(
                     f"optimization profile {profile} cannot be used: another context has it",
                     hint=f"{self._library} lets only engines that were built with profile sharing run in several threads "
                     "or on several streams at once",
                 )
             if context.active_optimization_profile != profile:
-                with suppress(RuntimeError):  # some bindings raise it
+                with suppress(RuntimeError):  # some bindings raise this error for a refused profile
                     context.set_optimization_profile_async(profile, stream)
                 if context.active_optimization_profile != profile:
                     raise EngineError(f"optimization profile {profile} cannot be used: {_joined_errors(log.errors())}")
@@ -173,7 +173,7 @@ class TensorRTEngine:
         graphs = "WHOLE_GRAPH_CAPTURE" if options.library_graphs else "DISABLED"
         config.cuda_graph_strategy = getattr(trt.CudaGraphStrategy, graphs)
         if isinstance(self.kernels, RuntimeCache) and not config.set_runtime_cache(self.kernels.cache):
-            self.kernels = None  # only makes starts slower
+            self.kernels = None  # without the cache, only starts are slower
         return engine.create_execution_context(config)
 
     def create_kernel_cache(self) -> RuntimeCache | None:
@@ -213,17 +213,18 @@ class TensorRTContext:
         self._calls = calls
         self._engine = engine
         self._context = context
-        self._allocators: list[Any] = []  # TensorRT keeps pointers to them
+        self._allocators: list[Any] = []  # TensorRT has only pointers to them
         self._profiler: Any = None
 
     def shape(self, name: str) -> tuple[int, ...]:
         try:
             return tuple(self._context.get_tensor_shape(name))
-        except ValueError as error:  # a rank of -1, for which there is no Python sequence
+        except ValueError as error:  # the rank is -1, and no Python sequence has this length
             raise EngineError(f"{name} has no shape: {_joined_errors(last_errors())}") from error
 
     def use_memory(self, address: int, size_bytes: int) -> None:
-        with listening(self._trt) as (_, log):  # on an error it returns nothing and keeps the old memory
+        # On an error TensorRT returns nothing and continues to use the old memory, so the log is read.
+        with listening(self._trt) as (_, log):
             if self._calls.memory == "sized":
                 self._context.set_device_memory(address, size_bytes)
             else:
@@ -241,8 +242,8 @@ class TensorRTContext:
         if report is None and self._profiler is None:
             return
         if self._profiler is None:
-            # A context cannot drop its profiler (IExecutionContext.profiler cannot be None in 8.6), so its report can
-            # change.
+            # A context's profiler cannot be removed (IExecutionContext.profiler cannot be None in 8.6). So its `report` is
+            # replaced instead.
             self._profiler = _profiler(self._trt)()
             self._context.profiler = self._profiler
         self._profiler.report = report

@@ -18,20 +18,20 @@ from trtbuild.toolchain.libraries.execution_table import Calls
 class Profiles:
     """The optimization profiles that the contexts of an engine use.
 
-    Without profile sharing only one context at a time can use a profile. A new context shows this: it has profile 0, or
-    -1 if another context has profile 0 (``IExecutionContext::getOptimizationProfile``).
+    Without profile sharing only one context at a time can use a profile. A new context shows whether profiles are shared:
+    it has profile 0, or -1 if another context has profile 0 (``IExecutionContext::getOptimizationProfile``).
     """
 
     def __init__(self, calls: Calls, count: int) -> None:
-        #: Held while a context is made and gets its profile, if that can be refused.
+        #: If the library may refuse a profile, this lock is held while a context is created and gets its profile.
         self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
         #: The library's live contexts.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count
         self._shared: bool | None = True if calls.shared_profiles else None
 
-    def can_take(self, context: Any, profile: int, make: Callable[[], Any]) -> bool:
-        """Whether the new `context` has `profile` or can get it. `make` makes another context. Raises EngineError."""
+    def can_take(self, context: Any, profile: int, create: Callable[[], Any]) -> bool:
+        """Whether the new `context` has `profile` or can get it. `create` creates another context. Raises EngineError."""
         if not 0 <= profile < self._count:
             count = f"{self._count} optimization profile{'s' * (self._count != 1)}"
             raise EngineError(f"the engine has {count}, but not number {profile}")
@@ -42,6 +42,6 @@ class Profiles:
             return True
         if all(other.active_optimization_profile != profile for other in self.contexts):
             return True
-        if self._shared is None:  # this one has profile 0, so the profile of the next one decides
-            self._shared = make().active_optimization_profile == active
+        if self._shared is None:  # `context` has profile 0, so the profile of the next context gives the answer
+            self._shared = create().active_optimization_profile == active
         return self._shared

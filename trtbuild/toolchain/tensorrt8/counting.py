@@ -1,18 +1,17 @@
 """Find the int64 values of a model that fit 32 bits. TensorRT before 9 computes int64 in 32 bits, without an error.
 
 Rules
-1. A value has bounds if operators with known bounds make it only from sizes, positions and constants. The bounds are
-   whole numbers of any size, and hold for every element.
-2. A size of an input is at most the number in `largest`. If there is no number, it is assumed to be at most `LIKELY`,
-   and must be checked again when the profiles are known: the compiler does. Any other size or position is below 2**31,
-   as in every tensor of TensorRT.
+1. A value has bounds if operators with known bounds compute it only from sizes, positions and constants. The bounds are
+   whole numbers of any size, and are valid for every element.
+2. A size of an input is at most the number in `largest`. If `largest` is None, the size is assumed to be at most `LIKELY`.
+   The compiler checks it again when the profiles are known. Any other size or position is below 2**31, as in every tensor
+   of TensorRT.
 3. A value whose bounds are within 32 bits is right.
-4. Another value is right if it is used only as a size or a position: a number that does not fit 32 bits would be an
-   error in the model itself. Before that use it may be moved, and summed and multiplied with values that are not
-   negative, because then no intermediate value is larger than the last. It may not be compared, divided, subtracted
-   from, or used as data. A Slice clamps its end, which counts as a use as data.
-5. All other values are wrong: they have a type that the engine does not keep
-   (`trtbuild.toolchain.compiling.foreign_types`).
+4. Another value with bounds is right if it is used only as a size or a position: a number that does not fit 32 bits would
+   be an error in the model itself. Before this use it may be moved, and summed and multiplied with values that are not
+   negative, because then no intermediate value is larger than the final value. It may not be compared, divided, subtracted
+   from, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
+5. All other values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
 """
 
 from __future__ import annotations
@@ -27,16 +26,17 @@ INT64 = 7
 _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
 #: The largest number of elements of a TensorRT tensor.
 _MOST = 2**31 - 1
-#: The assumed largest size of an input without a known one.
+#: The assumed largest size of an input, if the largest size is not known.
 LIKELY = 2**24
-#: Bounds of numbers that were floats grow by this part: float16 has 11 bits, and a chain of operators is short.
+#: Bounds of numbers that were floats grow by one part in this number, for rounding: float16 has 11 bits, and a chain of
+#: operators is short.
 _ROUNDED = 64
 
 #: Operators whose results have elements of their first operand, or values computed from them.
 _MOVING = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "GatherElements")
 ) | frozenset(("GatherND", "Expand", "Tile", "Split", "ReduceMax", "ReduceMin"))
-#: Operators whose results have elements of these operands; other operands only select them.
+#: Operator → the operands whose elements its results have. Other operands only select among these elements.
 _CHOOSING: Mapping[str, slice] = {
     "Concat": slice(None),
     "Max": slice(None),
@@ -46,12 +46,12 @@ _CHOOSING: Mapping[str, slice] = {
     "ScatterND": slice(0, 3, 2),
 }
 _POSITIONS = frozenset(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"))
-#: Results that are positions, of operators with other results, too.
+#: (operator, number of a result) for results that are positions, if the operator also has other results.
 _POSITIONS_TOO = frozenset((("TopK", 1), ("MaxPool", 1), ("Unique", 1), ("Unique", 2), ("Unique", 3)))
 _TRUTHS = frozenset(
     ("And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf")
 )
-#: Operators whose results do not have the type of the first operand → the operands whose types they may have.
+#: Operator whose results do not have the type of the first operand → the operands whose types the results may have.
 _TYPED_BY: Mapping[str, slice] = {
     "Where": slice(1, 2),
     "CastLike": slice(1, 2),
@@ -81,8 +81,8 @@ _CARRYING: Mapping[str, tuple[int, ...]] = {
 
 
 class Counts:
-    """The bounds of values of `model`, and its int64 values that are right. `largest` maps inputs to the largest size
-    of any of their axes."""
+    """The bounds of values of `model`, and the int64 values that are right. `largest` maps inputs to the largest size of
+    any of their axes."""
 
     def __init__(self, model: Outline, largest: Mapping[str, int] | None = None) -> None:
         self._largest = largest
@@ -98,12 +98,14 @@ class Counts:
             for position, name in enumerate(node.inputs):
                 uses.setdefault(name, []).append((node, position))
             self._visit(node)
-        ends = frozenset(name for name, _ in model.outputs)
-        #: Results that need not fit 32 bits (rule 4). Readers come after the node that makes a result.
+        outputs = frozenset(name for name, _ in model.outputs)
+        #: Results that need not fit 32 bits (rule 4). The loop is backward, because readers come after the node that
+        #: computes a result.
         self._sizes: set[str] = set()
         for node in reversed(model.nodes):
             for name in node.outputs:
-                if name not in ends and all(self._may_use(reader, place) for reader, place in uses.get(name, ())):
+                readers = uses.get(name, ())
+                if name not in outputs and all(self._may_use(reader, position) for reader, position in readers):
                     self._sizes.add(name)
 
     def is_constant(self, name: str) -> bool:
@@ -112,8 +114,8 @@ class Counts:
 
     def fits(self, name: str) -> bool:
         """Whether the bounds of `name` are known and within 32 bits."""
-        found = self._bounds.get(name)
-        return found is not None and _fit(found)
+        bounds = self._bounds.get(name)
+        return bounds is not None and _fit(bounds)
 
     def wrong(self, node: Node) -> Collection[str]:
         """The int64 results of `node` that are not right."""
@@ -127,14 +129,14 @@ class Counts:
                 self._int64.add(name)
             elif self._is_of(self._floats, _FLOATS, node, number):
                 self._floats.add(name)
-            found = self._made(node, number)
-            if found is not None:
-                self._bounds[name] = found
+            bounds = self._result_bounds(node, number)
+            if bounds is not None:
+                self._bounds[name] = bounds
         if node.operator == "Shape":
             self._shapes.update(node.outputs)
 
     def _is_of(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
-        """Whether a result of `node` has one of the types `elements`, like the values `names`."""
+        """Whether a result of `node` has one of the types `elements`. `names` are the known values of these types."""
         operator = node.operator
         if operator in ("Shape", "Size") or operator in _POSITIONS or (operator, number) in _POSITIONS_TOO:
             return INT64 in elements
@@ -144,7 +146,7 @@ class Counts:
             return True
         return any(name in names for name in node.inputs[_TYPED_BY.get(operator, slice(1))])
 
-    def _made(self, node: Node, number: int) -> Bounds | None:
+    def _result_bounds(self, node: Node, number: int) -> Bounds | None:
         operator = node.operator
         if operator == "Shape":
             return 0, self._size(node.inputs[0])
@@ -154,10 +156,10 @@ class Counts:
             return node.int64_range or ((0, 1) if node.types == (_BOOL,) else None)
         if operator == "ReduceProd" and node.inputs and node.inputs[0] in self._shapes:
             return 0, _MOST  # the number of elements of a tensor
-        read_here = node.inputs[_CHOOSING[operator]] if operator in _CHOOSING else node.inputs
+        names = node.inputs[_CHOOSING[operator]] if operator in _CHOOSING else node.inputs
         if operator in _MOVING or operator == "TopK":
-            read_here = node.inputs[:1]
-        operands = [self._bounds.get(name) for name in read_here if name]
+            names = node.inputs[:1]
+        operands = [self._bounds.get(name) for name in names if name]
         known = [bounds for bounds in operands if bounds is not None]
         if not known or len(known) < len(operands):
             return None
@@ -183,9 +185,9 @@ class Counts:
         if node.types and node.types[0] in (6, INT64):
             if node.inputs[0] not in self._floats:
                 return bounds
-            more = max(map(abs, bounds)) // _ROUNDED + 1
-            return bounds[0] - more, bounds[1] + more
-        return bounds if node.types and node.types[0] in _FLOATS else None  # others wrap, or saturate
+            margin = max(map(abs, bounds)) // _ROUNDED + 1
+            return bounds[0] - margin, bounds[1] + margin
+        return bounds if node.types and node.types[0] in _FLOATS else None  # casts to other types wrap, or saturate
 
     # -- uses, backward
 
@@ -216,38 +218,38 @@ def _hull(bounds: list[Bounds]) -> Bounds:
 
 
 def _product(bounds: list[Bounds]) -> Bounds:
-    found = bounds[0]
+    product = bounds[0]
     for low, high in bounds[1:]:
-        ends = [left * right for left in found for right in (low, high)]
-        found = min(ends), max(ends)
-    return found
+        ends = [left * right for left in product for right in (low, high)]
+        product = min(ends), max(ends)
+    return product
 
 
 def _around(bounds: Bounds) -> Bounds:
-    """Bounds of values that are not larger in magnitude, and not negative if the given bounds are not."""
-    most = max(abs(bounds[0]), abs(bounds[1]))
-    return (0 if bounds[0] >= 0 else -most), most
+    """Bounds of values whose magnitude is at most that of `bounds`. If `bounds` are not negative, the values are not."""
+    magnitude = max(abs(bounds[0]), abs(bounds[1]))
+    return (0 if bounds[0] >= 0 else -magnitude), magnitude
 
 
 def _quotient(bounds: list[Bounds]) -> Bounds:
-    most = _around(bounds[0])[1]
-    return (0 if bounds[0][0] >= 0 and bounds[1][0] >= 0 else -most), most
+    magnitude = _around(bounds[0])[1]
+    return (0 if bounds[0][0] >= 0 and bounds[1][0] >= 0 else -magnitude), magnitude
 
 
 def _range(bounds: list[Bounds]) -> Bounds:
-    """Bounds of a Range: between start and limit, and at most as long as a tensor may be."""
+    """Bounds of a Range: its values are between start and limit, and it has at most as many values as a tensor may have."""
     start, limit, delta = bounds
-    far = max(abs(delta[0]), abs(delta[1])) * (_MOST - 1)
-    return max(min(start[0], limit[0]), start[0] - far), min(max(start[1], limit[1]), start[1] + far)
+    distance = max(abs(delta[0]), abs(delta[1])) * (_MOST - 1)
+    return max(min(start[0], limit[0]), start[0] - distance), min(max(start[1], limit[1]), start[1] + distance)
 
 
 def _power(bounds: list[Bounds]) -> Bounds | None:
-    """Bounds of a product of elements: a shape has at most eight, other values have no bound."""
+    """Bounds of a product of elements, or None if an element may be negative. A shape has at most eight elements."""
     low, high = bounds[0]
     return None if low < 0 else (0, max(high, 1) ** 64)
 
 
-def _many(bounds: list[Bounds]) -> Bounds:
+def _sum_of_elements(bounds: list[Bounds]) -> Bounds:
     """Bounds of a sum over elements."""
     return min(bounds[0][0], 0) * _MOST, max(bounds[0][1], 0) * _MOST
 
@@ -269,7 +271,7 @@ _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     "Sqrt": lambda bounds: (0, max(bounds[0][1], 1)),
     **dict.fromkeys(("Floor", "Ceil", "Round", "ReduceMean"), lambda bounds: bounds[0]),
     **dict.fromkeys(("Pad", "Trilu"), lambda bounds: _hull([*bounds, (0, 0)])),
-    **dict.fromkeys(("ReduceSum", "CumSum"), _many),
+    **dict.fromkeys(("ReduceSum", "CumSum"), _sum_of_elements),
     "ReduceProd": _power,
     "Range": _range,
 }

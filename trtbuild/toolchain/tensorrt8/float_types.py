@@ -15,9 +15,9 @@ _NON_FLOAT_OPERATORS = frozenset(
 
 
 def float_types(model: Outline) -> dict[str, int]:
-    """Return value name → element type, for all float values. The type is declared with the value, or is that of the
-    output of the node's nested graph, the node's type attribute (Cast, RandomNormal), or its first float operand, in
-    this order."""
+    """Return value name → element type, for all float values. The type comes from the first of these sources: the
+    declaration of the value, the output of the node's nested graph, the node's type attribute (Cast, RandomNormal), the
+    node's first float operand."""
     types = {
         name: element_type
         for name, element_type in (*model.inputs, *model.initializers, *model.outputs)

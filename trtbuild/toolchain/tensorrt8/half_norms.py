@@ -1,18 +1,19 @@
 """Rewrite batch normalization in half with float32 parameters, for the parsers of strongly typed networks.
 
-The graph has a `BatchNormalization` with an input in half and parameters in float32; factor and term of each channel
-follow from four parameters, in float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts
-all parameters to half and computes in half. Then a variance above 65504 is infinite, and an epsilon of 1e-5 has two
-digits. With parameters in half it makes one Scale layer, which TensorRT folds into the convolution before it. Releases
-before 9 make that Scale layer from float32 parameters (8.6, on an H200: ResNet-50 in 565 µs, as with factors in half).
+The graph has a `BatchNormalization` with an input in half and four parameters in float32. A factor and a term for each
+channel follow from these parameters, in float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7)
+casts all parameters to half and computes in half. Then a variance above 65504 is infinite, and an epsilon of 1e-5 has two
+digits. With parameters in half, the parser creates one Scale layer, which TensorRT folds into the convolution before it.
+Releases before 9 create this Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same as with
+factors in half).
 
 Rules
 1. The factor and the term of external float32 parameters are computed here in float64, and written in half, with mean
    0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of the input is mapped
    exactly.
-2. If they do not fit half (a factor or term that is not finite, a subnormal factor), or for other parameters, the
-   normalization stays in float32, between casts.
-3. Nodes in nested graphs are not changed: precision leaves them in float32
+2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization stays in
+   float32, between casts. The same applies if the parameters are not external or not float32.
+3. Nodes in nested graphs are not changed: the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """
 
@@ -39,19 +40,19 @@ def typed_norms(
 ) -> tuple[bytes, dict[str, Bytes]]:
     """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `scales_halves` is the property of the release (`trtbuild.toolchain.libraries.releases`); if False, all of them stay
-    in float32.
+    `scales_halves` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
+    normalizations stay in float32.
     """
-    shape = outline(model)
-    if not any(entry.operator == _OPERATOR for entry in shape.nodes):
+    model_outline = outline(model)
+    if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):
         return model, dict(weights)
-    types = float_types(shape)
-    sizes = {weight.name: weight.shape for weight in shape.weights}
+    types = float_types(model_outline)
+    sizes = {weight.name: weight.shape for weight in model_outline.weights}
     nodes: dict[int, tuple[bytes, ...]] = {}
     scaled: set[int] = set()
-    given: dict[str, Bytes] = dict(weights)
-    made: list[bytes] = []
-    for index, norm in enumerate(shape.nodes):
+    new_weights: dict[str, Bytes] = dict(weights)
+    new_initializers: list[bytes] = []
+    for index, norm in enumerate(model_outline.nodes):
         kinds = [types.get(name) for name in norm.inputs]
         half = kinds[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
         if half not in _NORMAL or None in kinds or len(set(kinds)) == 1:
@@ -63,52 +64,53 @@ def typed_norms(
             continue
         scaled.add(index)
         names = [f"{norm.outputs[0]}.{part}" for part in ("factor", "term", "mean", "variance")]
-        given |= zip(names, scaling, strict=True)
-        made += [external(name, sizes[norm.inputs[1]], half) for name in names]
+        new_weights |= zip(names, scaling, strict=True)
+        new_initializers += [external(name, sizes[norm.inputs[1]], half) for name in names]
         nodes[index] = (node(_OPERATOR, norm.name, [norm.inputs[0], *names], norm.outputs, {"epsilon": 0.0}),)
-    read = {name for index, entry in enumerate(shape.nodes) if index not in scaled for name in entry.inputs}
-    unread = {name for index in scaled for name in shape.nodes[index].inputs[1:]} - read
-    unread -= {name for name, _ in shape.outputs}
-    without = {index for index, (name, _) in enumerate(shape.initializers) if name in unread}
-    found = edited(model, nodes=nodes, without=without, initializers=made)
-    return found, {name: data for name, data in given.items() if name not in unread}
+    read = {name for index, entry in enumerate(model_outline.nodes) if index not in scaled for name in entry.inputs}
+    unread = {name for index in scaled for name in model_outline.nodes[index].inputs[1:]} - read
+    unread -= {name for name, _ in model_outline.outputs}
+    without = {index for index, (name, _) in enumerate(model_outline.initializers) if name in unread}
+    new_model = edited(model, nodes=nodes, without=without, initializers=new_initializers)
+    return new_model, {name: data for name, data in new_weights.items() if name not in unread}
 
 
 def _scaling(norm: Node, half: int, weights: Mapping[str, Bytes]) -> list[memoryview] | None:
-    """Factor, term, mean and variance in `half` (rule 1); None if they do not fit (rule 2)."""
+    """Factor, term, mean and variance in `half` (rule 1), or None if they do not fit (rule 2)."""
     scale, shift, mean, variance = (
         np.frombuffer(weights[name], np.float32).astype(np.float64) for name in norm.inputs[1:]
     )
     with np.errstate(all="ignore"):
         factor = _rounded(scale / np.sqrt(variance + dict(norm.floats).get("epsilon", _EPSILON)), half)
         term = _rounded(shift - mean * factor, half)
-    least = np.abs(factor[factor != 0]).min(initial=np.inf)
-    if not (np.isfinite(factor).all() and np.isfinite(term).all()) or least < _NORMAL[half]:
+    smallest = np.abs(factor[factor != 0]).min(initial=np.inf)
+    if not (np.isfinite(factor).all() and np.isfinite(term).all()) or smallest < _NORMAL[half]:
         return None
     values = (factor, term, np.zeros_like(factor), np.ones_like(factor))
     return [_stored(value, half) for value in values]
 
 
 def _in_float32(norm: Node, types: Mapping[str, int], half: int) -> tuple[bytes, ...]:
-    """The normalization between casts."""
-    casts, read = [], []
+    """The normalization in float32, between casts."""
+    casts, inputs = [], []
     for position, name in enumerate(norm.inputs):
         if types[name] != FLOAT32:
             casts.append(
                 node("Cast", f"{norm.name}.{position}", [name], [f"{norm.outputs[0]}.{position}"], {"to": FLOAT32})
             )
             name = f"{norm.outputs[0]}.{position}"
-        read.append(name)
-    made = f"{norm.outputs[0]}.wide"
+        inputs.append(name)
+    result = f"{norm.outputs[0]}.wide"
     return (
         *casts,
-        node(_OPERATOR, norm.name, read, [made], dict(norm.floats)),
-        node("Cast", f"{norm.name}.narrow", [made], norm.outputs, {"to": half}),
+        node(_OPERATOR, norm.name, inputs, [result], dict(norm.floats)),
+        node("Cast", f"{norm.name}.narrow", [result], norm.outputs, {"to": half}),
     )
 
 
 def _rounded(values: Any, half: int) -> Any:
-    """Round `values` to the nearest number of `half`, ties to even, as float64; infinite beyond the largest."""
+    """Round `values` to the nearest number of `half`, ties to even. The result is float64. Values beyond the largest number
+    become infinite."""
     if half == FLOAT16:
         return values.astype(np.float16).astype(np.float64)
     return (_bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -120,7 +122,7 @@ def _stored(values: Any, half: int) -> memoryview:
 
 
 def _bfloat16_bits(values: Any) -> Any:
-    """The upper halves of float32, rounded to the nearest, ties to even; NaN stays NaN."""
+    """The upper 16 bits of float32 values, rounded to the nearest, ties to even. NaN stays NaN."""
     floats = values.astype(np.float32)
     bits = floats.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

@@ -1,16 +1,17 @@
 """Set the precision of layers to the types of the graph, for networks without strong types (TensorRT before 9).
 
-There `BuilderFlag.FP16` allows half precision for all layers. The graph decides which values are float16
-(`trtbuild.stages.lower.half_precision.precision`), so:
+In such networks `BuilderFlag.FP16` allows half precision for all layers. But the graph decides which values are float16
+(`trtbuild.stages.lower.half_precision.precision`).
 
-1. for a graph without float16 values the flag is not set: all layers compute in float32;
-2. otherwise the flag is set, and every layer that makes floats gets the precision and output type of its values in the
+Rules
+1. For a graph without float16 values the flag is not set: all layers compute in float32.
+2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
    graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32. Layers that only
    move halves get no constraint: TensorRT may move them as float32, and for fused attention 8.6 refuses such
-   constraints ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured);
-3. a layer that the parser adds, or in a nested graph, has no value in the graph. It computes in the type of its inputs,
-   after a cast in the type of the cast, and in float32 if the type is not known;
-4. constants and casts have a fixed type, and layers that make integers and booleans have no precision.
+   constraints ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured).
+3. A layer that the parser adds, or a layer in a nested graph, has no value in the graph. It computes in the type of its
+   inputs. After a cast, this is the type of the cast. If the type is not known, it computes in float32.
+4. Constants and casts have a fixed type, and layers that compute integers and booleans have no precision.
 
 `trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to half.
 """
@@ -24,7 +25,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
 #: LayerType members of rule 4.
-_LEFT_ALONE = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
+_WITHOUT_PRECISION = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
 #: LayerType members that only move values (rule 2).
 _MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
 
@@ -52,7 +53,7 @@ def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
         kind = elements.get(outputs[0].dtype) if member == "CAST" else _type_of(layer, outputs, known)
         if kind is not None:
             known.update((tensor.name, kind) for tensor in outputs if tensor.name not in types)
-        if member in _LEFT_ALONE or (member in _MOVES and kind == FLOAT16):
+        if member in _WITHOUT_PRECISION or (member in _MOVES and kind == FLOAT16):
             continue
         if all(tensor.dtype not in floats for tensor in outputs):
             continue
@@ -63,8 +64,8 @@ def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
 
 
 def _type_of(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
-    """The type that a layer computes in: that of its values in the graph, or of its float inputs (rule 3)."""
-    made = [known[tensor.name] for tensor in outputs if tensor.name in known]
+    """The type that a layer computes in: the type of its values in the graph, or of its float inputs (rule 3)."""
+    output_types = [known[tensor.name] for tensor in outputs if tensor.name in known]
     inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
-    read = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]
-    return next(iter(made + read), None)
+    input_types = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]
+    return next(iter(output_types + input_types), None)

@@ -191,8 +191,8 @@ def _misses_are_recorded(importer: Place) -> bool:
 
 
 def _candidates(directory: str, tail: str, found: str | None) -> list[str]:
-    """The files that an import of `tail` looks for in a directory, in order (`FileFinder`). Of a package, only one file
-    is in the list."""
+    """The files that an import of `tail` looks for in a directory, in order (`FileFinder`). The list has one file
+    of a package."""
     package = os.path.join(directory, tail)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
     source = package + ".py"

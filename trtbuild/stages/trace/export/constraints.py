@@ -16,11 +16,18 @@ from trtbuild.core.model.spec import Input
 
 @dataclass(frozen=True)
 class Violation:
-    """A problem and the text to write. `path` is the dotted place in the model, for its origin."""
+    """A problem and the text to write. `path` is the dotted place in the model, for its origin.
+
+    `symbol` is the restricted symbol. `equal` is the symbol that it must equal, and `size` is the only size that it may
+    have; each is None for a violation of another kind.
+    """
 
     text: str
     hint: str
     path: str
+    symbol: int
+    equal: int | None = None
+    size: int | None = None
 
 
 def torch_name(symbol: int) -> str:
@@ -69,6 +76,7 @@ def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[V
                     f"{describe(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
                     _static_hint(plan, inputs, symbol, None),
                     _path(plan, inputs, symbol),
+                    symbol,
                 )
             )
     return result
@@ -91,6 +99,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             else f"{dim} may have any size, but the model needs a multiple of {step}",
             f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}",
             path,
+            symbol,
         )
     match = re.fullmatch(r"trtdim(\d+)", fix)
     if match and int(match[1]) < len(plan.symbols):
@@ -101,6 +110,8 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             f"{dim} must always be as long as {describe(plan, inputs, other_symbol)}, but they are declared as two dims",
             f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(all_places)}]}}}}",
             path,
+            symbol,
+            equal=other,
         )
     match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fix)
     if match:
@@ -113,6 +124,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             f"change the profiles so that {places[0]} is {bounds}; a branch on this size in the model can be two models, "
             "each with its own profiles",
             path,
+            symbol,
         )
     relation = _named(fix, plan, inputs)
     return Violation(
@@ -120,6 +132,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
         f"a manifest cannot express this relation: derive {places[0]}'s size inside the model, or make it static "
         f"(the same min, opt and max in all profiles)",
         path,
+        symbol,
     )
 
 
@@ -128,6 +141,8 @@ def _fixed(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> 
         f"{describe(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
         _static_hint(plan, inputs, symbol, size),
         _path(plan, inputs, symbol),
+        symbol,
+        size=size,
     )
 
 

@@ -80,7 +80,9 @@ class Proof:
         self._module, self._arranged, self._job, self._frames, self._seen = module, arranged, job, frames, seen
         points = {sizes: Point(sizes) for sizes in dict.fromkeys((_example(job), *job.points))}
         for guess in guesses:
-            points.setdefault(guess.sizes, Point(guess.sizes, guess))
+            point = points.setdefault(guess.sizes, Point(guess.sizes, guess))
+            if point.guess is None:
+                points[guess.sizes] = Point(guess.sizes, guess)
         # small points first: they show most errors in milliseconds
         self._points = sorted(points.values(), key=lambda p: (_elements(p, job), p.sizes))
         self._weights = [plain(weight.value) for weight in arranged.weights]
@@ -216,9 +218,8 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
             error,
             f"the model itself fails at {_sizes(point, job)}, which the profiles allow",
             code="eager",
-            hint=_hint(point, job)
-            if point.guess
-            else value_advice(error, job.inputs) or "change the profiles' shapes, or the model",
+            hint=value_advice(error, job.inputs)
+            or (_hint(point, job) if point.guess else "change the profiles' shapes, or the model"),
             fallback=_place(point, job),
         )
     for (kind, name, tensor), version in zip(state, versions, strict=True):

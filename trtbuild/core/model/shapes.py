@@ -115,6 +115,16 @@ class ShapeProblem:
         return f"dims.{self.dim}" if self.dim is not None else f"profiles.{self.profile}.{self.input}"
 
 
+def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
+    """The axes of a symbol, as a manifest writes them: ``image.2``."""
+    return [
+        f"{entry.name}.{number}"
+        for entry, shape in zip(inputs, plan.shapes, strict=True)
+        for number, axis in enumerate(shape)
+        if isinstance(axis, SymbolAxis) and axis.symbol == symbol
+    ]
+
+
 def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, ...]:
     """The size of each symbol at a profile's ``min``, ``opt`` or ``max``."""
     sizes: dict[int, int] = {}

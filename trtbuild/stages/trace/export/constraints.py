@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.shapes import ShapePlan, places_of
 from trtbuild.core.model.spec import Input
 
 
@@ -33,16 +33,6 @@ class Violation:
 def torch_name(symbol: int) -> str:
     """The name for torch of symbol number `symbol`, or of its unit if it has a ``multiple_of``."""
     return f"trtdim{symbol}"
-
-
-def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
-    """The axes of a symbol, as a manifest writes them: ``image.2``."""
-    return [
-        f"{entry.name}.{number}"
-        for entry, shape in zip(inputs, plan.shapes, strict=True)
-        for number, axis in enumerate(shape)
-        if isinstance(axis, SymbolAxis) and axis.symbol == symbol
-    ]
 
 
 def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
@@ -111,7 +101,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(all_places)}]}}}}",
             path,
             symbol,
-            equal=other,
+            equal=other_symbol,
         )
     match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fix)
     if match:
@@ -193,5 +183,5 @@ def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
 
 
 def _is_unnamed(name: str, places: Sequence[str]) -> bool:
-    """Whether `trtbuild.core.model.shapes` generated the name: ``<input>_<axis>``."""
-    return len(places) == 1 and name.rstrip("_") == places[0].replace(".", "_")
+    """Whether `trtbuild.core.model.shapes` generated the name from the first place: ``<input>_<axis>``."""
+    return name.rstrip("_") == places[0].replace(".", "_")

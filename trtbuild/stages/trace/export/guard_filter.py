@@ -5,8 +5,9 @@ torch.export raises an error for every guard on one named Dim that its value ran
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MOST_SIZES`.
-2. A guard that excludes size 1 of a derived size (``x.shape[0] - 1 != 1``) is removed, too. torch assumes it for broadcasts
-   and strides. It is returned as an assumption, and `proof` compares model and program at sizes that break it.
+2. A guard that compares a derived size with a number (``x.shape[0] - 1 != 1``), and fails only where this size is 1, is
+   removed, too. torch assumes it for broadcasts and strides. It is returned as an assumption, and `proof` compares model
+   and program at sizes that break it.
 3. Every other guard stays, so torch reports it. The line of user code that made it is the place of the error.
 
 The two functions of torch that are replaced while a model is exported are not public. If one of them does not exist, no
@@ -18,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -104,17 +105,28 @@ class GuardFilter:
         """Whether torch has to check a guard. If not, and if it fails somewhere, it is noted as an assumption."""
         if len(expression.free_symbols) != 1 or not expression.free_symbols <= axes.keys():
             return True
-        (symbol,) = expression.free_symbols
-        code = re.sub(rf"\b{symbol.name}\b", lambda _: axes[symbol], PythonPrinter().doprint(expression))
-        guard = Guard.read(code, self._arguments, self._job.shapes, self._job.inputs)
+        guard = self._read(expression, axes)
         if guard is None or len(guard.symbols) != 1:
             return True
-        if guard.always_holds(_MOST_SIZES):
+        failing = guard.failing_at_every_size(_MOST_SIZES)
+        if failing is None:
+            return True
+        if failing and not self._excludes_size_one(expression, axes, failing):
+            return True
+        if failing:
+            self.assumed.append(_code(expression, axes))
+        return False
+
+    def _excludes_size_one(self, expression: Any, axes: Mapping[Any, str], failing: Sequence[int]) -> bool:
+        """Whether a guard compares a derived size with a number, and the size is 1 wherever the guard fails."""
+        if not isinstance(expression, sympy.core.relational.Relational):
             return False
-        if isinstance(expression, sympy.Ne) and 1 in expression.args:
-            self.assumed.append(code)
-            return False
-        return True
+        sizes = [side for side in expression.args if not side.is_number]
+        is_one = self._read(sympy.Eq(sizes[0], 1), axes) if len(sizes) == 1 else None
+        return is_one is not None and all(is_one.holds([size]) for size in failing)
+
+    def _read(self, expression: Any, axes: Mapping[Any, str]) -> Guard | None:
+        return Guard.read(_code(expression, axes), self._arguments, self._job.shapes, self._job.inputs)
 
     def _note(self, axes: Mapping[Any, str], symbol: Any, location: SLoc | None) -> None:
         place = getattr(location, "place", None)
@@ -123,6 +135,12 @@ class GuardFilter:
         axis = axis_of(axes[symbol], self._arguments, self._job.shapes, self._job.inputs)
         if isinstance(axis, SymbolAxis):
             self.places.setdefault(axis.symbol, place)
+
+
+def _code(expression: Any, axes: Mapping[Any, str]) -> str:
+    """A guard on one symbol as a Python expression over the axis of an argument."""
+    (symbol,) = expression.free_symbols
+    return re.sub(rf"\b{symbol.name}\b", lambda _: axes[symbol], PythonPrinter().doprint(expression))
 
 
 def _axes(env: ShapeEnv) -> dict[Any, str]:

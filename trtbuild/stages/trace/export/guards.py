@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, places_of
 from trtbuild.core.model.spec import Input
-from trtbuild.stages.trace.export.constraints import places_of
 
 #: The largest number of sizes that are tried for one guard.
 _TRIED = 4_000
@@ -117,12 +116,11 @@ class Guard:
         except (ZeroDivisionError, OverflowError):
             return False
 
-    def always_holds(self, most: int) -> bool:
-        """Whether it holds at every size of its only symbol. It is tried at every size; False if there are more than
-        `most`."""
+    def failing_at_every_size(self, most: int) -> list[int] | None:
+        """The sizes of its only symbol at which the guard fails, of all sizes. None if there are more than `most`."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
         sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
-        return len(sizes) <= most and all(self.holds([size]) for size in sizes)
+        return None if len(sizes) > most else [size for size in sizes if not self.holds([size])]
 
     def failing(self) -> list[tuple[int, ...]]:
         """Sizes at which the guard fails, smallest first. They are a sample if there are too many sizes."""

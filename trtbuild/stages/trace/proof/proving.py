@@ -25,11 +25,11 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from trtbuild.core.model.shapes import places_of
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.export.arranging import Arranged
 from trtbuild.stages.trace.export.checks import mutated, refuse_elsewhere
-from trtbuild.stages.trace.export.constraints import places_of
 from trtbuild.stages.trace.export.exporting import raise_eager
 from trtbuild.stages.trace.export.guards import Guess
 from trtbuild.stages.trace.export.weights import identity, plain

@@ -59,7 +59,7 @@ class Frames:
 
     def innermost(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
         """File and line of the innermost call of user code between `frame` and its caller `outermost`."""
-        shown = []
+        shown: list[traceback.FrameSummary] = []
         while frame is not None and frame is not outermost:
             if self.is_shown(frame.f_code.co_filename):
                 shown.insert(0, traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False))

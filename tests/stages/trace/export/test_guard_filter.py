@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.trace.conftest import make_job, trace_here
+from tests.stages.trace.conftest import make_job, trace_in_process
 from trtbuild.errors import SourceError
 
 THIS_FILE = "tests/stages/trace/export/test_guard_filter.py"
@@ -39,16 +39,16 @@ def shapes_of(traced):
 
 def test_a_guard_that_holds_at_every_size_is_no_error():
     job = make_job({"x": (1, 1), "past": ((1, 2), (1, 8), (1, 256))})
-    assert trace_here(GrowingCache().eval(), job)
+    assert trace_in_process(GrowingCache().eval(), job)
 
 
 def test_a_guard_with_rounding_that_holds_at_every_size_is_no_error():
-    assert trace_here(Halved().eval(), make_job({"x": ((1, 4), (1, 8), (1, 64))}))
+    assert trace_in_process(Halved().eval(), make_job({"x": ((1, 4), (1, 8), (1, 64))}))
 
 
 @pytest.mark.parametrize("opt", [2, 3, 8])
 def test_a_derived_size_may_be_one(opt):
-    traced = trace_here(WithoutFirst().eval(), make_job({"x": ((2, 3), (opt, 3), (8, 3))}))
+    traced = trace_in_process(WithoutFirst().eval(), make_job({"x": ((2, 3), (opt, 3), (8, 3))}))
     assert shapes_of(traced) == [["add", -1, ["sym", 0]], 3]
 
 
@@ -61,7 +61,7 @@ def test_a_model_that_differs_where_a_derived_size_is_one_names_the_smallest_siz
             return rest * 2
 
     with pytest.raises(SourceError, match=r"not the model at x\.0 = 2") as caught:
-        trace_here(Special().eval(), make_job({"x": ((2, 3), (4, 3), (8, 3))}))
+        trace_in_process(Special().eval(), make_job({"x": ((2, 3), (4, 3), (8, 3))}))
     assert "x.0 is at least 3" in (caught.value.hint or "")
 
 
@@ -78,7 +78,7 @@ def test_an_axis_that_a_branch_fixes_names_the_line():
             return x * 3
 
     with pytest.raises(SourceError, match="fixes it to 4") as caught:
-        trace_here(Fixed().eval(), make_job({"x": ((1, 3), (4, 3), (8, 3))}))
+        trace_in_process(Fixed().eval(), make_job({"x": ((1, 3), (4, 3), (8, 3))}))
     assert (caught.value.file, caught.value.line) == (THIS_FILE, line_of("# fixes the axis"))
     assert "the manifest declares it at trtbuild.yaml:10" in (caught.value.hint or "")
 
@@ -89,5 +89,5 @@ def test_a_branch_that_splits_the_range_names_the_line():
             return x * 2 if x.shape[0] > 3 else x  # splits the range
 
     with pytest.raises(SourceError, match="needs at least 4") as caught:
-        trace_here(Split().eval(), make_job({"x": ((1, 3), (6, 3), (8, 3))}))
+        trace_in_process(Split().eval(), make_job({"x": ((1, 3), (6, 3), (8, 3))}))
     assert (caught.value.file, caught.value.line) == (THIS_FILE, line_of("# splits the range"))

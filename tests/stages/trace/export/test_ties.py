@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stages.trace.conftest import make_job, trace_here
+from tests.stages.trace.conftest import make_job, trace_in_process
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, derive, different_opts
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 from trtbuild.errors import SourceError
@@ -17,7 +17,7 @@ def add(x, y):
 
 
 def test_axes_that_are_declared_alike_are_tied():
-    traced = trace_here(add, make_job({"x": ONE, "y": ONE}))
+    traced = trace_in_process(add, make_job({"x": ONE, "y": ONE}))
     assert traced.interface["ties"] == [[1, 0]]
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["x_0"]
     assert [entry["shape"] for entry in traced.interface["inputs"]] == [[["sym", 0], 3]] * 2
@@ -25,37 +25,37 @@ def test_axes_that_are_declared_alike_are_tied():
 
 def test_three_axes_are_tied_and_a_free_one_keeps_its_dim():
     shape = ((1, 2), (4, 6), (8, 9))
-    traced = trace_here(lambda x, y, z: (x[:, :1] + y[:, :1] + z[:, :1], y), make_job(dict.fromkeys("xyz", shape)))
+    traced = trace_in_process(lambda x, y, z: (x[:, :1] + y[:, :1] + z[:, :1], y), make_job(dict.fromkeys("xyz", shape)))
     inputs = [entry["shape"][0] for entry in traced.interface["inputs"]]
     assert inputs == [["sym", 0]] * 3
     assert len(traced.interface["symbols"]) == 4
 
 
 def test_a_program_without_ties_has_no_entry():
-    assert "ties" not in trace_here(lambda x, y: (x * 2, y), make_job({"x": ONE, "y": ONE})).interface
+    assert "ties" not in trace_in_process(lambda x, y: (x * 2, y), make_job({"x": ONE, "y": ONE})).interface
 
 
 def test_axes_whose_range_ends_at_two_are_tied():
     small = ((1, 3), (2, 3), (2, 3))
-    traced = trace_here(add, make_job({"x": small, "y": small}))
+    traced = trace_in_process(add, make_job({"x": small, "y": small}))
     assert traced.interface["ties"] == [[1, 0]]
 
 
 @pytest.mark.parametrize("other", [((1, 3), (4, 3), (9, 3)), ((2, 3), (4, 3), (8, 3))])
 def test_axes_with_other_ranges_are_not_tied(other):
     with pytest.raises(SourceError, match="must always be as long as"):
-        trace_here(add, make_job({"x": ONE, "y": other}))
+        trace_in_process(add, make_job({"x": ONE, "y": other}))
 
 
 def test_axes_with_another_range_in_one_profile_are_not_tied():
     profiles = [{"x": ONE, "y": ONE}, {"x": ((2, 3), (4, 3), (8, 3)), "y": ((1, 3), (4, 3), (8, 3))}]
     with pytest.raises(SourceError, match="must always be as long as"):
-        trace_here(add, make_job(profiles))
+        trace_in_process(add, make_job(profiles))
 
 
 def test_dims_with_names_are_tied_and_the_first_name_stays():
     dims = [NamedDim("batch", (("x", 0),)), NamedDim("rows", (("y", 0),))]
-    traced = trace_here(add, make_job({"x": ONE, "y": ONE}, dims=dims))
+    traced = trace_in_process(add, make_job({"x": ONE, "y": ONE}, dims=dims))
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["batch"]
 
 

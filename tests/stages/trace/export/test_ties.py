@@ -25,7 +25,9 @@ def test_axes_that_are_declared_alike_are_tied():
 
 def test_three_axes_are_tied_and_a_free_one_keeps_its_dim():
     shape = ((1, 2), (4, 6), (8, 9))
-    traced = trace_in_process(lambda x, y, z: (x[:, :1] + y[:, :1] + z[:, :1], y), make_job(dict.fromkeys("xyz", shape)))
+    traced = trace_in_process(
+        lambda x, y, z: (x[:, :1] + y[:, :1] + z[:, :1], y), make_job(dict.fromkeys("xyz", shape))
+    )
     inputs = [entry["shape"][0] for entry in traced.interface["inputs"]]
     assert inputs == [["sym", 0]] * 3
     assert len(traced.interface["symbols"]) == 4

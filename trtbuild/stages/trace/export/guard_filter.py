@@ -122,7 +122,7 @@ class GuardFilter:
         if not isinstance(expression, sympy.core.relational.Relational):
             return False
         sizes = [side for side in expression.args if not side.is_number]
-        is_one = self._read(sympy.Eq(sizes[0], 1), axes) if len(sizes) == 1 else None
+        is_one = self._read(sympy.Eq(sizes[0], 1, evaluate=False), axes) if len(sizes) == 1 else None
         return is_one is not None and all(is_one.holds([size]) for size in failing)
 
     def _read(self, expression: Any, axes: Mapping[Any, str]) -> Guard | None:

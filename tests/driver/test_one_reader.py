@@ -61,7 +61,7 @@ def _no_digest(index: Any) -> None:
 
 
 def _newer(index: Any) -> None:
-    index["schema"] = "trtbuild.package/2"
+    index["schema"] = "trtbuild.package/3"
 
 
 def _foreign(index: Any) -> None:

@@ -122,9 +122,9 @@ def test_in_place_writes_to_views_are_right(traced, job_of) -> None:
     assert "copy_" not in found.graph and "mul_." not in found.graph
 
 
-def test_a_size_among_the_outputs_is_refused(traced, job_of) -> None:
-    error = refused(traced, job_of, lambda x: (x, x.shape[0]))
-    assert error.code == "output" and "size" in error.text
+def test_rejects_a_model_that_returns_numbers_only(traced, job_of) -> None:
+    error = refused(traced, job_of, lambda x: (x.shape[0], None))
+    assert error.code == "output" and "numbers" in error.text and "the caller knows the shapes" in error.hint
 
 
 def test_a_model_that_returns_no_tensor_is_refused(traced, job_of) -> None:

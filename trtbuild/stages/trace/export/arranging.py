@@ -10,6 +10,7 @@ Rules
    guards; `proof` tries the sizes that this could hide.)
 5. An output that is returned twice is one output.
 6. A split along a dynamic axis has no unused pieces (`pieces`).
+7. A number that the module returns is a 0-d tensor (`leaves`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from trtbuild.stages.program.functional import Program, assemble, functional
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name, dtype_of
 from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tensors
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
@@ -38,16 +40,20 @@ from trtbuild.stages.trace.job import TraceJob
 @dataclass
 class Arranged:
     """`weights` are those of the program's weight inputs, in order; `outputs` has for each flat output of the module,
-    without constants, its number among the program's outputs. `module_weights` are all weights of the module."""
+    without constants, its number among the program's outputs. `module_weights` are all weights of the module; `leaves`
+    are the leaves of its result."""
 
     program: Program
     weights: list[Weight]
     outputs: list[int]
     module_weights: ModuleWeights
+    leaves: list[Leaf]
 
 
 def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> Arranged:
     """Bring a functionalized program into its final form. Raises SourceError (rule 3)."""
+    leaves = leaves_of(exported)
+    exported = numbers_as_tensors(exported)
     values = _tensors(exported)
     order = _manifest_order(exported, job)
     targets = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs}
@@ -99,7 +105,7 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, held), len(kept))
-    return Arranged(program, [weight for _, weight in kept], [unique.index(node) for node in flat], weights)
+    return Arranged(program, [weight for _, weight in kept], [unique.index(node) for node in flat], weights, leaves)
 
 
 def _tensors(exported: ExportedProgram) -> dict[str, torch.Tensor]:

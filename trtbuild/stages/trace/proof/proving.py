@@ -4,7 +4,8 @@ Rules
 1. The points are the example, the min and max of every profile, and a size that breaks each guard that export does not
    report (`guards`). Each is compared once.
 2. Both get the same seeded inputs. Dtypes, shapes and the places of NaN are equal; the largest difference is at most
-   `TOLERANCE` of the largest number; integers and bools are equal. Numbers are always compared at the smallest point.
+   `TOLERANCE` of the largest number; integers, bools and constants are equal. A float that the model reads from a tensor
+   (``item``) is compared in the tensor's type. Numbers are always compared at the smallest point.
    If the other points would take long, it is enough that model and program call the same operators on the same values
    there (`dataflow`): this is a stronger proof, and takes milliseconds. If it fails, numbers are compared.
 3. A call may not write to its inputs or to the module's weights and buffers (a branch may do so at one size only).
@@ -22,7 +23,6 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
@@ -31,11 +31,13 @@ from trtbuild.stages.trace.export.checks import mutated, refuse_elsewhere
 from trtbuild.stages.trace.export.constraints import places_of
 from trtbuild.stages.trace.export.exporting import raise_eager
 from trtbuild.stages.trace.export.guards import Guess
+from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.weights import identity, plain
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.background import ForkedCall
 from trtbuild.stages.trace.proof.dataflow import Flows, Leaves
 from trtbuild.stages.trace.proof.divergence import diverging_line
+from trtbuild.stages.trace.proof.returned import OtherResult, returned_tensors
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames, described, first_lines
 
@@ -139,7 +141,7 @@ class Proof:
 
         def eager(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
-            return self._module(*args, **kwargs)
+            return returned_tensors(self._module(*args, **kwargs), self._arranged.leaves)
 
         want = flows.results(eager, values, leaf)
         got = flows.results(lambda inputs: _run(self._arranged, self._weights, inputs), values, leaf)
@@ -184,13 +186,17 @@ def _prove_at(
         got = _run(arranged, weights, values)
     except Exception as error:
         raise _frozen(point, f"it fails there: {first_lines(described(error), 1)}", module, job, frames) from error
-    flat = [leaf for leaf in pytree.tree_leaves(want) if isinstance(leaf, torch.Tensor)]
-    if len(flat) != len(arranged.outputs):
-        what = f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
-        raise _frozen(point, what, module, job, frames)
-    for number, (index, expected) in enumerate(zip(arranged.outputs, flat, strict=True)):
+    try:
+        flat = returned_tensors(want, arranged.leaves)
+    except OtherResult as error:
+        raise _frozen(point, str(error), module, job, frames) from error
+    kinds = [leaf for leaf in arranged.leaves if not isinstance(leaf, ConstantLeaf)]
+    for number, (index, expected, leaf) in enumerate(zip(arranged.outputs, flat, kinds, strict=True)):
         refuse_elsewhere(number, expected, job)
-        gap = difference(got[index], expected)
+        ours = got[index]
+        if isinstance(leaf, NumberLeaf) and leaf.type == "float" and leaf.read_from is not None:
+            ours, expected = ours.to(leaf.read_from), expected.to(leaf.read_from)
+        gap = difference(ours, expected)
         if gap is not None:
             told = gap if isinstance(gap, str) else f"a relative difference of {gap:.2g}"
             raise _frozen(point, f"output {number} has {told}", module, job, frames)

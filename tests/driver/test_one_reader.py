@@ -61,7 +61,7 @@ def _no_digest(index: Any) -> None:
 
 
 def _newer_schema(index: Any) -> None:
-    index["schema"] = "trtbuild.package/2"
+    index["schema"] = "trtbuild.package/3"
 
 
 def _other_schema(index: Any) -> None:

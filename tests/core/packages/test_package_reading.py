@@ -76,6 +76,44 @@ def test_a_written_index_is_read_back() -> None:
     assert [part.name for part in hopper.partitions.partitions] == ["encoder.0", "p1"]
 
 
+def with_a_number() -> Any:
+    """The index of a package whose result is a tensor and a number."""
+    made = document()
+    made["schema"] = "trtbuild.package/2"
+    made["outputs"].append({"name": "rows", "dtype": "int64", "shape": []})
+    number = {"kind": "number", "type": "int", "index": 1}
+    made["output_tree"] = {"kind": "tuple", "items": [made["output_tree"], number]}
+    for target in made["targets"].values():
+        target["partitions"]["outputs"].append(target["partitions"]["outputs"][0])
+    return made
+
+
+def test_an_index_with_a_number_has_the_second_format() -> None:
+    index = read(with_a_number())
+    assert index.schema == "trtbuild.package/2"
+    assert json.loads(index_to_bytes(index))["output_tree"] == with_a_number()["output_tree"]
+    assert read(document()).schema == "trtbuild.package/1"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("schema", "trtbuild.package/1", "has a number, which trtbuild.package/1 does not have"),
+        ("type", "float", "the number 'rows' is not a scalar of its type"),
+        ("type", "complex", "the number 'rows' is not a scalar of its type"),
+        ("index", 0, "the number 'output_0' is not a scalar of its type"),
+        ("index", 2, "its output structure does not fit its outputs"),
+        ("index", "1", "its output structure does not fit its outputs"),
+    ],
+)
+def test_rejects_a_number_that_is_not_one_of_the_outputs(field: str, value: Any, text: str) -> None:
+    made = with_a_number()
+    (made if field == "schema" else made["output_tree"]["items"][1])[field] = value
+    with pytest.raises(PackageDamaged) as raised:
+        read(made)
+    assert text in str(raised.value)
+
+
 def test_later_fields_are_optional_and_unknown_fields_are_ignored() -> None:
     old = document()
     del old["reference"]

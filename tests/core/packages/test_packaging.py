@@ -196,6 +196,14 @@ def test_the_recipe_changes_with_every_input_of_the_index_and_the_names(change: 
     assert contents(**CHANGES[change]).recipe().key != contents().recipe().key
 
 
+def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
+    """An older version that finds such a trace would write the first format: its result must not be found."""
+    number = {"kind": "tuple", "items": [INTERFACE.output_tree, {"kind": "number", "type": "int", "index": 0}]}
+    recipe = contents(interface=replace(INTERFACE, output_tree=number)).recipe()
+    assert dict(recipe.parts)["format"] == "trtbuild.package/2"
+    assert "format" not in dict(contents().recipe().parts)
+
+
 def test_equal_recipes_have_equal_indexes() -> None:
     """Plans are an exception. Anything else in the index that is not in the recipe would be stale after a hit."""
     index = index_to_bytes(contents().index(NAMES))

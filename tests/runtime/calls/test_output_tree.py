@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+import torch
 
 from trtbuild.core.values.encoding import to_json
 from trtbuild.runtime.calls.output_tree import Fields, restorer
@@ -46,6 +48,20 @@ def test_restores_plain_structures() -> None:
     assert restorer(tree)(["x", "y", "z"]) == {"a": ["z", "x", "z"], 1: (None, 0.1, "y")}
     assert restorer(LEAF[1])(["x", "y"]) == "y"
     assert restorer({"kind": "tuple", "items": []})([]) == ()
+
+
+def test_a_number_is_read_from_a_tensor_or_an_array() -> None:
+    class Array:
+        """An array of a library that is not PyTorch."""
+
+        def numpy(self) -> np.ndarray:
+            return np.array(3)
+
+    number = {"kind": "number", "type": "int", "index": 0}
+    for scalar in (torch.tensor(3), Array()):
+        found = restorer({"kind": "tuple", "items": [number, LEAF[1], number]})([scalar, "y"])
+        assert found == (3, "y", 3) and type(found[0]) is int
+    assert restorer({**number, "type": "bool"})([torch.tensor(True)]) is True
 
 
 @pytest.mark.parametrize(("kind", "owner"), [("namedtuple", Pair), ("dataclass", Result)])

@@ -147,3 +147,16 @@ def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> N
     monkeypatch.setattr(proof, "WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))
+
+
+def test_large_points_are_proven_with_their_numbers(traced, job_of, monkeypatch) -> None:
+    import trtbuild.stages.trace.proof.proving as proof
+
+    monkeypatch.setattr(proof, "WORTHWHILE_S", 0.0)
+    compared = []
+    prove_at = proof._prove_at
+    monkeypatch.setattr(proof, "_prove_at", lambda *all_: (compared.append(all_[0].sizes), prove_at(*all_)))
+    traced(lambda x: (x + 1, x.shape[0] * 2, x.shape[0] / 3, x.shape[0] > 3), job_of(BATCH))
+    assert len(compared) == 1  # the others have equal flows
+    with pytest.raises(SourceError, match="output 1 has other values"):
+        traced(lambda x: (x + 1, x.shape[0] if x.shape[0] != 1 else 7), job_of(BATCH))

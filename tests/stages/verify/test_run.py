@@ -108,6 +108,16 @@ def test_a_tolerance_of_the_user_applies_to_all_outputs() -> None:
     assert report.partitions[0].status == "wrong" and report.lowered.status == "right"
 
 
+def test_a_number_that_is_computed_from_sizes_is_compared_exactly() -> None:
+    def third(_: Any, x: torch.Tensor) -> Any:
+        return x * 2, torch.scalar_tensor(x.shape[0] / 3, dtype=torch.float64)
+
+    model = cut_of(Calls(third), [(("b", 8), "float32")])
+    assert verify(model.job, model.read, lambda *_: FromTorch(model, lambda value: value)).whole.status == "right"
+    report = verify(model.job, model.read, lambda *_: FromTorch(model, lambda value: value * (1 + 1e-9)))
+    assert (report.whole.status, report.whole.output) == ("wrong", 1) and "instead of" in report.whole.text
+
+
 def test_outputs_of_all_dtypes_and_empty_outputs_are_compared() -> None:
     def several(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         return x > 0, y + 1, x.argmax(-1), x[:, :0], torch.log(x)

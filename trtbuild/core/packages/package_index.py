@@ -10,10 +10,20 @@ from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.expressions import Expression, expression_text
+from trtbuild.core.values.numbers import has_numbers
 from trtbuild.core.values.value_ranges import ValueRange
 
 #: The format of ``index.json``.
 SCHEMA = "trtbuild.package/1"
+#: The format of an index whose output structure has numbers. A version of trtbuild that only knows tensors refuses it.
+SCHEMA_WITH_NUMBERS = "trtbuild.package/2"
+#: The formats that this version reads.
+SCHEMAS = (SCHEMA, SCHEMA_WITH_NUMBERS)
+
+
+def schema_for(output_tree: Any) -> str:
+    """The format of an index with this output structure."""
+    return SCHEMA_WITH_NUMBERS if has_numbers(output_tree) else SCHEMA
 
 
 def weight_path(sha256: str) -> str:
@@ -132,6 +142,11 @@ class PackageIndex:
     reference: bool
     weights: Mapping[int, PackedWeight]
     files: Mapping[str, Output]
+
+    @property
+    def schema(self) -> str:
+        """The format of its ``index.json``: the oldest one that can express it."""
+        return schema_for(self.output_tree)
 
     @property
     def computed_by(self) -> str:

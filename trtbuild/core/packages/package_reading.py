@@ -4,8 +4,8 @@ Rules
 1. Everything is checked: every value must have its type, and every name must refer to something that exists. If a check
    fails, the package is damaged, and no other file of it is read.
 2. No path may leave the package: paths are relative, with ``/`` between the parts, and have no ``..``, drive or backslash.
-3. A newer format (``trtbuild.package/2``) is refused with an error that names it. Unknown fields are ignored, because later
-   versions may add fields.
+3. A newer format (``trtbuild.package/3``) is refused with an error that names it. Unknown fields are ignored, because later
+   versions may add fields. Format 2 is format 1 with numbers in the output structure.
 4. Fields that were added later are optional. Their default is the behaviour of packages without them.
 """
 
@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import (
-    SCHEMA,
+    SCHEMA_WITH_NUMBERS,
+    SCHEMAS,
     PackageIndex,
     PackedDim,
     PackedProfile,
@@ -32,6 +33,7 @@ from trtbuild.core.partition.partitions import Partitions, TensorType
 from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.core.values.expressions import Expression, evaluate, frozen, symbols_of
+from trtbuild.core.values.numbers import NUMBER_TYPES, has_numbers
 from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
@@ -54,12 +56,12 @@ def read_index(data: bytes, where: str = INDEX) -> PackageIndex:
 def index_of(document: Any, where: str = INDEX) -> PackageIndex:
     """Return the values of an index's JSON. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     schema = document.get("schema") if isinstance(document, dict) else None
-    if isinstance(schema, str) and schema != SCHEMA and _FORMAT.fullmatch(schema):
+    if isinstance(schema, str) and schema not in SCHEMAS and _FORMAT.fullmatch(schema):
         raise PackageTooNew(
-            f"{where} has the format {schema}, but this version of trtbuild reads {SCHEMA}",
+            f"{where} has the format {schema}, but this version of trtbuild reads {' and '.join(SCHEMAS)}",
             hint="upgrade trtbuild (pip install --upgrade trtbuild), or build the package with this version",
         )
-    if schema != SCHEMA:
+    if schema not in SCHEMAS:
         raise PackageDamaged(f"{where} is not the index of a package", hint=_HINT)
     try:
         return _index(document)
@@ -99,8 +101,12 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
         _check_flow(target, len(inputs), len(outputs), len(dims), weights, reference)
     _expect(bool(targets), "it has no target")
     tree = document["output_tree"]
-    leaves = sorted(set(_leaves(tree)))
+    leaves = sorted(set(_leaves(tree, outputs)))
     _expect(leaves == list(range(len(outputs))), "its output structure does not fit its outputs")
+    _expect(
+        document["schema"] == SCHEMA_WITH_NUMBERS or not has_numbers(tree),
+        f"its output structure has a number, which {document['schema']} does not have",
+    )
     model, precision = _text(document, "model"), _text(document, "precision")
     return PackageIndex(model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
 
@@ -233,12 +239,21 @@ def _check_type(kind: TensorType, dims: int) -> None:
         _expression(size, dims)
 
 
-def _leaves(tree: Any) -> Iterator[int]:
-    """The numbers of the outputs in an output structure."""
+def _leaves(tree: Any, outputs: Sequence[PackedTensor]) -> Iterator[int]:
+    """The positions of the outputs in an output structure."""
     kind = tree["kind"]
     if kind == "tensor":
         _expect(type(tree["index"]) is int, "its output structure has no numbers")
         yield tree["index"]
+    elif kind == "number":
+        index = tree["index"]
+        _expect(type(index) is int and 0 <= index < len(outputs), "its output structure does not fit its outputs")
+        held = outputs[index]
+        _expect(
+            tree["type"] in NUMBER_TYPES and (held.dtype, held.shape) == (NUMBER_TYPES[tree["type"]], ()),
+            f"the number {held.name!r} is not a scalar of its type",
+        )
+        yield index
     elif kind not in ("none", "constant"):
         _expect(
             kind in ("list", "tuple", "dict", "namedtuple", "dataclass"),
@@ -247,7 +262,7 @@ def _leaves(tree: Any) -> Iterator[int]:
         if kind not in ("list", "tuple"):
             _expect(len(tree["keys"]) == len(tree["items"]), "an output structure has items without keys")
         for item in _list(tree, "items"):
-            yield from _leaves(item)
+            yield from _leaves(item, outputs)
 
 
 # -- kinds of values

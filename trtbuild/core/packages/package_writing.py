@@ -11,7 +11,6 @@ from typing import Any
 
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import (
-    SCHEMA,
     PackageIndex,
     PackedDim,
     PackedProfile,
@@ -30,7 +29,7 @@ def index_to_bytes(index: PackageIndex) -> bytes:
 def index_to_json(index: PackageIndex) -> dict[str, Any]:
     """Return the JSON of an index, the inverse of `package_reading.index_of`. Raises KeyError, as `index_to_bytes` does."""
     return {
-        "schema": SCHEMA,
+        "schema": index.schema,
         "model": index.model,
         "inputs": [{**_tensor(entry), "keyword": entry.keyword, **_range(entry)} for entry in index.inputs],
         "outputs": [_tensor(entry) for entry in index.outputs],

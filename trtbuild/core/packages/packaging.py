@@ -19,12 +19,14 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model, Profile, Target
 from trtbuild.core.packages.package_index import (
+    SCHEMA,
     PackageIndex,
     PackedDim,
     PackedProfile,
     PackedTarget,
     PackedTensor,
     PackedWeight,
+    schema_for,
     weight_path,
 )
 from trtbuild.core.packages.package_writing import dim_to_json, shape_to_json
@@ -96,6 +98,9 @@ class Contents:
             ("origins", dict(self.origins)),
             ("reference", self.model.reference),
         ]
+        schema = schema_for(self.interface.output_tree)
+        if schema != SCHEMA:  # left out otherwise, so that packages of the first format keep their keys
+            parts.append(("format", schema))
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
     def blobs(self) -> dict[str, str]:

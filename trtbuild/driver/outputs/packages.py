@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from trtbuild.core.packages.package_files import PackageFiles
-from trtbuild.core.packages.package_index import SCHEMA
+from trtbuild.core.packages.package_index import SCHEMAS
 from trtbuild.core.packages.package_reading import check_path
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -37,7 +37,7 @@ def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list
     """Return the files that the index of the existing package names; empty if there is no valid index."""
     try:
         index = json.loads(read_regular(root / INDEX))
-        if index["schema"] != SCHEMA:
+        if index["schema"] not in SCHEMAS:
             return []
         return [root / check_path(name) for name in index["files"]]
     except (OSError, ValueError, KeyError, TypeError):

@@ -5,7 +5,8 @@ Rules
 2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if the module of the
    class is loaded in this process. Nothing is imported: a package neither needs nor runs user code. If the module is not
    loaded, a `Fields` is returned. It has the same fields as attributes, by name and by position.
-3. The package names the class. Only named tuples and dataclasses are called, because ``subprocess:Popen`` is a class, too.
+3. A number (a size, for example) is restored as the Python number. On a GPU this waits for the work of the call.
+4. The package names the class. Only named tuples and dataclasses are called, because ``subprocess:Popen`` is a class, too.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ def restorer(tree: Any) -> Restore:
     if kind == "tensor":
         index = tree["index"]
         return lambda outputs: outputs[index]
+    if kind == "number":
+        index = tree["index"]
+        return lambda outputs: _number(outputs[index])
     if kind == "none":
         return lambda outputs: None
     if kind == "constant":
@@ -71,6 +75,11 @@ def restorer(tree: Any) -> Restore:
     if kind == "dict":
         return lambda outputs: dict(zip(keys, items(outputs), strict=True))
     return _of_class(tree["type"], [str(key) for key in keys], items)
+
+
+def _number(scalar: Any) -> Any:
+    """The Python number in a 0-d tensor of torch, or in an array of another kind."""
+    return scalar.item() if hasattr(scalar, "item") else scalar.numpy().item()
 
 
 def _each(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -108,5 +117,5 @@ def _loaded(name: str) -> Any:
 
 
 def _has_fields(kind: type) -> bool:
-    """Whether a class is a named tuple or a dataclass (rule 3)."""
+    """Whether a class is a named tuple or a dataclass (rule 4)."""
     return is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))

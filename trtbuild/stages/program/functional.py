@@ -6,7 +6,8 @@ Rules
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
    stored programs must not change when a source file moves.
-4. The trace step rejects models that cannot have this form (a mutated buffer, an output that is not a tensor).
+4. The trace step makes 0-d tensors of numbers among the outputs. It rejects models that cannot have this form (a mutated
+   buffer, no tensor among the outputs).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 
 from trtbuild.stages.program.functional import Program
@@ -178,6 +179,12 @@ class _Writer:
             return f"int{{{json.dumps(self._symbols.expression(value))}}}"
         raise TypeError(f"an argument of type {type(value).__name__} has no canonical form")
 
+    def _number(self, value: torch.SymInt) -> str:
+        """The value of a call that may be a size, or a number that no size can be (a bool as an int)."""
+        if value.node.expr.has(sympy.Piecewise):
+            return self._symbols.text(value.node.expr)
+        return json.dumps(self._symbols.expression(value))
+
     def _value(self, value: Any) -> str:
         if value is None:
             return "none"
@@ -193,7 +200,7 @@ class _Writer:
         if isinstance(value, bool | int | float | str):
             return self._argument(value, torch.fx.GraphModule({}, torch.fx.Graph()))
         if isinstance(value, torch.SymInt):
-            return f"int{{{json.dumps(self._symbols.expression(value))}}}"
+            return f"int{{{self._number(value)}}}"
         if isinstance(value, torch.SymFloat):
             return f"float{{{self._symbols.text(value.node.expr)}}}"
         if isinstance(value, torch.SymBool):

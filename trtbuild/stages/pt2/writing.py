@@ -5,7 +5,8 @@ Rules
    plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
 2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
    package, and the model's output structure. Named tuples become tuples and dataclasses become dicts: the file must
-   open on machines without the model's code.
+   open on machines without the model's code. A bool is a 0-d tensor: torch.export.save cannot write a program that
+   returns one that depends on its inputs (torch 2.13). Ints and floats are numbers.
 3. With ``reference: true`` the file also has the program and the weights of each engine, so that it runs on the CPU.
 """
 
@@ -266,6 +267,9 @@ def _tree(tree: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> Any:
     kind = tree["kind"]
     if kind == "tensor":
         return outputs[tree["index"]]
+    if kind == "number":
+        held = outputs[tree["index"]]
+        return held if tree["type"] == "bool" else held.item()
     if kind == "none":
         return None
     if kind == "constant":

@@ -52,6 +52,13 @@ def gap(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None
     return replace(_gap(ours, theirs), undecided=left_out)
 
 
+def exact_gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
+    """Compare two numbers that may not differ at all."""
+    if ours.dtype == theirs.dtype and torch.equal(ours, theirs):
+        return EQUAL
+    return _wrong(f"{ours.tolist()} instead of {theirs.tolist()}")
+
+
 def _gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
     if ours.dtype != theirs.dtype:
         return _wrong(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")

@@ -8,7 +8,8 @@ Rules
    so earlier partitions add no error. For the whole model, the precision covers all partitions.
 3. A size does not depend on values. An integer that depends on a coarse value (``argmax``) is coarse for the values
    after it.
-4. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
+4. A number that is computed from sizes alone is exact. It depends on no value, so there is nothing to round.
+5. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import coarsest
@@ -50,6 +52,17 @@ def of_outputs(program: Program, inputs: Sequence[Precision] | None = None) -> l
     """The precision of every output, in order."""
     results = of_nodes(program, inputs)
     return [results[node] for node in program.output_nodes]
+
+
+def exact_outputs(program: Program) -> frozenset[int]:
+    """The positions of the outputs that are numbers computed from sizes alone (rule 4)."""
+    return frozenset(position for position, node in enumerate(program.output_nodes) if _is_from_sizes(node))
+
+
+def _is_from_sizes(node: torch.fx.Node) -> bool:
+    if node.target is not torch.ops.aten.scalar_tensor.default or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    return not free_unbacked_symbols(node.args[0].meta["val"])
 
 
 def of_model(

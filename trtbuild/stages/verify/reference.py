@@ -149,6 +149,11 @@ class Reference:
         in_program = precisions.of_outputs(self._program) if self._program is not None else in_partitions
         return [coarsest(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
+    def exact_outputs(self) -> frozenset[int]:
+        """The positions of the model's outputs that may not differ at all. Empty if the traced program is not known: a
+        package computes such floats with the program that they are compared with."""
+        return frozenset() if self._program is None else precisions.exact_outputs(self._program)
+
     def _of_part(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
         if self._onnx is None:
             return precisions.of_outputs(self.torch.program(part), inputs)

@@ -29,7 +29,7 @@ from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as inputs_of
-from trtbuild.stages.verify.comparing import Gap
+from trtbuild.stages.verify.comparing import Gap, exact_gap
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.outcome import Outcome
 from trtbuild.stages.verify.reference import Reference
@@ -69,6 +69,7 @@ class _Verification:
             if part.kind == "tensorrt"
         }
         whole = self._reference.precisions()
+        self._exact = self._reference.exact_outputs()
         self._whole, self._lowered = Outcome(whole, job.tolerances), Outcome(whole, job.tolerances)
 
     def report(self) -> Report:
@@ -140,7 +141,11 @@ class _Verification:
     ) -> None:
         """Compare the outputs of a partition or of the whole model at a point, and add the result to `outcome`."""
         allowed = [self._job.tolerances[precision] for precision in outcome.precisions]
-        outcome.add(number, gaps(ours, theirs, allowed, again), self._size)
+        results = gaps(ours, theirs, allowed, again)
+        if outcome is self._whole or outcome is self._lowered:
+            for position in self._exact:
+                results[position] = exact_gap(ours[position], theirs[position])
+        outcome.add(number, results, self._size)
 
     def _precisions(self) -> Iterator[Precision]:
         """The precisions of all outputs, of the partitions and of the whole model."""

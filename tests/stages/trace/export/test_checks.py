@@ -122,9 +122,9 @@ def test_accepts_in_place_writes_to_views(traced, job_of) -> None:
     assert "copy_" not in result.graph and "mul_." not in result.graph
 
 
-def test_rejects_a_size_among_the_outputs(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: (x, x.shape[0]))
-    assert error.code == "output" and "size" in error.text
+def test_rejects_a_model_that_returns_numbers_only(traced, job_of) -> None:
+    error = error_of(traced, job_of, lambda x: (x.shape[0], None))
+    assert error.code == "output" and "numbers" in error.text and "the caller knows the shapes" in error.hint
 
 
 def test_rejects_a_model_that_returns_no_tensor(traced, job_of) -> None:

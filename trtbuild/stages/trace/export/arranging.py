@@ -10,6 +10,7 @@ Rules
    `proof` tries the sizes that this could hide.)
 5. An output that is returned twice is one output.
 6. A split along a dynamic axis has no unused pieces (`pieces`).
+7. A number that the module returns is a 0-d tensor (`leaves`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from trtbuild.stages.program.functional import Program, assemble, functional
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name, dtype_of
 from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tensors
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
@@ -39,16 +41,19 @@ from trtbuild.stages.trace.job import TraceJob
 class Arranged:
     """A program in its final form. `weights` are the weights of its weight inputs, in order. `outputs` contains, for each
     flat output of the module that is not a constant, its number among the program's outputs. `module_weights` are all
-    weights of the module."""
+    weights of the module. `leaves` are the leaves of the module's result."""
 
     program: Program
     weights: list[Weight]
     outputs: list[int]
     module_weights: ModuleWeights
+    leaves: list[Leaf]
 
 
 def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> Arranged:
     """Bring a functionalized program into its final form. Raises SourceError (rule 3)."""
+    leaves = leaves_of(exported)
+    exported = numbers_as_tensors(exported)
     values = _tensors(exported)
     order = _manifest_order(exported, job)
     targets = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs}
@@ -100,7 +105,9 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
-    return Arranged(program, [weight for _, weight in used_weights], [unique.index(node) for node in flat], weights)
+    return Arranged(
+        program, [weight for _, weight in used_weights], [unique.index(node) for node in flat], weights, leaves
+    )
 
 
 def _tensors(exported: ExportedProgram) -> dict[str, torch.Tensor]:

@@ -3,7 +3,8 @@
 1. A module in training mode gives another program than the deployed model.
 2. A mutated buffer or input is lost: engines write nothing back.
 3. A random operator gives other numbers in every run, and in TensorRT.
-4. Outputs are tensors. The output structure may also contain None and plain constants, but no sizes.
+4. At least one output is a tensor. The output structure may also contain numbers (sizes, for example), None and plain
+   constants.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.export.leaves import KNOWN
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
 
@@ -129,28 +131,33 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
 
 
 def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
-    """Raise SourceError if an output is a size, or no output is a tensor. `place` is the place of the model's forward."""
-    tensors = 0
+    """Raise SourceError if no output is a tensor, or if one has an unknown kind. `place` is the place of
+    the model's forward."""
     user_outputs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     for number, spec in enumerate(user_outputs):
-        if isinstance(spec.arg, ConstantArgument):
-            continue
-        if isinstance(spec.arg, TensorArgument):
-            tensors += 1
-            continue
+        if not isinstance(spec.arg, KNOWN):
+            raise SourceError(
+                f"output {number} of the model is neither a tensor nor a number, but torch.export's "
+                f"{type(spec.arg).__name__}",
+                code="output",
+                hint="return tensors and numbers, in tuples, lists, dicts or registered dataclasses",
+                **(place or job.place("source")),
+            )
+    if any(isinstance(spec.arg, TensorArgument) for spec in user_outputs):
+        return
+    if any(not isinstance(spec.arg, ConstantArgument) for spec in user_outputs):
         raise SourceError(
-            f"output {number} of the model is a size that depends on its inputs; engines return tensors",
+            "the model returns numbers that depend on its inputs, and no tensor",
             code="output",
             hint="leave it out (the caller knows the shapes), or return a tensor",
             **(place or job.place("source")),
         )
-    if not tensors:
-        raise SourceError(
-            "the model returns no tensor",
-            code="output",
-            hint="return at least one tensor; is there a `return` at the end of forward?",
-            **(place or job.place("source")),
-        )
+    raise SourceError(
+        "the model returns no tensor",
+        code="output",
+        hint="return at least one tensor; is there a `return` at the end of forward?",
+        **(place or job.place("source")),
+    )
 
 
 def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:

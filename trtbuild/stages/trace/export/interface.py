@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from trtbuild.core.model.shapes import Ties
 from trtbuild.core.values.encoding import to_json
@@ -16,6 +15,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.arranging import Arranged
+from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.weights import ModuleWeights
 from trtbuild.stages.trace.job import TraceJob
 
@@ -65,27 +65,28 @@ def _described(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
 
 def _outputs(exported: ExportedProgram, arranged: Arranged, job: TraceJob) -> tuple[Any, list[str]]:
     """The output structure, and the name of each of the program's outputs."""
-    user_outputs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
-    numbers = iter(arranged.outputs)
+    positions = iter(arranged.outputs)
     leaves: list[Any] = []
-    for spec in user_outputs:
-        if isinstance(spec.arg, ConstantArgument):
-            leaves.append(_constant(spec.arg.value, job))
+    for leaf in arranged.leaves:
+        if isinstance(leaf, ConstantLeaf):
+            leaves.append(_constant(leaf.value, job))
+        elif isinstance(leaf, NumberLeaf):
+            leaves.append({"kind": "number", "type": leaf.type, "index": next(positions)})
         else:
-            leaves.append({"kind": "tensor", "index": next(numbers)})
+            leaves.append({"kind": "tensor", "index": next(positions)})
     spec = exported.call_spec.out_spec
     result = pytree.tree_unflatten(leaves, spec)
     paths = [path for path, _ in pytree.tree_leaves_with_path(result, is_leaf=_is_leaf)]
     names: dict[int, str] = {}
     used_names = {entry.name for entry in job.inputs}
-    for path, leaf in zip(paths, leaves, strict=True):
-        if leaf["kind"] == "tensor" and leaf["index"] not in names:
-            names[leaf["index"]] = _unique(_path_name(path), used_names)
+    for path, entry in zip(paths, leaves, strict=True):
+        if entry["kind"] in ("tensor", "number") and entry["index"] not in names:
+            names[entry["index"]] = _unique(_path_name(path), used_names)
     return _structure(spec, iter(leaves), job), [names[index] for index in range(len(names))]
 
 
 def _is_leaf(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("kind") in ("tensor", "none", "constant")
+    return isinstance(value, dict) and value.get("kind") in ("tensor", "number", "none", "constant")
 
 
 def _constant(value: Any, job: TraceJob) -> dict[str, Any]:

@@ -4,8 +4,9 @@ Rules
 1. The points are the example, the min and max of every profile, and for each guard that export does not report
    (`guards`) a size at which it fails. Each point is compared once.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
-   difference must be at most `TOLERANCE` of the largest number. Integers and bools must be equal. Numbers are always
-   compared at the smallest point. If the other points would take long, it is enough that model and program call the same
+   difference must be at most `TOLERANCE` of the largest number. Integers, bools and constants must be equal. A float that
+   the model reads from a tensor (``item``) is compared in the tensor's type. Numbers are always compared at the smallest
+   point. If the other points would take long, it is enough that model and program call the same
    operators on the same values there (`dataflow`). This is a stronger proof, and takes milliseconds. If it fails,
    numbers are compared.
 3. A call may not write to its inputs or to the module's weights and buffers (a branch could do so at one size only).
@@ -26,7 +27,6 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from trtbuild.core.model.shapes import places_of
 from trtbuild.errors import SourceError
@@ -35,11 +35,13 @@ from trtbuild.stages.trace.export.arranging import Arranged
 from trtbuild.stages.trace.export.checks import mutated, refuse_elsewhere
 from trtbuild.stages.trace.export.exporting import raise_eager
 from trtbuild.stages.trace.export.guards import Guess
+from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.weights import identity, plain
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.background import ForkedCall
 from trtbuild.stages.trace.proof.dataflow import Flows, Leaves
 from trtbuild.stages.trace.proof.divergence import diverging_line
+from trtbuild.stages.trace.proof.returned import OtherResult, returned_tensors
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames, described, first_lines
 
@@ -149,7 +151,7 @@ class Proof:
 
         def eager(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
-            return self._module(*args, **kwargs)
+            return returned_tensors(self._module(*args, **kwargs), self._arranged.leaves)
 
         expected = flows.results(eager, values, leaf)
         actual = flows.results(lambda inputs: _run(self._arranged, self._weights, inputs), values, leaf)
@@ -216,12 +218,17 @@ def _problem_with(
         outputs = _run(arranged, weights, values)
     except Exception as error:
         return f"it fails there: {first_lines(described(error), 1)}"
-    flat = [leaf for leaf in pytree.tree_leaves(model_output) if isinstance(leaf, torch.Tensor)]
-    if len(flat) != len(arranged.outputs):
-        return f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
-    for number, (index, expected) in enumerate(zip(arranged.outputs, flat, strict=True)):
+    try:
+        expected_tensors = returned_tensors(model_output, arranged.leaves)
+    except OtherResult as error:
+        return str(error)
+    leaves = [leaf for leaf in arranged.leaves if not isinstance(leaf, ConstantLeaf)]
+    for number, (index, expected, leaf) in enumerate(zip(arranged.outputs, expected_tensors, leaves, strict=True)):
         refuse_elsewhere(number, expected, job)
-        gap = difference(outputs[index], expected)
+        output = outputs[index]
+        if isinstance(leaf, NumberLeaf) and leaf.type == "float" and leaf.read_from is not None:
+            output, expected = output.to(leaf.read_from), expected.to(leaf.read_from)
+        gap = difference(output, expected)
         if gap is not None:
             return f"output {number} has {gap if isinstance(gap, str) else f'a relative difference of {gap:.2g}'}"
     return None

@@ -1,0 +1,102 @@
+"""Numbers among a model's results: they are 0-d tensors of the program, and numbers in the output structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.functional import Program
+
+Traces = Callable[..., Any]
+SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
+
+
+def leaf(kind: str, index: int) -> dict[str, Any]:
+    return {"kind": "number", "type": kind, "index": index}
+
+
+def outputs(traced: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """The outputs of the stored program."""
+    return list(Program.from_bytes(traced.program).exported.graph_module(*inputs))
+
+
+def held(found: Any) -> list[tuple[str, Any]]:
+    return [(entry["dtype"], entry["shape"]) for entry in found.interface["outputs"]]
+
+
+def test_a_size_is_an_int64_scalar(traced: Traces, job_of: Traces) -> None:
+    found = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
+    assert found.interface["output_tree"]["items"] == [{"kind": "tensor", "index": 0}, leaf("int", 1)]
+    assert held(found) == [("float32", [["sym", 0], 4]), ("int64", [])]
+    assert [entry["name"] for entry in found.interface["outputs"]] == ["output_0", "output_1"]
+    for rows in (1, 8):
+        assert torch.equal(outputs(found, torch.randn(rows, 4))[1], torch.tensor(rows))
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "dtype"),
+    [
+        (lambda x: x.shape[0] * x.shape[1] - 1, "int", torch.int64),
+        (lambda x: -x.shape[0], "int", torch.int64),
+        (lambda x: x.shape[0] / 3, "float", torch.float64),
+        (lambda x: x.shape[0] == 1, "bool", torch.bool),
+        (lambda x: x.shape[0] > 4, "bool", torch.bool),
+        (lambda x: x.sum().item(), "float", torch.float64),
+        (lambda x: x.half().sum().item() * 2, "float", torch.float64),
+        (lambda x: x.argmax().item(), "int", torch.int64),
+        (lambda x: (x.sum() > 0).item(), "bool", torch.bool),
+        (lambda x: x.nonzero().shape[0], "int", torch.int64),
+    ],
+)
+def test_each_kind_of_number_is_exact(
+    traced: Traces, job_of: Traces, function: Callable[..., Any], kind: str, dtype: torch.dtype
+) -> None:
+    found = traced(lambda x: {"y": x * 2, "n": function(x)}, job_of(SHAPES))
+    assert found.interface["output_tree"]["items"][1] == leaf(kind, 1)
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 4)
+        number = outputs(found, x)[1]
+        assert number.dtype == dtype and number.item() == function(x) and type(number.item()).__name__ == kind
+
+
+def test_a_number_that_is_returned_twice_is_one_output(traced: Traces, job_of: Traces) -> None:
+    found = traced(lambda x: (x * 2, x.shape[0], [x.size(0), x.shape[0] * 2]), job_of(SHAPES))
+    _, rows, (again, double) = (
+        item if item["kind"] == "number" else item.get("items") for item in found.interface["output_tree"]["items"]
+    )
+    assert (rows, again, double) == (leaf("int", 1), leaf("int", 1), leaf("int", 2))
+    assert len(found.interface["outputs"]) == 3
+
+
+def test_a_size_that_the_manifest_fixes_stays_a_constant(traced: Traces, job_of: Traces) -> None:
+    found = traced(lambda x: (x * 2, x.shape[1]), job_of(SHAPES))
+    assert found.interface["output_tree"]["items"][1] == {"kind": "constant", "value": 4}
+
+
+def test_a_number_belongs_to_no_module(traced: Traces, job_of: Traces) -> None:
+    """Otherwise the last layer would differ from equal layers."""
+    found = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
+    assert found.modules[-1] == ("", "aten.scalar_tensor.default", "")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: (x * 2, 1 if x.shape[0] == 1 else 2), "output 1 is 1 there, not 2"),
+        (lambda x: (x * 2, x.shape[0] if x.shape[0] != 1 else 0.5), "output 1 is 0.5 there, not a number of type int"),
+        (lambda x: (x * 2, x.shape[0] if x.shape[0] != 1 else -1), "output 1 has other values"),
+        (lambda x: (x * 2, 3, None) if x.shape[0] == 1 else (x * 2, 3), "the model returns 3 values there, not 2"),
+        (lambda x: (x * 2, x + 1) if x.shape[0] == 1 else (x * 2, 3), "the model returns 2 tensors there, not 1"),
+        (lambda x: (3, x) if x.shape[0] == 1 else (x, 3), "output 0 is a number or a constant there, not a tensor"),
+    ],
+)
+def test_rejects_a_number_or_constant_of_another_branch(
+    traced: Traces, job_of: Traces, function: Callable[..., Any], text: str
+) -> None:
+    with pytest.raises(SourceError) as raised:
+        traced(function, job_of(SHAPES))
+    assert raised.value.code == "frozen-branch" and text in raised.value.text

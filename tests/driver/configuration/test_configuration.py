@@ -173,7 +173,7 @@ def test_a_project_cannot_configure_itself_by_being_the_home_directory(home: Hom
     home.write(ALL_ENTRIES)
     home.project = home.root
     error = home.refused()
-    assert "lies in the project" in error.text
+    assert "is inside the project" in error.text
     assert home.load(TRTBUILD_CONFIG=str(home.file)).remotes
     link = home.root.parent / "link"
     link.symlink_to(home.root)

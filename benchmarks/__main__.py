@@ -1,7 +1,6 @@
-"""``python -m benchmarks [NAME…]``: measure, print every number as it is there, and a table with the verdicts at the end.
+"""``python -m benchmarks [NAME…]``: measure, print each row during the run, and a table of verdicts at the end.
 
-Exit code 0 when everything was measured, whether bounds are met or not (``--strict``: 1 when one is not); 1 when a
-benchmark failed.
+The exit code is 1 if a benchmark failed. With ``--strict`` it is also 1 if a bound is not met. Otherwise it is 0.
 """
 
 from __future__ import annotations
@@ -90,17 +89,17 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--full", action="store_true", help="a weights file of 10 GB, instead of 2")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    parser.add_argument("--full", action="store_true", help="use a weights file of 10 GB instead of 2 GB")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bound is not met")
     parser.add_argument(
         "--work", type=Path, default=_WORK, metavar="DIR", help="projects and caches; default %(default)s"
     )
     parser.add_argument(
-        "--peers", type=Path, default=_WORK / "peers", metavar="VENV", help="where doit and dvc are installed"
+        "--peers", type=Path, default=_WORK / "peers", metavar="VENV", help="virtual environment with doit and dvc"
     )
-    parser.add_argument("--trtbuild", type=Path, metavar="PROGRAM", help="measure this one")
-    sizes = parser.add_argument_group("sizes: smaller ones give a quick look")
+    parser.add_argument("--trtbuild", type=Path, metavar="PROGRAM", help="the trtbuild to measure")
+    sizes = parser.add_argument_group("sizes (smaller ones give a quick estimate)")
     for field in fields(Sizes):
         kind = float if isinstance(field.default, float) else int
         sizes.add_argument(f"--{field.name.replace('_', '-')}", type=kind, metavar="N", help=f"default {field.default}")

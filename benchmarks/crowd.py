@@ -55,7 +55,7 @@ def rows(session: Session) -> Iterator[Row]:
         f"{len(expected & remaining)} of {_ENGINES} left, {len(report.damage)} damaged",
     )
     old = {_recipe(-number).key for number in range(1, _OLD + 1)}
-    yield Check(f"{name}: what was old is collected", not old & remaining, f"{len(old & remaining)} of {_OLD} left")
+    yield Check(f"{name}: old records are collected", not old & remaining, f"{len(old & remaining)} of {_OLD} left")
     alone_s, failures = _run_together(folder / "alone", 1, rounds=count)
     if failures:
         raise RuntimeError(failures[0])

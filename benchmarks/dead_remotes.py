@@ -72,7 +72,7 @@ def rows(session: Session) -> Iterator[Row]:
         built = ran(document).get("engine") == 1 and document["ok"]
         warnings = [text for text in document["warnings"] if "team" in str(text)]
         found = f"built: {built}, met {len(met)} times, {len(warnings)} warnings"
-        yield Check(f"dead remote, {name}: built, and told", built and bool(warnings), found)
+        yield Check(f"dead remote, {name}: built, and warned", built and bool(warnings), found)
         if not met and name != "refused port":
             raise RuntimeError(f"{name}: the fault was not delivered")
 

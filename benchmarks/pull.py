@@ -88,7 +88,7 @@ def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) ->
         with local.session():
             fetched = remote.fetch(whole.sha256, parts, local)
             if not local.has(whole.sha256):
-                raise RuntimeError("what was pulled is not there")
+                raise RuntimeError("the pulled blob is missing")
     finally:
         remote.close()
     if fetched > whole.size:

@@ -85,19 +85,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     write = commands.add_parser("write", help="write the projects that are measured")
     write.add_argument("folder", type=Path, metavar="DIR")
-    write.add_argument("--sm", type=int, default=90, help="the GPU's; default %(default)s")
+    write.add_argument("--sm", type=int, default=90, help="the SM of the GPU; default %(default)s")
     write.add_argument("--toolchain", default="tensorrt", choices=["tensorrt", "tensorrt-rtx"])
     write.add_argument("--version", help="the toolchain's version, if this machine has no toolchain or another version")
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     measure = commands.add_parser("measure", help="measure on this GPU host")
     measure.add_argument("folder", type=Path, metavar="DIR")
     measure.add_argument("names", nargs="*", choices=[*SUBJECTS, []], metavar="NAME", help=", ".join(SUBJECTS))
-    measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="it builds, and runs packages")
+    measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="builds packages and runs them")
     measure.add_argument("--points", type=int, default=6, help="random points of each profile; default %(default)s")
     measure.add_argument("--repeats", type=int, default=200, help="timed calls for each number; default %(default)s")
-    measure.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries the measurements alone")
+    measure.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu only tests the measurements")
     measure.add_argument("--work", type=Path, default=Path("gpu-work"), metavar="DIR", help="default %(default)s")
-    measure.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    measure.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")
     return parser
 
 

@@ -1,8 +1,8 @@
 """Compute on a CPU how far TF32 alone moves a model's results: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
 
-Tensor cores take float32 factors with 10 of their 23 bits. Rounded to them is what cuBLAS does for eager PyTorch; kernels
-that cut the others off lose up to twice as much in a product. Both are computed here, factor by factor, and compared
-with float32 as `shapes` compares engines: an engine that lies between the two is as near as TF32 is.
+Tensor cores use 10 of the 23 bits of float32 factors. For eager PyTorch, cuBLAS rounds factors in this way. Kernels that
+cut off the other bits lose up to twice as much in a product. Both are computed here, factor by factor, and compared with
+float32 as `shapes` compares engines. An engine whose error lies between the two errors is as precise as TF32.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def errors(case: Case, points: int) -> Iterator[tuple[str, float]]:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.tf32", description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="what `python -m benchmarks.gpu write DIR` wrote")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `python -m benchmarks.gpu write DIR`")
     parser.add_argument("models", nargs="*", metavar="MODEL")
     options = parser.parse_args()
     for case in cases(options.folder / "examples"):

@@ -47,11 +47,12 @@ def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         down = {"TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "TRTBUILD_REMOTES": f"team=rw:{url}"}
         document = unsigned("build", "--frozen", environment=down, expect=3)
-        assert f"team: {url}: nobody listens there" in document["warnings"]
+        assert f"team: {url}: connection refused: no server listens there" in document["warnings"]
         assert "trtbuild doctor" in document["errors"][0]["hint"]
         for command in ("build --frozen", "plan", "why net", "status"):
             done = unsigned.run(*command.split(), environment=down)
-            assert f"warning: team: {url}: nobody listens there" in done.stdout + done.stderr, command
+            warning = f"warning: team: {url}: connection refused: no server listens there"
+            assert warning in done.stdout + done.stderr, command
 
 
 def test_an_export_without_a_file_name_writes_no_file(unsigned: CommandLine) -> None:

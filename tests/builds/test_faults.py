@@ -197,7 +197,7 @@ def test_a_cache_of_a_newer_format_is_not_touched(copied: CommandLine, command: 
     before = sorted(path for path in copied.cache.rglob("*"))
     error = only_error(copied.run(command, "--json"), 1)
     assert error["type"] == "StoreUnavailable"
-    assert "has the format 'trtbuild.store/2'; this trtbuild knows trtbuild.store/1" in error["text"]
+    assert "has the format 'trtbuild.store/2'; this version of trtbuild reads trtbuild.store/1" in error["text"]
     assert error["hint"] == "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
     assert sorted(path for path in copied.cache.rglob("*")) == before
 

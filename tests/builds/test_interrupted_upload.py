@@ -76,4 +76,4 @@ def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> No
         build.kill()
         server.close()
     assert build.returncode == 130
-    assert "trtbuild cache push sends it" in err
+    assert "send them with trtbuild cache push" in err

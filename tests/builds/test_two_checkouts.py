@@ -203,7 +203,7 @@ def test_blobs_that_a_remote_has_lost_are_built_again_or_are_an_error_with_froze
     deployer.checkout()
     frozen = deployer("build", "--frozen", expect=3)
     assert frozen["errors"][0]["type"] == "FrozenError"
-    assert any("could not be had" in text for text in frozen["warnings"])
+    assert any("blobs that records name" in text for text in frozen["warnings"])
     builder = Person(team.folder / "builds", sys.executable, environment)
     builder.checkout()
     built = builder("build")

@@ -26,17 +26,20 @@ def test_outputs_are_sorted_and_normalized(files: Files) -> None:
     [
         (
             "{package: «/dist}",
-            "the output '/dist' lies outside of the project\n  → write another path inside the project",
+            "the output '/dist' is outside of the project\n  → write another path inside the project",
         ),
-        ("{package: «../dist}", "lies outside of the project"),
-        ("{package: «a/../../b}", "lies outside of the project"),
+        ("{package: «../dist}", "is outside of the project"),
+        ("{package: «a/../../b}", "is outside of the project"),
         ("{package: «.}", "is the project itself"),
         ("{plans: «a/..}", "is the project itself"),
-        ("{plans: «.trtbuild/x}", "lies in trtbuild's own state"),
+        ("{plans: «.trtbuild/x}", "is inside of trtbuild's own state"),
         ("{package: dist, «plans: dist}", "(plans of model 'net') is also the package of model 'net'"),
-        ("{package: dist, «plans: dist/plans}", "lies in 'dist', the package of model 'net' (trtbuild.yaml:13:15)"),
+        (
+            "{package: dist, «plans: dist/plans}",
+            "is inside of 'dist', the package of model 'net' (trtbuild.yaml:13:15)",
+        ),
         ("{package: dist/r/net, «triton: dist/r/net}", "(triton of model 'net') is also the package of model 'net'"),
-        ("{triton: dist, «plans: dist/plans}", "lies in 'dist', the triton of model 'net'"),
+        ("{triton: dist, «plans: dist/plans}", "is inside of 'dist', the triton of model 'net'"),
         ("{pt2: «dist/net}", "is a file, and its name does not end in .pt2\n  → write dist/net.pt2"),
         ("{«package: trtbuild.yaml}", "would replace a manifest, 'trtbuild.yaml'"),
     ],
@@ -66,13 +69,13 @@ def test_rejects_a_model_that_may_be_anothers_engine_in_a_shared_repository(file
 
 def test_rejects_a_triton_repository_inside_of_another(files: Files) -> None:
     files.refused(
-        two_models("outputs: {triton: dist/r}", "outputs: {«triton: dist/r/s}"), "lies in 'dist/r', the triton of"
+        two_models("outputs: {triton: dist/r}", "outputs: {«triton: dist/r/s}"), "is inside of 'dist/r', the triton of"
     )
 
 
 def test_rejects_an_output_inside_of_another_models_output(files: Files) -> None:
     files.refused(
-        two_models("outputs: {«package: dist/x/y/z}", "outputs: {plans: dist/x}"), "lies in 'dist/x', the plans of"
+        two_models("outputs: {«package: dist/x/y/z}", "outputs: {plans: dist/x}"), "is inside of 'dist/x', the plans of"
     )
     assert (
         len(files.manifest(two_models("outputs: {package: dist/x}", "outputs: {package: dist/xy}")).load().models) == 2

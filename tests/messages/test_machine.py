@@ -100,7 +100,8 @@ def test_a_cache_of_another_format(project: Path, capfd: pytest.CaptureFixture[s
     (project.parent / "cache/format").write_text(f"{format_}\n")
     code, text, kind = failed(["build"], project, capfd)
     assert text == (
-        f"error: CACHE/format: the cache has the format {format_!r}; this trtbuild knows trtbuild.store/1\n  → {hint}\n"
+        f"error: CACHE/format: the cache has the format {format_!r}; "
+        f"this version of trtbuild reads trtbuild.store/1\n  → {hint}\n"
     )
     assert (code, kind) == (1, "StoreUnavailable")
     assert list((project.parent / "cache").iterdir()) == [project.parent / "cache/format"]

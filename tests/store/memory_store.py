@@ -55,7 +55,7 @@ class MemoryStore:
                 raise BlobMissing(f"blob {sha256} is not in this store")
             if hashlib.sha256(data).hexdigest() != sha256:
                 self.quarantine["cas", sha256] = self.blobs.pop(sha256)
-                raise EntryCorrupt(f"blob {sha256} is not what its name says")
+                raise EntryCorrupt(f"blob {sha256} does not match its digest")
             return data
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:

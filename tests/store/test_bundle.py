@@ -311,25 +311,25 @@ def test_rejects_a_header_with_additional_fields(
 
 def test_rejects_duplicate_and_unordered_names(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, second, third, *rest = members_of(bundle)
-    assert_rejected(tmp_path / "twice", bundle_of([first, second, second, third, *rest]), other, "is there twice")
+    assert_rejected(tmp_path / "twice", bundle_of([first, second, second, third, *rest]), other, "occurs twice")
     assert_rejected(tmp_path / "order", bundle_of([first, third, second, *rest]), other, "out of order")
     entries = [pair for pair in rest if pair[0].startswith("ac/")]
     files = [pair for pair in rest if pair[0].startswith("cas/")]
     early = [first, entries[0], second, third, *files, *entries[1:]]
-    assert_rejected(tmp_path / "early", bundle_of(early), other, "out of order|is not there")
+    assert_rejected(tmp_path / "early", bundle_of(early), other, "out of order|which is missing")
 
 
 def test_rejects_a_file_whose_bytes_do_not_match_its_name(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, (name, data), *rest = members_of(bundle)
     forged = bundle_of([first, (name, data[:-1] + b"?"), *rest])
-    assert_rejected(tmp_path / "forged", forged, other, "other bytes than its name says")
+    assert_rejected(tmp_path / "forged", forged, other, "does not match its digest")
 
 
 def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     first, *_ = members_of(bundle)
     huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
     huge.mode = 0o444
-    for size, match in ((8**11 - 1, "are the most"), (17 * MIB, "are the most"), (16 * MIB, "cut off")):
+    for size, match in ((8**11 - 1, "but at most"), (17 * MIB, "but at most"), (16 * MIB, "cut off")):
         huge.size = size
         bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK
         assert_rejected(tmp_path / "bomb", bomb, other, match)
@@ -344,7 +344,7 @@ def test_rejects_missing_and_unreferenced_files(bundle: Path, other: LocalStore,
     first, *rest = members_of(bundle)
     incomplete = [pair for pair in rest if pair[1] != b"information"]
     assert len(incomplete) == len(rest) - 1
-    assert_rejected(tmp_path / "less", bundle_of([first, *incomplete]), other, "which is not there in that size")
+    assert_rejected(tmp_path / "less", bundle_of([first, *incomplete]), other, "which is missing or has another size")
     files = sorted([pair for pair in rest if pair[0].startswith("cas/")] + [cas(b"a stowaway")])
     entries = [pair for pair in rest if pair[0].startswith("ac/")]
     assert_rejected(tmp_path / "more", bundle_of([first, *files, *entries]), other, "belongs to no record")
@@ -361,7 +361,7 @@ def test_rejects_invalid_entries(bundle: Path, other: LocalStore, tmp_path: Path
 
 def test_rejects_the_index_of_another_bundle(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     body = b"".join(member(*pair) for pair in members_of(bundle))
-    assert_rejected(tmp_path / "index", with_index(body, 2, 9), other, "its index is not that of what is in it")
+    assert_rejected(tmp_path / "index", with_index(body, 2, 9), other, "its index does not match its contents")
 
 
 def test_does_not_import_a_record_under_another_key(bundle: Path, other: LocalStore, tmp_path: Path) -> None:

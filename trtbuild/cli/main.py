@@ -37,7 +37,7 @@ INTERRUPTED = 130
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples("trtbuild init && trtbuild build", "trtbuild plan --json", "trtbuild why vit/engine"),
 )
-@click.option("--version", is_flag=True, help="Show the version; with --json, also those of the parts.")
+@click.option("--version", is_flag=True, help="Show the version; with --json, also the versions of the libraries.")
 @click.pass_context
 @common
 def cli(context: click.Context, version: bool, flags: Flags) -> int:

@@ -41,11 +41,13 @@ def resolve_outputs(declared: DeclaredModel, located: LocatedValue | None, probl
         path = posixpath.normpath(written)
         hint = "write another path inside the project, such as `dist/…`"
         if outside(path):
-            problems.add(origin, f"the output {written!r} lies outside of the project", hint)
+            problems.add(origin, f"the output {written!r} is outside of the project", hint)
         elif path == ".":
             problems.add(origin, f"the output {written!r} is the project itself", hint)
         elif path.split("/")[0] == STATE_FOLDER:
-            problems.add(origin, f"the output {written!r} lies in trtbuild's own state, which may be deleted", hint)
+            problems.add(
+                origin, f"the output {written!r} is inside of trtbuild's own state, which may be deleted", hint
+            )
         elif kind == "pt2" and not path.endswith(".pt2"):
             text = f"the output {written!r} is a file, and its name does not end in .pt2"
             problems.add(origin, text, f"write {path}.pt2")
@@ -74,7 +76,7 @@ def check_disjoint(outputs: Sequence[Output], read: Mapping[str, str], problems:
     for output in owners.values():
         for parent in _parents(output.path):
             if parent in owners:
-                _add_clash(output, f"lies in {parent!r},", owners[parent], problems)
+                _add_clash(output, f"is inside of {parent!r},", owners[parent], problems)
     for source, noun in read.items():
         for path in (source, *_parents(source)):
             if path in owners:

@@ -61,7 +61,7 @@ Scalars follow YAML 1.2:
 
 Anchors and aliases work. NaN, merge keys (`<<`) and a second document are rejected. The known tags are `!!str`, `!!int`,
 `!!float`, `!!bool` and `!!null`. A file is UTF-8 and has at most {MAX_BYTES >> 20} MiB, {MAX_DEPTH} levels and
-{MAX_NODES:,} values; a value that aliases repeat counts each time. A group without a value (`dims:`) is an empty group.
+{MAX_NODES:,} values; a value that an alias repeats counts each time. A group without a value (`dims:`) is an empty group.
 """
 
 _DEFAULTS = """\

@@ -35,7 +35,7 @@ _REQUIRED = {
 }
 #: For graphs of other kinds: the field, its only allowed value, its effect, and the reason for the restriction.
 _FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
-    ("precision", "float32", "`precision` rewrites a PyTorch model", "make the model in that type instead"),
+    ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
     ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
     ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),

@@ -92,7 +92,7 @@ def write_bundle(
         for sha256, file in sorted(files.items()):
             data = read(file)
             if len(data) != file.size or hashlib.sha256(data).hexdigest() != sha256:
-                raise EntryCorrupt(f"{sha256} is not what its name says: it cannot be exported")
+                raise EntryCorrupt(f"{sha256} does not match its digest: it cannot be exported")
             yield _path("cas", sha256), data
         for key, entry in sorted(entries.items()):
             yield _path("ac", key), entry.to_bytes()
@@ -238,7 +238,7 @@ class _Reader:
             kind: Kind = "cas" if matched[1] == "cas" else "ac"
             folder = f"{kind}/"
             if (folder == "cas/" and previous_folder == "ac/") or (folder == previous_folder and name <= previous):
-                problem = "is there twice" if name == previous else "is out of order"
+                problem = "occurs twice" if name == previous else "is out of order"
                 raise self._refused(f"{name} {problem}", at=start)
             previous_folder, previous = folder, name
             self._members[kind, matched[3]] = (self._offset, size)
@@ -248,7 +248,7 @@ class _Reader:
     def _check(self, kind: Kind, name: str, data: bytes, start: int) -> None:
         if kind == "cas":
             if hashlib.sha256(data).hexdigest() != name:
-                raise self._refused(f"cas/{name} has other bytes than its name says", at=start)
+                raise self._refused(f"cas/{name} does not match its digest", at=start)
             return
         try:
             entry = ActionResult.from_bytes(data)
@@ -259,13 +259,13 @@ class _Reader:
         for _, file in entry.files:
             _, size = self._members.get(("cas", file.sha256), (0, -1))
             if size != file.size:
-                raise self._refused(f"ac/{name} names {file.sha256}, which is not there in that size", at=start)
+                raise self._refused(f"ac/{name} names {file.sha256}, which is missing or has another size", at=start)
             self._named_sizes[file.sha256] = file.size
 
     def _finish(self, start: int, digest: str, data: bytes) -> None:
         files = [name for kind, name in self._members if kind == "cas"]
         if data != _index(len(self._members) - len(files), len(files), start, digest):
-            raise self._refused("its index is not that of what is in it: it was altered", at=start)
+            raise self._refused("its index does not match its contents: the file was altered", at=start)
         if self._size - self._offset != len(_END) or self._file.read(len(_END) + 1) != _END:
             raise self._refused(
                 "it does not end where its index does: it was cut off, or something was added", self._offset
@@ -295,7 +295,7 @@ class _Reader:
 
     def _data(self, size: int, limit: int) -> bytes:
         if size > limit:
-            raise self._refused(f"a member of {size} bytes, where {limit} are the most", at=self._offset)
+            raise self._refused(f"a member of {size} bytes, but at most {limit} are allowed", at=self._offset)
         data = self._read(size)
         padding = -size % _BLOCK
         if self._read(padding) != bytes(padding):

@@ -64,10 +64,10 @@ def test_statistics_are_in_the_order_of_the_stages() -> None:
 def test_a_verification_lists_damaged_entries() -> None:
     result = CacheVerify(ok=True, records=2, lists=0, blobs=3, bytes_read=2048, damage=[])
     assert unstyled(caches.verified(result)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
-    damage = [DamagedEntry(kind="blob", name="ab12", text="not what its name says")]
+    damage = [DamagedEntry(kind="blob", name="ab12", text="it does not match its digest")]
     assert unstyled(caches.verified(replace(result, damage=damage)))[:2] == [
         "damaged: 1 entry moved to the quarantine; 2 records, 3 blobs, 2.0 KiB read",
-        "  blob  ab12  not what its name says",
+        "  blob  ab12  it does not match its digest",
     ]
 
 

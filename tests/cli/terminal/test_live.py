@@ -235,7 +235,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
     screen.run(command, command_line.project, environment(command_line), watch=interrupt, timeout_s=120)
     assert screens, "the step was running when the signal was sent"
     assert screen.status == 130
-    assert screen.text().strip() == "interrupted: what was finished is in the cache"
+    assert screen.text().strip() == "interrupted: the finished results are in the cache"
     assert screen.cursor_column == 0
 
 

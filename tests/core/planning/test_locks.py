@@ -30,7 +30,7 @@ def record(**outputs: Output) -> Record:
 def test_a_record_with_other_digests_is_refused_with_the_differences() -> None:
     lock = a_lock()
     assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER, 3))) is None
-    message = "its plan is not the one that trtbuild.lock names"
+    message = "its plan differs from trtbuild.lock"
     assert lock.refusal(KEY, record(plan=Output(OTHER, 10))) == message
     assert lock.refusal(KEY, record(plan=Output(PLAN, 11))) == message
     assert lock.refusal(KEY, record(layers=Output(OTHER, 3))) == message

@@ -62,7 +62,7 @@ def test_a_machine_without_the_parser_uses_another_parsers_partition(
     assert set(world.verdicts(NET).values()) == {"hit"}
     assert world.partition().key == stand_in_key
     if machine is not NO_GPU:
-        assert "cut with the parser of tensorrt-rtx 1.7.1" in world.partition().reason.text
+        assert "partitioned with the parser of tensorrt-rtx 1.7.1" in world.partition().reason.text
 
 
 def test_a_machine_that_can_ask_the_real_parser_asks_it(world: Machines) -> None:

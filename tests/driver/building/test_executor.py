@@ -165,7 +165,7 @@ def execute_with_damage(project: FakeProject, times: int) -> Outcome:
             remaining[0] -= 1
             project.done.clear()  # as if in quarantine: the engine's step is a miss now
             project.order.append("damage")
-            raise EntryCorrupt("not what its name says")
+            raise EntryCorrupt("it does not match its digest")
         return original_run(step, plan)
 
     return project.execute(jobs=1, run=run)
@@ -231,7 +231,7 @@ def test_outputs_with_damaged_blobs_are_written_after_their_step_has_run_again()
             remaining[0] -= 1
             (engine,) = [step for step in project.steps if step.stage == "engine"]
             del project.done[engine.key or ""]  # as if in quarantine
-            raise EntryCorrupt("not what its name says")
+            raise EntryCorrupt("it does not match its digest")
         return project.write(plan)
 
     outcome = project.execute(write=write)

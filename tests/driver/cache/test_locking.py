@@ -257,10 +257,10 @@ def test_an_engine_that_differs_from_the_lock_is_built_again(locked: CommandLine
     planned = step(locked("plan"), ENGINE)
     assert planned["verdict"] == "run"
     assert planned["reason"]["code"] == "untrusted"
-    assert planned["reason"]["text"] == "its plan is not the one that trtbuild.lock names"
-    assert "is not the one that trtbuild.lock names" in locked.run("why", ENGINE).stdout
+    assert planned["reason"]["text"] == "its plan differs from trtbuild.lock"
+    assert "its plan differs from trtbuild.lock" in locked.run("why", ENGINE).stdout
     frozen = locked("build", "--frozen", expect=3)
-    assert f"{ENGINE}: its plan is not the one that trtbuild.lock names" in frozen["errors"][0]["text"]
+    assert f"{ENGINE}: its plan differs from trtbuild.lock" in frozen["errors"][0]["text"]
     document = locked("build")
     assert ran(document) == {"engine": 1}
     assert document["warnings"] == []
@@ -287,7 +287,7 @@ def test_a_build_warns_about_bytes_that_differ_from_the_lock(locked: CommandLine
     document = locked("build")
     assert ran(document)["engine"] == 1
     (warning,) = document["warnings"]
-    assert warning.startswith(f"{ENGINE}: its plan is not the one that trtbuild.lock names")
+    assert warning.startswith(f"{ENGINE}: its plan differs from trtbuild.lock")
     assert [entry["name"] for entry in locked("lock")["differences"]] == [ENGINE]
     assert ran(locked("build", "--frozen")) == {}
 

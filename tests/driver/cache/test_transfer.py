@@ -250,7 +250,7 @@ def test_results_that_no_remote_has_are_listed(
     assert {each["step"].partition("@")[2] for each in document["missing"]} >= {"ada", "ampere"}
     assert all(each["step"].startswith("first/") for each in document["missing"])
     shown = click.unstyle("\n".join(transfers.pulled(decode(CachePull, document))))
-    assert "not there  first/engine/" in shown and "→ trtbuild build makes it here" in shown
+    assert "missing  first/engine/" in shown and "→ trtbuild build builds it here" in shown
     assert not (elsewhere.project / "dist").exists()
 
 

@@ -165,7 +165,7 @@ def test_a_named_file_must_exist_and_the_default_file_need_not(home: Home, tmp_p
     assert home.load() == Configuration(path=str(home.file))
     error = home.refused(TRTBUILD_CONFIG=str(tmp_path / "none.toml"))
     assert error.file == str(tmp_path / "none.toml")
-    assert "not there" in error.text
+    assert "does not exist" in error.text
     assert error.exit_code == 2
 
 
@@ -173,7 +173,7 @@ def test_a_project_cannot_configure_itself_by_being_the_home_directory(home: Hom
     home.write(ALL_ENTRIES)
     home.project = home.root
     error = home.refused()
-    assert "lies in the project" in error.text
+    assert "is inside the project" in error.text
     assert home.load(TRTBUILD_CONFIG=str(home.file)).remotes
     link = home.root.parent / "link"
     link.symlink_to(home.root)

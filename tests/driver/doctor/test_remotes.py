@@ -61,7 +61,7 @@ def refusing() -> Iterator[str]:
 def test_without_configuration_there_is_no_problem(project: Path) -> None:
     findings = findings_of(project)
     assert [each.status for each in findings] == ["ok", "ok"]
-    assert "is not there" in finding(findings, "configuration").text
+    assert "does not exist" in finding(findings, "configuration").text
     assert "no remotes are configured" in finding(findings, "remotes").text
 
 

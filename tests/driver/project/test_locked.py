@@ -84,7 +84,7 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
 def test_a_wrong_record_of_a_reproducible_toolchain_is_refused_everywhere(local: bool, frozen: bool) -> None:
     guard = LockGuard(a_lock(), frozen=frozen)
     assert guard.refusal(KEY, RIGHT, local) is None
-    assert guard.refusal(KEY, WRONG, local) == "its plan is not the one that trtbuild.lock names"
+    assert guard.refusal(KEY, WRONG, local) == "its plan differs from trtbuild.lock"
     assert guard.refusal("f" * 64, WRONG, local) is None
 
 
@@ -125,5 +125,5 @@ def test_engines_that_differ_from_the_lock_are_reported(tmp_path: Path) -> None:
     assert locked.differing_engines(None, [plan(WRONG)]) == []
     assert locked.differing_engines(lock, [plan(RIGHT), plan(None)]) == []
     (warning,) = locked.differing_engines(lock, [plan(WRONG)])
-    assert warning.startswith("net/engine/layers.0@ada: its plan is not the one that trtbuild.lock names")
+    assert warning.startswith("net/engine/layers.0@ada: its plan differs from trtbuild.lock")
     assert "trtbuild lock" in warning

@@ -123,7 +123,7 @@ def test_a_model_that_onnxruntime_cannot_run_is_unchecked(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Any:
-        raise Unchecked("onnxruntime refuses it: no kernel")
+        raise Unchecked("onnxruntime rejects the model: no kernel")
 
     monkeypatch.setattr(OnnxRuntime, "__call__", refuse)
     for document, ok in (
@@ -132,7 +132,7 @@ def test_a_model_that_onnxruntime_cannot_run_is_unchecked(
     ):
         (model,) = document.models
         assert document.ok == ok and model.status == "unchecked" and model.cuts == []
-        assert [*model.not_run] == [NotRun(target="ada", reason="onnxruntime refuses it: no kernel")]
+        assert [*model.not_run] == [NotRun(target="ada", reason="onnxruntime rejects the model: no kernel")]
 
 
 def test_an_onnx_program_is_recognized_by_its_bytes(trtbuild: CommandLine, gpu: type[FakeOpenEngines]) -> None:

@@ -69,17 +69,17 @@ def test_both_parsers_of_pyyaml_give_the_same_tree(monkeypatch: pytest.MonkeyPat
         ("\nhello\n", 2, 1, "a manifest is a mapping, not the text 'hello'"),
         ("a: 1\n\tb: 2\n", 2, 1, "a tab: YAML is indented with spaces"),
         ("a: [1, 2\nb: 3\n", 2, 2, "not YAML"),
-        ("a: b: c\n", 1, 5, "a `:` that cannot stand here"),
+        ("a: b: c\n", 1, 5, "a `:` is not allowed here"),
         ("a: @x\n", 1, 4, "put it in quotes"),
         ("a: 'x\n", 1, 4, "a quote that is never closed"),
-        ("a: 1\nb: 2\na: 3\n", 3, 1, "'a' stands twice in one mapping; first at a.yaml:1:1"),
-        ("a: {b: 1, c: 2, b: 3}\n", 1, 17, "'b' stands twice in one mapping; first at a.yaml:1:5"),
+        ("a: 1\nb: 2\na: 3\n", 3, 1, "'a' occurs twice in one mapping; the first is at a.yaml:1:1"),
+        ("a: {b: 1, c: 2, b: 3}\n", 1, 17, "'b' occurs twice in one mapping; the first is at a.yaml:1:5"),
         ("1: a\n", 1, 1, "a key is a name, not the number 1 → put it in quotes: '1'"),
         ("true: a\n", 1, 1, "a key is a name, not true"),
         ("? [a]\n: b\n", 1, 3, "a key is a name, not a list"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, 3, "merge keys (<<) are not supported"),
         ("a: *x\n", 1, 4, "*x has no anchor above it → write &x"),
-        ("a: &x [*x]\n", 1, 8, "*x stands inside its own anchor"),
+        ("a: &x [*x]\n", 1, 8, "*x is used inside its own anchor"),
         ("a: 1\n---\nb: 2\n", 2, 1, "a second document"),
         ("a: !!python/object/apply:os.system [ls]\n", 1, 4, "unknown tag !!python/object/apply:os.system"),
         ("a: !mine 3\n", 1, 4, "unknown tag !mine"),
@@ -108,7 +108,7 @@ def test_rejects_alias_bombs() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     ((_, _, message),) = refused("\n".join(levels))
-    assert "values, counting what aliases repeat" in message
+    assert "values, counting repeated aliases" in message
 
 
 def test_rejects_files_that_are_too_deep_or_too_large() -> None:

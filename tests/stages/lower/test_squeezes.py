@@ -56,7 +56,7 @@ def test_the_error_names_operator_size_and_hint() -> None:
         build(Case(written(["y = x0 + 1"], "y.squeeze(0) * 2", 1), [("float32", [(1, 3, 8), 8])]))
     error = caught.value
     assert error.text == (
-        "an output of the model has other axes at some sizes than at others: with x0_0 = 1, aten.squeeze.dim gives "
+        "the number of axes of an output depends on a size: with x0_0 = 1, aten.squeeze.dim gives "
         "float32[8] where the program has float32[1, 8]"
     )
     assert error.hint is not None and "start its range at 2" in error.hint
@@ -96,7 +96,7 @@ def test_one_line_modules_equal_eager(body: str, dtype: str) -> None:
 
 def test_rejects_an_operator_whose_size_torch_infers_wrongly() -> None:
     with pytest.raises(
-        SourceError, match=r"aten\.unique_consecutive\.default gives float32\[2\], and PyTorch says"
+        SourceError, match=r"aten\.unique_consecutive\.default gives float32\[2\], but PyTorch declares"
     ) as caught:
         build(Case(written([], "torch.unique_consecutive(x0, dim=-1)", 1), [("float32", [(2, 3, 8)])]))
     assert caught.value.code == "wrong-type"

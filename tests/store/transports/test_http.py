@@ -431,7 +431,7 @@ def test_rejects_an_invalid_certificate(certificate: Path, monkeypatch: pytest.M
     if host == "localhost":  # the certificate is trusted, but its name is another one
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(handler, certificate) as server:
-        with pytest.raises(RemoteDown, match="certificate does not hold") as caught:
+        with pytest.raises(RemoteDown, match="certificate is not valid") as caught:
             remote(f"https://me:secret@{host}:{server.port}").get("cas", NAME, LIMIT)
         assert server.connections >= 1
         assert server.requests == []

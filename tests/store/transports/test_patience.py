@@ -164,7 +164,7 @@ def test_one_failed_call_gives_up_a_remote_that_never_answered() -> None:
         with pytest.raises(RemoteDown):
             get(team)
         assert script.calls == attempts
-        assert "left alone" in assert_circuit_open(team, script)
+        assert "not used" in assert_circuit_open(team, script)
         assert_circuit_open(team, script, call=put)
         assert script.closed == 1
         assert not team.usable("read")
@@ -245,7 +245,7 @@ def test_three_wrong_responses_open_the_circuit() -> None:
     assert team.usable("read")
     get(team)
     team.blame(RemoteLied("wrong digest"))
-    assert "3 times what was not asked for" in assert_circuit_open(team, script)
+    assert "sent wrong content 3 times" in assert_circuit_open(team, script)
 
 
 def test_the_report_counts_requests_bytes_and_failures() -> None:
@@ -283,7 +283,7 @@ def test_one_warning_for_each_kind_of_trouble() -> None:
     report = team.report()
     assert [(trouble.kind, trouble.count) for trouble in report.troubles] == [("full", 3), ("refused", 1), ("down", 1)]
     assert report.skipped == 5
-    assert report.warnings[-1] == "scripted:// was left alone for the rest of the run"
+    assert report.warnings[-1] == "scripted:// was not used for the rest of the run"
     assert len(report.warnings) == 5
 
 

@@ -48,12 +48,12 @@ def test_a_plan_gives_up_a_slow_remote_and_reports_it(command_line: CommandLine)
         document = command_line("plan", environment=environment)
         done = command_line.run("plan", environment=environment)
     (team,) = document["remotes"]
-    assert "an entry was not there after 2.5 s" in team["given_up"]
+    assert "an entry did not arrive within 2.5 s" in team["given_up"]
     assert (team["failures"], team["troubles"][0]["kind"]) == (1, "down")
     assert len(remote.requests) == 2, "each plan requested one entry"
     assert all("/ac/" in request.path for request in remote.requests)
     assert 2 * 16 << 10 < slow_body.sent < 1_000_000, "it sent without a pause, and the client gave up"
-    assert "an entry was not there after 2.5 s" in done.stdout + done.stderr
+    assert "an entry did not arrive within 2.5 s" in done.stdout + done.stderr
     assert "raise patience_s" in team["troubles"][0]["hint"]
 
 
@@ -72,7 +72,7 @@ def test_the_time_limit_includes_redirects(tmp_path: Path) -> None:
     with Server(handler) as remote:
         team = HttpTransport(RemoteSettings("team", remote.url, patience_s=0.8), {"HOME": "/nonexistent"})
         assert team.get("ac", NAME, LIMIT, timed=True) == b"first"
-        with pytest.raises(RemoteDown, match="an entry was not there after 2 s") as caught:
+        with pytest.raises(RemoteDown, match="an entry did not arrive within 2 s") as caught:
             team.get("ac", NAME, LIMIT, timed=True)
         assert remote.connections == 1
     assert not caught.value.may_pass
@@ -90,7 +90,7 @@ def test_the_time_limit_of_one_request_does_not_affect_the_next(tmp_path: Path) 
     with Server(steady) as remote:
         team = HttpTransport(RemoteSettings("team", remote.url, patience_s=0.3), {"HOME": "/nonexistent"})
         assert team.get("cas", NAME, LIMIT) == b"x" * 30_000, "a blob has no time limit"
-        with pytest.raises(RemoteDown, match="an entry was not there"):
+        with pytest.raises(RemoteDown, match="an entry did not arrive"):
             team.get("ac", NAME, LIMIT, timed=True)
         assert team.get("cas", NAME, LIMIT) == b"x" * 30_000
 
@@ -98,7 +98,7 @@ def test_the_time_limit_of_one_request_does_not_affect_the_next(tmp_path: Path) 
 def test_gives_up_a_slow_object(server: Callable[..., ObjectServer]) -> None:  # noqa: F811
     service = server(answer("200 OK", b"", length=SIZE), drip=b"x" * 1000)  # 20 kB a second
     store = ObjectTransport(RemoteSettings("team", "s3://cache", patience_s=0.4))
-    with pytest.raises(RemoteDown, match="an entry was not there after 1 s") as caught:
+    with pytest.raises(RemoteDown, match="an entry did not arrive within 1 s") as caught:
         store.get("ac", NAME, LIMIT, timed=True)
     assert not caught.value.may_pass
     assert len(service.requests) == 1
@@ -133,7 +133,7 @@ def test_gives_up_a_slow_file_of_a_shared_directory(tmp_path: Path) -> None:
         if delayed:
             assert all("(DELAYED)" in line for line in reads)
             assert 5 <= len(reads) < 20, "a part of the file was read"
-            assert done.stdout == f"file://{tmp_path}/share: an entry was not there after 1 s\n", done.stderr
+            assert done.stdout == f"file://{tmp_path}/share: an entry did not arrive within 1 s\n", done.stderr
         else:
             assert done.stdout == f"{4 << 20}\n", done.stderr
 

@@ -82,15 +82,15 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
     message = message.replace("is not a valid float range", "is not a number")
     message = re.sub(r"is not in the range x>=(\d+)", r"is not \1 or more", message)
     context = getattr(problem, "ctx", None)
-    more = f"{context.command_path if context else 'trtbuild'} --help"
-    hint = f"did you mean {suggested.removesuffix('?')}? {more} says more" if suggested else f"{more} says more"
+    more = f"run {context.command_path if context else 'trtbuild'} --help for details"
+    hint = f"did you mean {suggested.removesuffix('?')}? {more}" if suggested else more
     error(UsageError(message[:1].lower() + message[1:], hint=hint), as_json=as_json, command=command)
 
 
 def interrupted(*, unsent: int = 0) -> None:
     """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote."""
-    sends = "; some of it was not sent to the remotes: trtbuild cache push sends it" if unsent else ""
-    terminal.say(f"interrupted: what was finished is in the cache{sends}")
+    sends = "; some results were not sent to the remotes; send them with trtbuild cache push" if unsent else ""
+    terminal.say(f"interrupted: the finished results are in the cache{sends}")
 
 
 def watching(flags: Flags) -> Watcher:

@@ -50,7 +50,7 @@ def pulled(document: CachePull) -> list[str]:
     rows.append(("here already", "", count(document.present, "record")))
     return [
         *aligned(rows),
-        *_missing(document.missing, "not there", "trtbuild build makes it here"),
+        *_missing(document.missing, "missing", "trtbuild build builds it here"),
         *_warned(document.warnings),
     ]
 

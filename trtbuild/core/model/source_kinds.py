@@ -44,7 +44,7 @@ _ROWS = (
         "onnx",
         ONNX,
         "onnx_source:OnnxSource",
-        "An ONNX file; its external data lies beside it.",
+        "An ONNX file; its external data is beside it.",
         file="the ONNX file",
         example="vit.onnx",
     ),

@@ -117,7 +117,7 @@ class Contents:
         layers: dict[str, dict[str, str]] = {}
         for engine in self.engines:
             if engine.plan is None or engine.layers is None:
-                raise AssertionError("a package is put together after its engines")
+                raise AssertionError("a package is built after its engines")
             path = f"engines/{engine.target}/{engine.partition}"
             files |= {f"{path}.plan": engine.plan, f"{path}.layers.json": engine.layers}
             plans.setdefault(engine.target, {})[engine.partition] = f"{path}.plan"

@@ -120,7 +120,7 @@ def partition(
         return None
     if recipe.stage != wanted.stage or not keys.partition_with_any_parser(recipe).same_as(any_parser):
         return None
-    return recipe, _parser_reason(recipe, "this machine cannot cut the model itself")
+    return recipe, _parser_reason(recipe, "this machine cannot partition the model itself")
 
 
 def _parser_reason(recipe: Recipe, because: str) -> Reason:
@@ -128,7 +128,7 @@ def _parser_reason(recipe: Recipe, because: str) -> Reason:
     parser = "the toolchain's own parser"
     if stand_in is not None:
         parser = f"the parser of {stand_in['toolchain']!s} {stand_in['version']!s}"
-    return Reason("recorded", f"cut with {parser}; accepted because {because}")
+    return Reason("recorded", f"partitioned with {parser}; accepted because {because}")
 
 
 def _accepted_trace(recipe: Recipe, observations: tuple[Observation, ...], because: str) -> AcceptedTrace | None:

@@ -91,7 +91,7 @@ class Lock:
             return None
         for name, output in locked.outputs.items():
             if record.outputs.get(name) != output:
-                return f"its {name} is not the one that {NAME} names"
+                return f"its {name} differs from {NAME}"
         return None
 
 

@@ -35,7 +35,7 @@ from trtbuild.core.values.encoding import Shared, Value, encode
 from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
-    "trace": 3,
+    "trace": 4,
     "lower": 4,
     "partition": 3,
     "convert": 3,

@@ -295,5 +295,5 @@ def _note_conversions(outcome: Outcome, before: ModelPlan, after: ModelPlan, ran
     for step in after.steps.values():
         if step.stage == "convert" and step.key in durations_s and step.record is not None:
             duration_s = durations_s.pop(step.key)
-            reason = Reason("new", "the partition step needed it to ask the parser")
+            reason = Reason("new", "the partition step converted it to ask the parser")
             outcome.ran[step.id] = (reason, replace(ran, record=step.record, duration_s=duration_s, conversions={}))

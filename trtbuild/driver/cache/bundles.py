@@ -93,7 +93,7 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
         bundle.close()
     fault = next(iter(brought.failed.values()), None)
     if fault is None and brought.missing:
-        fault = f"{brought.missing[0]} is missing in it now"
+        fault = f"the record {brought.missing[0]} is missing in the bundle"
     if fault is not None:
         hint = f"{len(brought.came)} valid records were imported; export the bundle again"
         raise BundleRefused(f"the bundle is not imported: {fault}", file=str(file), hint=hint)

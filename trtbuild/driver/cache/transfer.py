@@ -37,7 +37,7 @@ from trtbuild.store.remote.store import RemoteStore
 Progress = Callable[[str, int, int, str], None]
 
 #: The reason why a record that only this machine's own key signs is not sent, and what to do.
-OWN_ONLY = "only this machine vouches for it: configure a signing key, and build it with --force"
+OWN_ONLY = "only this machine's own key has signed it: configure a signing key, and build it with --force"
 
 #: The number of records that are sent in parallel. Most consist of a few small files, which are sent one after another.
 _PARALLEL = 8

@@ -86,7 +86,7 @@ def _read(path: str, project: Path | None) -> ConfigFile | None:
         root = os.path.realpath(project)
         if os.path.commonpath([root, os.path.realpath(path)]) == root:
             raise ConfigurationError(
-                f"it lies in the project {root}, and a project cannot say where engines come from",
+                f"the file is inside the project {root}, but a project must not choose the sources of engines",
                 file=path,
                 hint=f'if it is yours: export TRTBUILD_CONFIG="{path}"',
             )

@@ -109,7 +109,7 @@ def read(path: str, *, must_exist: bool) -> ConfigFile | None:
         if not must_exist:
             return None
         raise ConfigurationError(
-            "TRTBUILD_CONFIG names a file that is not there", file=path, hint="write it, or unset TRTBUILD_CONFIG"
+            "TRTBUILD_CONFIG names a file that does not exist", file=path, hint="create it, or unset TRTBUILD_CONFIG"
         ) from None
     except OSError as error:
         raise _unreadable(path, error) from None

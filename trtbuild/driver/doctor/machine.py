@@ -49,7 +49,7 @@ def _gpu_finding(sms: tuple[int, ...]) -> Finding:
     installed = [flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None]
     without_gpu = [flavour for flavour in installed if flavour.sms is not None]
     built = "; ".join(
-        f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without one" for flavour in without_gpu
+        f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without a GPU" for flavour in without_gpu
     )
     if not sms:
         if installed and not without_gpu:

@@ -65,7 +65,7 @@ def configured(folder: Path, request: Request) -> Iterator[Finding]:
 def _sources(settings: Configuration) -> str:
     variables = [name for name in configuration.VARIABLES if name in os.environ]
     parts = ([str(settings.path)] if settings.sha256 is not None else []) + variables
-    return ", ".join(parts) if parts else f"none ({settings.path} is not there)" if settings.path else "none"
+    return ", ".join(parts) if parts else f"none ({settings.path} does not exist)" if settings.path else "none"
 
 
 def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> Iterator[Finding]:

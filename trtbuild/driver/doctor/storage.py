@@ -53,7 +53,7 @@ def cache(project: Path) -> Iterator[Finding]:
             f'chmod u+rwX "{existing}", or export TRTBUILD_CACHE_DIR to another directory',
         )
     else:
-        yield ok("cache", f"{root}{'' if root.is_dir() else ', which the first build makes'}")
+        yield ok("cache", f"{root}{'' if root.is_dir() else ', which the first build creates'}")
     yield _space(existing)
     kind = file_system(existing)
     if kind in NETWORK:
@@ -139,7 +139,7 @@ def state(project: Path) -> Iterator[Finding]:
         text = f"{folder} cannot be written: {why_not}. Builds work, but are slower: nothing is remembered"
         yield warning("state", text, f'chmod u+rwX "{_existing(folder)}"')
         return
-    yield ok("state", f"{folder}{'' if folder.exists() else ', which the first build makes'}")
+    yield ok("state", f"{folder}{'' if folder.exists() else ', which the first build creates'}")
     with tempfile.TemporaryDirectory(prefix="trtbuild-doctor-") as scratch:
         directory = folder / "index" if (folder / "index").is_dir() else Path(scratch)
         index = Index(directory)

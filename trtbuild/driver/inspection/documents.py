@@ -16,8 +16,11 @@ from trtbuild.core.values.codec import optional
 
 @dataclass(frozen=True, kw_only=True)
 class TrtexecCommand:
-    """A tool and its arguments; `differs` lists the settings of the engine that the command cannot pass. `text` is the
-    command for a shell."""
+    """A command that builds the engine with NVIDIA's tool.
+
+    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the settings of the engine that the
+    command cannot pass. `text` is the whole command, quoted for a shell.
+    """
 
     tool: str
     arguments: Sequence[str]
@@ -45,9 +48,11 @@ class InspectedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """The bytes of activations of one execution context: partition → one number for each profile.
+    """The device memory that execution contexts need.
 
-    `because` is the reason if there is no result; otherwise `device` is the name of the GPU.
+    `target` is the measured target, null if nothing was measured. `contexts` maps a partition to the bytes of activations
+    of one execution context, one number for each profile. `because` is the reason if nothing was measured, null
+    otherwise. `device` is the name of the GPU, null if nothing was measured.
     """
 
     target: str | None

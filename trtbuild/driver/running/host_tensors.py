@@ -59,7 +59,7 @@ def require_numpy() -> Any:
         import numpy
     except ImportError:
         raise EnvironmentFault(
-            "numpy is not installed, which reads and generates tensors", hint="pip install numpy"
+            "numpy is needed to read and generate tensors, and is not installed", hint="pip install numpy"
         ) from None
     return numpy
 

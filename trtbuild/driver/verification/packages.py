@@ -129,7 +129,11 @@ class _PackageVerification:
         if _Blobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:
-                return f"it came as ONNX, and {' and '.join(missing)} is not installed (pip install 'trtbuild[verify]')"
+                verb = "is" if len(missing) == 1 else "are"
+                return (
+                    f"the model is an ONNX model, and {' and '.join(missing)} {verb} not installed "
+                    "(pip install 'trtbuild[verify]')"
+                )
         return None
 
     def _entry(self, target: PackedTarget, fit: engines_here.Fit) -> CutEntry:

@@ -55,17 +55,19 @@ _ROLES: Mapping[WorkerKind, str] = {
     "engine": "the process that compiles the engine",
     "original": "the process that times the original model",
 }
-_NO_MEMORY = "the system ends processes when memory runs out: build less at once (-j 1), or where there is more"
+_NO_MEMORY = (
+    "the system ends processes when memory runs out: run fewer steps at once (-j 1), or use a machine with more memory"
+)
 #: The hint for a dead worker, by its kind and the signal that ended it; 0 stands for all other causes.
 _DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
     ("trace", signal.SIGKILL): _NO_MEMORY,
     ("trace", signal.SIGSEGV): "native code that the model calls crashed; try it without trtbuild",
-    ("trace", 0): "the model's code ended the process it runs in: it has to return the module instead",
+    ("trace", 0): "the model's code called exit: return the module instead",
     ("torch", signal.SIGKILL): _NO_MEMORY,
     ("torch", 0): "run the build again; if it dies again, please report it as a bug of trtbuild",
     ("engine", signal.SIGKILL): _NO_MEMORY,
     ("original", signal.SIGKILL): "the system ends processes when memory runs out: time fewer things at once",
-    ("original", 0): "the model's code ended the process it runs in; try it without trtbuild",
+    ("original", 0): "the model's code ended its process: try the model without trtbuild",
     ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
 }
 #: The beginning of a report by `faulthandler`, and one frame of its stack.

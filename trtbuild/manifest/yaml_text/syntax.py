@@ -37,8 +37,8 @@ _WORDINGS: Sequence[_Wording] = (
     _Wording(
         "mapping values are not allowed.*",
         "",
-        "a `:` that cannot stand here",
-        f"put text that holds `: ` in quotes; if this is a `key: value`, {_INDENT_HINT}",
+        "a `:` is not allowed here",
+        f"put text that contains `: ` in quotes; if this is a `key: value`, {_INDENT_HINT}",
     ),
     _Wording(
         r"expected ',' or '([}\]])', but got '<(stream end|document start|block end)>'",
@@ -96,7 +96,7 @@ _WORDINGS: Sequence[_Wording] = (
     _Wording(
         "sequence entries are not allowed.*",
         "",
-        "a `- ` entry that cannot stand here",
+        "a `- ` entry is not allowed here",
         "start the list on a new line, below its key",
     ),
 )
@@ -139,7 +139,7 @@ def _add_missing_space(text: str, error: yaml.MarkedYAMLError, file: str, proble
     match = _MISSING_SPACE.fullmatch(before)
     if match:
         colon = Origin(file, mark.line, before.index(":") + 1)
-        problems.add(colon, "not YAML: a key needs a space behind its `:`", f"write `{match[1]}: {match[2]}`")
+        problems.add(colon, "not YAML: a key needs a space after its `:`", f"write `{match[1]}: {match[2]}`")
     return match is not None
 
 

@@ -193,7 +193,7 @@ class _Builder:
         if node is not None:
             return node
         if event.anchor in self._anchors:
-            text, hint = f"*{event.anchor} stands inside its own anchor &{event.anchor}", None
+            text, hint = f"*{event.anchor} is used inside its own anchor &{event.anchor}", None
         else:
             text, hint = (
                 f"*{event.anchor} has no anchor above it",
@@ -213,7 +213,7 @@ class _Builder:
         if node.size > MAX_NODES:
             self._problems.add(
                 node.origin,
-                f"more than {MAX_NODES} values, counting what aliases repeat",
+                f"more than {MAX_NODES} values, counting repeated aliases",
                 "split it into several manifests",
             )
             raise _ParsingStopped
@@ -249,7 +249,7 @@ class _Builder:
             elif key.data in node.items:
                 self._problems.add(
                     self._origin(event),
-                    f"{key.data!r} stands twice in one mapping; first at {place(node.keys[key.data])}",
+                    f"{key.data!r} occurs twice in one mapping; the first is at {place(node.keys[key.data])}",
                     "keep one of the two",
                 )
             else:

@@ -33,7 +33,7 @@ class OnnxPart:
 
     def __init__(self, program: bytes | memoryview, weights: Sequence[torch.Tensor], description: str) -> None:
         """`description` names the part in error messages. Raises ToolchainMissing without onnxruntime, and PackageDamaged
-        for a model that onnxruntime refuses."""
+        for a model that onnxruntime rejects."""
         try:
             import onnxruntime
         except (ImportError, OSError) as error:

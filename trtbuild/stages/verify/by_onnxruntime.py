@@ -99,7 +99,7 @@ class _Session:
         except Exception as error:  # its error types have no common base
             text = _first_line(error)
             raise (Unchecked if "NOT_IMPLEMENTED" in str(error) else Fails)(
-                f"onnxruntime refuses it: {text}"
+                f"onnxruntime rejects the model: {text}"
             ) from error
 
     def run(self, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:

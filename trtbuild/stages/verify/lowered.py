@@ -87,7 +87,7 @@ def refuse_another_model(
                 hint=f"set precision: {range_}float32",
             )
         raise InconsistentShapes(
-            f"the lowered program computes something else: output {number} has {difference} at {compared.name}"
+            f"the lowered program gives other results: output {number} has {difference} at {compared.name}"
         )
 
 
@@ -141,7 +141,7 @@ def _check_type(node: torch.fx.Node, result: torch.Tensor, evaluator: PointEvalu
     if dtype != result.dtype or not has_declared_sizes:
         call = node.all_input_nodes[0] if node.target is operator.getitem else node
         raise _WrongType(
-            f"{target_name(call.target)} gives {shown([(result.dtype, tuple(result.shape))])}, and PyTorch says that it "
-            f"gives {shown([(dtype, sizes)])}",
+            f"{target_name(call.target)} gives {shown([(result.dtype, tuple(result.shape))])}, but PyTorch declares "
+            f"{shown([(dtype, sizes)])}",
             call.target,
         )

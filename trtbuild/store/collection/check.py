@@ -164,7 +164,7 @@ class _Verification:
         named = action.blobs()
         for name, output in record.outputs.items():
             if self._sizes.get(output.sha256, self._lists.get(output.sha256)) != output.size:
-                return f"output {name!r}: blob {output.sha256} is not there"
+                return f"output {name!r}: blob {output.sha256} is missing"
             if output.sha256 not in named:
                 return f"output {name!r}: blob {output.sha256} is not among its output files"
         return None

@@ -37,8 +37,8 @@ class Account:
 
 #: The warning for each count of an account that is not zero.
 _TROUBLES = {
-    "untrusted": "records that do not count here: {} (trtbuild why says why)",
-    "blobs_gone": "blobs that could not be had, though records name them: {}",
+    "untrusted": "records that are not trusted here: {} (trtbuild why shows the reasons)",
+    "blobs_gone": "blobs that records name, but the remote does not have: {}",
     "records_not_sent": "records that could not be sent: {} (trtbuild cache push sends them)",
 }
 

@@ -246,7 +246,7 @@ class LocalBlobs:
         undamaged = [self.entries.verify_part(part) for part in parts]
         if all(undamaged):
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
-        return EntryCorrupt(f"blob {sha256} is not what its name says; what was wrong is in quarantine")
+        return EntryCorrupt(f"blob {sha256} does not match its digest; the damaged files are in quarantine")
 
 
 def _stretches(parts: Sequence[Output]) -> Iterator[list[Output]]:

@@ -151,7 +151,7 @@ class Layout:
             return True
         newer = _FORMAT.fullmatch(text)
         raise StoreUnavailable(
-            f"the cache has the format {text.strip()[:60]!r}; this trtbuild knows {FORMAT}",
+            f"the cache has the format {text.strip()[:60]!r}; this version of trtbuild reads {FORMAT}",
             file=f"{self.root}/format",
             hint="upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
             if newer

@@ -182,7 +182,7 @@ class LocalStore(LocalBlobs):
             return None
         if len(data) != document.size or hashlib.sha256(data).hexdigest() != document.sha256:
             self.entries.quarantine("cas", document.sha256, f"not the record document that {key} names")
-            raise self._corrupt(key, "its document is not what its name says")
+            raise self._corrupt(key, "its document does not match its digest")
         return data
 
     def _corrupt(self, key: str, why: str) -> EntryCorrupt:

@@ -77,7 +77,7 @@ class RemoteFiles:
             raise
         if data is not None and not is_file(file, data):
             self.wrong.add(file.sha256)
-            raise self.lie(f"cas/{file.sha256} has other bytes than its name says; it begins with {data[:24]!r}")
+            raise self.lie(f"cas/{file.sha256} does not match its digest; it begins with {data[:24]!r}")
         return data
 
     def demand(self, file: Output) -> bytes:

@@ -141,7 +141,7 @@ class RemoteRecords:
             files = named.get(output.sha256, ())
             is_own_file = len(files) != 1 or files[0].sha256 == output.sha256  # otherwise it is a chunk of another blob
             if not files or not is_own_file or sum(file.size for file in files) != output.size:
-                raise self._files.lie(f"ac/{name} does not say what blob {output.sha256} consists of")
+                raise self._files.lie(f"ac/{name} does not list the files of blob {output.sha256}")
             if any(file.size > MAX_FILE for file in files):
                 raise self._files.lie(f"ac/{name} names a file of more than {MAX_FILE >> 20} MiB")
             parts[output.sha256] = files

@@ -65,15 +65,15 @@ def find(remote: str, url: str, environment: Mapping[str, str] | None = None) ->
     if token := environment.get(token_name, "").strip():
         if not re.fullmatch(r"[!-~]+", token):
             raise ConfigurationError(
-                f"{token_name} has characters that no token has", hint="printable ASCII, no spaces"
+                f"{token_name} has characters that are not allowed in a token", hint="printable ASCII, no spaces"
             )
         return Credentials(f"Bearer {token}", token_name)
     user, password = environment.get(user_name), environment.get(password_name)
     if user and password:
         return _basic(user, password, user_name)
     if user or password:
-        missing = password_name if user else user_name
-        raise ConfigurationError(f"{missing} is not set, and its other half is", hint=f"set {missing} as well")
+        present, missing = (user_name, password_name) if user else (password_name, user_name)
+        raise ConfigurationError(f"{missing} is not set, but {present} is", hint=f"set {missing} as well")
     return _from_netrc(parts.hostname or "", environment)
 
 

@@ -51,7 +51,7 @@ def of_status(place: str, status: int, doing: Doing, retry_after_s: float | None
 
 def overdue(place: str, seconds: float) -> RemoteDown:
     """The error for an entry that took longer than its total limit."""
-    return RemoteDown(f"{place}: an entry was not there after {seconds:.2g} s", hint=SLOW_LINE)
+    return RemoteDown(f"{place}: an entry did not arrive within {seconds:.2g} s", hint=SLOW_LINE)
 
 
 def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
@@ -67,19 +67,20 @@ def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
         return RemoteDown(f"{place}: {host} is not known", hint="check the url of the remote, and DNS")
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "set SSL_CERT_FILE to the certificates of your organization"
-        return RemoteDown(f"{place}: its certificate does not hold ({error.verify_message})", hint=hint)
+        return RemoteDown(f"{place}: its certificate is not valid ({error.verify_message})", hint=hint)
     if isinstance(error, ssl.SSLEOFError) or (isinstance(error, OSError) and error.errno in _BROKEN):
         return RemoteDown(f"{place}: the connection broke off", may_pass=True)
     if isinstance(error, ssl.SSLError):
         return RemoteDown(f"{place}: TLS failed ({error.reason})", hint="does it speak TLS on this port?")
     if isinstance(error, ConnectionRefusedError):
-        return RemoteDown(f"{place}: nobody listens there", may_pass=True, hint="is it up, and is its port right?")
+        text = f"{place}: connection refused: no server listens there"
+        return RemoteDown(text, may_pass=True, hint="is it up, and is its port right?")
     if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected is a ConnectionError
         return RemoteDown(f"{place}: the connection broke off", may_pass=True)
     if isinstance(error, OSError):
         return RemoteDown(f"{place}: {error.strerror or type(error).__name__}")
     return RemoteDown(
-        f"{place}: what came is not HTTP", hint="check the url of the remote: http or https, and the port"
+        f"{place}: the answer is not HTTP", hint="check the url of the remote: http or https, and the port"
     )
 
 

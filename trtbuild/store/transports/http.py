@@ -265,7 +265,7 @@ class HttpTransport(Transport):
     def _body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
         announced = response.length
         if announced is not None and announced > limit:
-            raise RemoteLied(f"{self.place} sends {announced} bytes, where at most {limit} are right")
+            raise RemoteLied(f"{self.place} sends {announced} bytes, but at most {limit} are allowed")
         data = chunked_body(response, limit) if response.chunked else response.read(limit + 1)
         if len(data) > limit:
             raise RemoteLied(f"{self.place} sends more than {limit} bytes")

@@ -198,7 +198,7 @@ class ObjectTransport(Transport):
         if _METADATA.search(text):
             return RemoteRefused(f"{self.place}: no credentials were found", hint=_CREDENTIALS[self._scheme])
         if isinstance(error, FileNotFoundError) or _NO_BUCKET.search(text):
-            return RemoteRefused(message, hint="there is no such bucket: make it, or correct the remote's url")
+            return RemoteRefused(message, hint="there is no such bucket: create it, or correct the remote's url")
         if status is None:
             return self._silence(text)
         if status in (413, 507) or _FULL_CODE.search(code):

@@ -155,7 +155,7 @@ class Patient(Transport):
             refused = next((fault.text for fault in self._refused.values()), None)
             warnings: list[str] = [*self._transport.warnings, *map(str, troubles)]
             if self._open is not None:
-                warnings.append(f"{self.place} was left alone for the rest of the run")
+                warnings.append(f"{self.place} was not used for the rest of the run")
             return RemoteReport(
                 given_up=self._open or refused, troubles=troubles, warnings=tuple(warnings), **vars(self._counts)
             )
@@ -245,7 +245,7 @@ class Patient(Transport):
     def _count_lie(self) -> None:
         self._lies += 1
         if self._lies >= LIES and self._open is None:
-            self._open = f"{self.place} sent {self._lies} times what was not asked for"
+            self._open = f"{self.place} sent wrong content {self._lies} times"
 
     def _note_answer(self) -> None:
         self._answered = True
@@ -259,7 +259,7 @@ class Patient(Transport):
         with self._lock:
             self._counts.skipped += 1
         if self._open is not None:
-            raise RemoteDown(f"{self.place} is left alone for the rest of this run: {self._open}")
+            raise RemoteDown(f"{self.place} is not used for the rest of this run: {self._open}")
         refused = self._refused[direction]
         raise RemoteRefused(refused.text, hint=refused.hint)
 

@@ -149,7 +149,7 @@ class Keyring:
             why_not = f"expired on {expiry}"
         else:
             return signer
-        consequence = "what is built here counts on this machine alone, and is not uploaded"
+        consequence = "results built here are trusted on this machine only, and are not uploaded"
         self.warnings = (f"the signing key {signer.name!r} {why_not}: {consequence}",)
         return None
 

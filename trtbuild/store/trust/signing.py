@@ -108,7 +108,7 @@ def check_domain(name: str) -> str:
         )
     if name.startswith(LOCAL):
         raise ConfigurationError(
-            f"no domain may be called {name!r}", hint=f"what begins with {LOCAL} is what counts on one machine alone"
+            f"no domain may be called {name!r}", hint=f"names that begin with {LOCAL} are for one machine only"
         )
     return name
 
@@ -120,7 +120,8 @@ def _date(text: str, name: str) -> datetime.date:
         return datetime.date.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"trusted key {name!r}: {text!r:.40} is not a date", hint="it is the last day that counts (UTC): 2027-01-31"
+            f"trusted key {name!r}: {text!r:.40} is not a date",
+            hint="write the last valid day (UTC), such as 2027-01-31",
         ) from None
 
 

@@ -47,7 +47,7 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
         wanted, actual = _set(trt, config, setting, value)
         if actual != wanted and isinstance(setting.sets, MemoryPool):
             raise ToolchainError(
-                f"{job.target.toolchain} takes {actual} bytes of {name} where {wanted} were asked for",
+                f"{job.target.toolchain} uses {actual} bytes of {name}, but {wanted} were requested",
                 hint=f"make builder.{name} smaller",
             )
         if actual != wanted:

@@ -84,7 +84,7 @@ def test_reasons_against_caching_a_trace_are_listed(child: Any) -> None:
         "the manifest says `cacheable: false`",
         "net.py:8 reads all environment variables",
         "read the ones you need by name",
-        "the model's code writes to counter.txt, which it looked at before",
+        "the model's code writes to counter.txt, which it read before",
     ]
 
 

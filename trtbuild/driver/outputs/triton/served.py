@@ -11,7 +11,7 @@ PACKAGE = "1/package"
 
 MODEL_FILE = "1/model.py"
 MODEL = b'''\
-"""Serves the package that lies beside this file. Written by trtbuild, which must be installed where this runs."""
+"""Serves the package beside this file. Written by trtbuild, which must be installed where this runs."""
 
 from trtbuild import TritonPythonModel
 

@@ -194,7 +194,7 @@ class Recorder:
             if seen == pin:
                 return str(pin)
             if any(os.path.dirname(written) == path for written in self._written):
-                self.refuse(f"the model's code makes files in {dependency.name}, whose entries it also lists")
+                self.refuse(f"the model's code creates files in {dependency.name}, and also lists its entries")
                 return None
             raise _changed(f"the entries of {'the project' if dependency.name == '.' else dependency.name}")
         seen = observe(dependency, Path(self._project), file_digest)
@@ -205,7 +205,7 @@ class Recorder:
         elif _signature(path) == pin:
             return seen
         if is_written:
-            self.refuse(f"the model's code writes to {dependency.name}, which it looked at before")
+            self.refuse(f"the model's code writes to {dependency.name}, which it read before")
             return None
         raise _changed(dependency.name)
 

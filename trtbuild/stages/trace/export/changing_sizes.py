@@ -51,7 +51,7 @@ def changing_size(program: Program, raw: ExportedProgram, job: TraceJob, frames:
     shown = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(job.shapes.symbols, sizes, strict=True))
     summary = "the traced program has the model's sizes at a part of the declared range only"
     if not wrong.only_sizes:
-        summary = "an output of the model has other axes at some sizes than at others"
+        summary = "the number of axes of an output depends on a size"
     return SourceError(
         f"{summary}: with {shown}, {wrong}",
         code="changing-size" if wrong.only_sizes else "changing-rank",

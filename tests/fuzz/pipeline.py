@@ -114,8 +114,9 @@ class Built:
     layers: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build(case: Case) -> Built:
-    """Trace, lower, partition, convert and compile. Raises the error of a step; a TrtbuildError is a rejection."""
+def build(case: Case, *, engines: bool = True) -> Built:
+    """Trace, lower, partition, convert and, with `engines`, compile. Raises the error of a step; a TrtbuildError is a
+    rejection."""
     model, shapes, store = case.model, case.shapes, MemoryStore()
     traced = _traced(case.module.eval(), model, shapes)
     weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
@@ -134,7 +135,7 @@ def build(case: Case) -> Built:
         programs,
         onnx,
         jobs,
-        {name: steps.engine(job) for name, job in jobs.items()},
+        {name: steps.engine(job) for name, job in jobs.items()} if engines else {},
     )
 
 

@@ -23,7 +23,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: line in the CHANGELOG.
 GOLDEN = {
     "trace": "c3dbd51d663fd239766c13ebaaff0bf259d60b7345051c84ca6d3e706f12f537",
-    "lower": "8b554baddd0f3efc9050a92867827da6ae43b96a4ba7e3281b4aa3b4d688f074",
+    "lower": "e42e15f290205c54182b0c07d4e39be044e1850f5a7af43546d41b808d7111ac",
     "partition": "87173209133bdbc9902da3bc10300078a16d733046860e6dbb8aef501abebce4",
     "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",

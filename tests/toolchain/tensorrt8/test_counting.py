@@ -127,6 +127,17 @@ def test_floats_that_are_placed_by_int64_are_floats(make_model: Any) -> None:
     assert refused(make_model, nodes, constants) == []
 
 
+def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v1"], to=6),
+        h.make_node("Cast", ["v1"], ["v2"], to=7),
+        h.make_node("Cast", ["v2"], ["o0"], to=1),
+    ]
+    assert refused(make_model, nodes, {}) == []
+    doubled = [nodes[0], nodes[1], h.make_node("Add", ["v2", "v2"], ["v3"]), h.make_node("Cast", ["v3"], ["o0"], to=1)]
+    assert refused(make_model, doubled, {}) == ["Add", "Cast"]
+
+
 # Every accepted model is right: random models, computed in whole numbers and in 32 bits.
 
 

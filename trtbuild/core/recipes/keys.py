@@ -35,7 +35,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
     "trace": 3,
-    "lower": 4,
+    "lower": 5,
     "partition": 3,
     "convert": 3,
     "engine": 2,
@@ -53,7 +53,7 @@ OPSET_DOWNGRADE_VERSION = 3
 
 #: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits
 #: (`trtbuild.toolchain.tensorrt8.counting`). Only partitions for such a toolchain have it in their keys.
-INT64_RULES_VERSION = 2
+INT64_RULES_VERSION = 3
 
 #: Networks of older releases of TensorRT are not strongly typed.
 STRONGLY_TYPED_SINCE = 9

@@ -22,8 +22,8 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
-from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.operators.written_out import POOLS, WRITTEN_OUT
+from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.text import target_name
 

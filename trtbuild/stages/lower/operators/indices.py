@@ -23,9 +23,7 @@ _INDEXED = frozenset(
     (_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten._unsafe_index_put.default)
 )
 #: Operators with the arguments self, dim, index, src.
-_SCATTERED = frozenset(
-    (_aten.scatter.src, _aten.scatter.reduce, _aten.scatter_add.default, _aten.scatter_reduce.two)
-)
+_SCATTERED = frozenset((_aten.scatter.src, _aten.scatter.reduce, _aten.scatter_add.default, _aten.scatter_reduce.two))
 
 
 def write_indices(program: Program, request: Request) -> Program:

@@ -35,6 +35,7 @@ fuzz: $(READY)
 docs: $(READY)
 	$(BIN)/python -c 'from trtbuild.manifest import reference; print(reference(), end="")' > docs/manifest.md
 	$(BIN)/python -m docs.reference
+	$(BIN)/python -m tests.operators
 
 # The documents as a site in site/. A broken link, anchor or picture is an error.
 site: $(READY)

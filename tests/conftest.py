@@ -39,6 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 #: The slowest files, in descending order. If two processes begin with them, both end at about the same time.
 SLOWEST = (
+    "operators/test_operators.py",
     "driver/verification/test_models.py",
     "driver/in_program/test_compiling.py",
     "builds/test_incremental.py",

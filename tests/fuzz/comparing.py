@@ -68,7 +68,7 @@ def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> C
     """The differences between a built model and its module, as text. `count` is the number of random points."""
     seen = Comparison()
     for part in built.partitions.partitions:
-        if part.kind == "tensorrt":
+        if part.name in built.layers:
             seen.differences += network_differences(part, built)
     with filled_memory(), torch.no_grad():
         comparison = _Comparer(case, built, seen)

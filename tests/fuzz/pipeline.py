@@ -114,13 +114,14 @@ class Built:
     layers: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build(case: Case) -> Built:
-    """Trace, lower, partition, convert and compile. Raises the error of a step; a TrtbuildError is a rejection."""
+def build(case: Case, *, engines: bool = True) -> Built:
+    """Trace, lower, partition and convert. With `engines`, also compare the lowered program, and compile. Raises the
+    error of a step; a TrtbuildError is a rejection."""
     model, shapes, store = case.model, case.shapes, MemoryStore()
     traced = _traced(case.module.eval(), model, shapes)
     weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
     steps = _Steps(model, shapes, weights, store)
-    lowered = steps.lower(traced)
+    lowered = steps.lower(traced, compare=engines)
     partitions, programs, onnx = steps.partition(lowered)
     jobs = {part.name: steps.engine_job(part, onnx) for part in partitions.partitions if part.kind == "tensorrt"}
     return Built(
@@ -134,7 +135,7 @@ def build(case: Case) -> Built:
         programs,
         onnx,
         jobs,
-        {name: steps.engine(job) for name, job in jobs.items()},
+        {name: steps.engine(job) for name, job in jobs.items()} if engines else {},
     )
 
 
@@ -155,14 +156,14 @@ class _Steps:
         ends = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
         self._points = tuple(units(shapes, sizes) for sizes in ends)
 
-    def lower(self, traced: Traced) -> Mapping[str, Output]:
+    def lower(self, traced: Traced, *, compare: bool = True) -> Mapping[str, Output]:
         """The outputs of the lower step."""
         job = LowerJob(
             program=self._store.put_bytes(traced.program).sha256,
             graph_kind="program",
             precision=self._model.precision,
             points=self._points,
-            comparison=comparison(self._model, self._shapes, self._weights),
+            comparison=comparison(self._model, self._shapes, self._weights) if compare else None,
         )
         return handlers.lower(job, self._context).outputs
 

@@ -143,6 +143,16 @@ def with_range(model: Model, field: str) -> Model:
     return replace(model, profiles=(*others, replace(last, shapes=((name, changed), *rest))))
 
 
+def with_other_mask(model: Model) -> Model:
+    """Return `model` with a larger max of the mask in every profile."""
+
+    def changed(name: str, shape: ShapeRange) -> ShapeRange:
+        return replace(shape, max=changed_value(shape.max)) if name == "mask" else shape
+
+    profiles = (replace(p, shapes=tuple((n, changed(n, shape)) for n, shape in p.shapes)) for p in model.profiles)
+    return replace(model, profiles=tuple(profiles))
+
+
 def mutations(kind: type, field: str) -> tuple[Build, Build]:
     """Return a build, and a build in which only `field` of a value of type `kind` differs."""
     before = Build(replace(MODEL, dims=()))
@@ -160,6 +170,9 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
         assert before.shapes is not None
         first, *rest = before.shapes.symbols
         return before, replace(before, shapes=replace(before.shapes, symbols=(changed(first), *rest)))
+    if kind is ShapeRange:  # no two dims of this model have the same range (see the test of opts below)
+        unequal = with_other_mask(model)
+        return Build(unequal), Build(with_range(unequal, field))
     if kind is NamedDim:
         dim = FLEXIBLE.dims[0]
         changed_dim = replace(dim, at=(*dim.at, ("mask", 0))) if field == "at" else changed(dim)
@@ -167,7 +180,6 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
     after: dict[type, Callable[[], Model]] = {
         Source: lambda: replace(model, source=changed(model.source)),
         Input: lambda: replace(model, inputs=(changed(model.inputs[0]), *model.inputs[1:])),
-        ShapeRange: lambda: with_range(model, field),
         Profile: lambda: replace(model, profiles=(changed(model.profiles[0]), *model.profiles[1:])),
         PartitionSettings: lambda: replace(model, partition=changed(model.partition)),
         BuilderSettings: lambda: replace(model, builder=changed(model.builder)),
@@ -215,6 +227,11 @@ def test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other(kind: typ
     before, after = mutations(kind, field)
     assert before != after or field == "places"
     assert changed_stages(before, after) == CHANGED_KEYS[kind][field]
+
+
+def test_the_trace_depends_on_whether_dims_with_equal_ranges_have_equal_opts() -> None:
+    model = replace(MODEL, dims=())
+    assert "trace" in changed_stages(Build(model), Build(with_range(model, "opt")))
 
 
 def test_rule_4_2_every_field_is_in_a_key_or_excluded() -> None:

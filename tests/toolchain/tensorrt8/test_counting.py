@@ -127,6 +127,17 @@ def test_accepts_floats_with_int64_positions(make_model: Any) -> None:
     assert rejected(make_model, nodes, constants) == []
 
 
+def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
+    nodes = [
+        h.make_node("Cast", ["i0"], ["v1"], to=6),
+        h.make_node("Cast", ["v1"], ["v2"], to=7),
+        h.make_node("Cast", ["v2"], ["o0"], to=1),
+    ]
+    assert rejected(make_model, nodes, {}) == []
+    doubled = [nodes[0], nodes[1], h.make_node("Add", ["v2", "v2"], ["v3"]), h.make_node("Cast", ["v3"], ["o0"], to=1)]
+    assert rejected(make_model, doubled, {}) == ["Add", "Cast"]
+
+
 # Random models, computed in whole numbers and in 32 bits: every accepted model must be correct.
 
 

@@ -36,7 +36,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
     "trace": 4,
-    "lower": 4,
+    "lower": 5,
     "partition": 3,
     "convert": 3,
     "engine": 2,
@@ -54,7 +54,7 @@ OPSET_DOWNGRADE_VERSION = 3
 
 #: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits
 #: (`trtbuild.toolchain.tensorrt8.counting`). Only partitions for such a toolchain have it in their keys.
-INT64_RULES_VERSION = 2
+INT64_RULES_VERSION = 3
 
 #: Before this major version of TensorRT, networks are not strongly typed.
 STRONGLY_TYPED_SINCE = 9

@@ -3,8 +3,8 @@
 Rules
 1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is not called for a program that it would
    not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
-   table are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better. An operator whose
-   decomposition depends on the example's sizes is not decomposed if its sizes are dynamic (`_DEPENDS_ON_EXAMPLE`).
+   table are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better. Some decompositions
+   are trtbuild's own (`written_out`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the rest arg_0, arg_1, …)
 3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
    the whole model, not to a module.
@@ -22,22 +22,12 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
+from trtbuild.stages.lower.operators.written_out import POOLS, WRITTEN_OUT
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.text import target_name
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
-
-
-_aten = torch.ops.aten
-#: Pooling to a number of cells: the decomposition assigns elements to cells for the sizes of the example.
-_DEPENDS_ON_EXAMPLE = frozenset(
-    packet.default
-    for packet in (
-        *(_aten.adaptive_avg_pool1d, _aten.adaptive_avg_pool2d, _aten.adaptive_avg_pool3d),
-        *(_aten._adaptive_avg_pool2d, _aten._adaptive_avg_pool3d),
-    )
-)
 
 
 def functionalize(program: Program, request: Request) -> Program:
@@ -61,15 +51,10 @@ def functionalize(program: Program, request: Request) -> Program:
 
 
 def _for_all_sizes(program: Program, request: Request) -> Request:
-    """Return `request` without the decompositions that would be right only at the example's sizes."""
-    if not any(node.target in _DEPENDS_ON_EXAMPLE and _pools_dynamic_axes(node) for node in program.graph.nodes):
-        return request
-    kept = {
-        operator: function
-        for operator, function in request.decompositions.items()
-        if operator not in _DEPENDS_ON_EXAMPLE
-    }
-    return replace(request, decompositions=kept)
+    """Return `request` with the decompositions that PyTorch lacks. If the program pools dynamic axes, they replace
+    PyTorch's own, which would be right only at the example's sizes."""
+    pools = any(node.target in POOLS and _pools_dynamic_axes(node) for node in program.graph.nodes)
+    return replace(request, decompositions={**request.decompositions, **WRITTEN_OUT, **(POOLS if pools else {})})
 
 
 def _pools_dynamic_axes(node: torch.fx.Node) -> bool:

@@ -16,6 +16,9 @@ from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
+from trtbuild.stages.lower.operators.indices import write_indices
+from trtbuild.stages.lower.operators.positions import search_in_matrices
+from trtbuild.stages.lower.operators.whole_numbers import keep_whole_numbers
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.unwritten import write_zeros
@@ -40,6 +43,9 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
+    Pass("keep-whole-numbers", keep_whole_numbers, "ONNX rounds floats only"),
+    Pass("search-in-matrices", search_in_matrices, "TensorRT's TopK needs two axes"),
+    Pass("write-indices", write_indices, "ONNX defines GatherND, ScatterND and ScatterElements for fewer indices"),
     Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
     Pass("drop-identities", drop_identities, "a copy is the same value, because nothing is mutated"),
     Pass("free-views", free_views, "ONNX has no strides, and the next passes change them"),

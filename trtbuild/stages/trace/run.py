@@ -162,6 +162,7 @@ def trace_module(
     exported = export(module, job, frames)
     job = job.tied(exported.ties)
     checks.refuse_random(exported.raw, job, frames)
+    checks.refuse_growth(exported.raw, job, frames)
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
     arranged = arrange(exported.program, weights, job)

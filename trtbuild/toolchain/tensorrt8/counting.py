@@ -6,7 +6,7 @@ Rules
 2. A size of an input is at most the number in `largest`. If `largest` is None, the size is assumed to be at most `LIKELY`.
    The compiler checks it again when the profiles are known. Any other size or position is below 2**31, as in every tensor
    of TensorRT.
-3. A value whose bounds are within 32 bits is right.
+3. A value whose bounds are within 32 bits is right. So is an int32 that was cast to int64.
 4. Another value with bounds is right if it is used only as a size or a position: a number that does not fit 32 bits would
    be an error in the model itself. Before this use it may be moved, and summed and multiplied with values that are not
    negative, because then no intermediate value is larger than the final value. It may not be compared, divided, subtracted
@@ -23,6 +23,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import Node, Outline
 Bounds = tuple[int, int]
 
 INT64 = 7
+_INT32 = 6
 _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
 #: The largest number of elements of a TensorRT tensor.
 _MOST = 2**31 - 1
@@ -91,6 +92,7 @@ class Counts:
         self._inputs = frozenset(name for name, _ in model.inputs)
         typed = (*model.inputs, *model.initializers)
         self._int64 = {name for name, element in typed if element == INT64}
+        self._int32 = {name for name, element in typed if element == _INT32}
         self._floats = {name for name, element in typed if element in _FLOATS}
         self._shapes: set[str] = set()
         uses: dict[str, list[tuple[Node, int]]] = {}
@@ -127,6 +129,8 @@ class Counts:
         for number, name in enumerate(node.outputs):
             if self._is_of(self._int64, frozenset((INT64,)), node, number):
                 self._int64.add(name)
+            elif self._is_of(self._int32, frozenset((_INT32,)), node, number):
+                self._int32.add(name)
             elif self._is_of(self._floats, _FLOATS, node, number):
                 self._floats.add(name)
             bounds = self._result_bounds(node, number)
@@ -160,6 +164,8 @@ class Counts:
         if operator in _MOVING or operator == "TopK":
             names = node.inputs[:1]
         operands = [self._bounds.get(name) for name in names if name]
+        if operator == "Cast" and node.types == (INT64,) and node.inputs[0] in self._int32 and operands == [None]:
+            return -(1 << 31), (1 << 31) - 1
         known = [bounds for bounds in operands if bounds is not None]
         if not known or len(known) < len(operands):
             return None

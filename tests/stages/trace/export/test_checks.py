@@ -142,3 +142,26 @@ def test_rejects_a_python_attribute_that_counts_calls(traced, job_of) -> None:
             return x * self.calls
 
     assert error_of(traced, job_of, Model().eval()).code in ("frozen-branch", "export")
+
+
+class Resizing(nn.Module):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def forward(self, x):
+        return (x * 2).resize_(self.sizes)
+
+
+def test_rejects_a_resize_to_more_elements(traced, job_of) -> None:
+    error = error_of(traced, job_of, Resizing(3, 4), {"x": ((2, 4), (2, 4), (2, 4))})
+    assert error.code == "resized" and "8 elements to 12 (aten.resize_)" in error.text
+
+
+def test_rejects_a_resize_of_a_dynamic_tensor(traced, job_of) -> None:
+    error = error_of(traced, job_of, Resizing(1, 4))
+    assert error.code == "export" and "aten.resize_" in error.text and "static" in error.hint
+
+
+def test_a_resize_to_fewer_elements_is_traced(traced, job_of) -> None:
+    traced(Resizing(3, 2), job_of({"x": ((2, 4), (2, 4), (2, 4))}))

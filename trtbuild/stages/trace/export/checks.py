@@ -5,6 +5,7 @@
 3. A random operator gives other numbers in every run, and in TensorRT.
 4. At least one output is a tensor. The output structure may also contain numbers (sizes, for example), None and plain
    constants.
+5. A tensor that is resized to more elements reads uninitialized memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.leaves import KNOWN
@@ -126,6 +128,26 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
             hint="switch it off outside of training: `F.dropout(x, training=self.training)`"
             if dropout
             else "make the numbers outside and pass them as an input, or leave them out for inference",
+            **where,
+        )
+
+
+def refuse_growth(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
+    """Raise SourceError for the first ``resize_`` to more elements. `exported` still has its stack traces."""
+    aten = torch.ops.aten
+    for node in calls(exported.graph_module):
+        if node.target not in (aten.resize_.default, aten.resize.default):
+            continue
+        before, after = node.args[0].meta["val"], node.meta["val"]
+        if not statically_known_true(after.numel() > before.numel()):
+            continue
+        place = frames.in_stack_trace(node.meta.get("stack_trace"))
+        where = {"file": place[0], "line": place[1]} if place else job.place("source")
+        raise SourceError(
+            f"the model resizes a tensor of {before.numel()} elements to {after.numel()} (aten.resize_): the values of the "
+            "new elements are not defined",
+            code="resized",
+            hint="use torch.nn.functional.pad, or write to a tensor of torch.zeros",
             **where,
         )
 

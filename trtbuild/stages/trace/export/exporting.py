@@ -86,6 +86,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         _raise_violations(exporter, error, frames)
         raise_eager(module, job, frames)
         _raise_unknown_output(module, error, job, frames)
+        _raise_resized(error, job, frames)
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = (*(getattr(raw, "_guards_code", None) or ()), *exporter.filter.assumed)
     try:
@@ -247,6 +248,18 @@ def _raise_unknown_output(module: torch.nn.Module, error: BaseException, job: Tr
             hint="return tensors, in tuples, lists, dicts or registered dataclasses",
             **(frames.definition(module.forward) or job.place("source")),
         ) from error
+
+
+def _raise_resized(error: BaseException, job: TraceJob, frames: Frames) -> None:
+    if "directly modify sizes" in text_of(error):
+        frames.raise_from(
+            error,
+            "torch.export cannot trace an operator that resizes a tensor with dynamic sizes in place (aten.resize_)",
+            code="export",
+            hint="use slicing and reshape, or make the sizes static",
+            fallback=job.place("source"),
+            internal=True,
+        )
 
 
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:

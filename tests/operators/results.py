@@ -1,0 +1,154 @@
+"""Try rows: trace, lower, cut, convert and ask the parser; and compare the converted rows with eager PyTorch.
+
+Rules
+1. The rows of a chunk are the outputs of one model, because the steps take most of the time of a small model.
+2. A row is an engine if no call that its output needs stays in PyTorch. Otherwise the reason is that of the first call that
+   does.
+3. If a model with several rows is refused, or has wrong numbers, each of its rows is tried alone.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tests.fuzz.comparing import differences
+from tests.fuzz.modules import written
+from tests.fuzz.pipeline import Built, Case, build
+from tests.operators.rows import ALONE, B, Row, Spec
+from trtbuild.core.model.spec import NamedDim
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.errors import TrtbuildError
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.text import target_name
+
+
+@dataclass(frozen=True)
+class Result:
+    """`kind` is ``engine``, ``PyTorch`` or ``refused``. `wrong` are differences of numbers, which must not be."""
+
+    row: Row
+    kind: str
+    reason: str = ""
+    wrong: tuple[str, ...] = ()
+
+
+def results(rows: Sequence[Row]) -> list[Result]:
+    """The results of rows, in their order."""
+    together = [row for row in rows if (row.operator, row.note) not in ALONE]
+    found = {result.row: result for result in tried(together)}
+    return [found[row] if row in found else tried([row])[0] for row in rows]
+
+
+def tried(rows: Sequence[Row]) -> list[Result]:
+    """The results of rows that are tried in one model."""
+    case = _case(rows)
+    try:
+        built = build(case, engines=False)
+    except TrtbuildError as error:
+        if len(rows) > 1:
+            return [result for row in rows for result in tried([row])]
+        return [Result(rows[0], "refused", _short([error.text]))]
+    seen = differences(case, built, count=0)
+    wrong = (*seen.differences, *seen.unchecked)
+    if wrong and len(rows) > 1:
+        return [result for row in rows for result in tried([row])]
+    kinds = _Kinds(built)
+    found, first = [], 0
+    for row, count in zip(rows, _counts(case), strict=True):
+        reasons = [reason for number in range(first, first + count) for reason in kinds.reasons(number)]
+        first += count
+        if reasons and "_NODE" in reasons[0] and len(rows) > 1:  # the parser's message about another row, perhaps
+            found += tried([row])
+        else:
+            found.append(Result(row, "PyTorch" if reasons else "engine", _short(reasons), wrong))
+    return found
+
+
+def _short(reasons: Sequence[str]) -> str:
+    if not reasons:
+        return ""
+    lines = reasons[0].partition(";")[0].splitlines()
+    text = lines[1] if len(lines) > 1 and lines[0].startswith("the model itself fails") else lines[0]
+    text = re.sub(r"\bn\d+: ", "", text).replace(": UNSUPPORTED_NODE: false", " is not in TensorRT's parser")
+    return textwrap.shorten(text, 170, placeholder=" …")
+
+
+def _case(rows: Sequence[Row]) -> Case:
+    """A module with an output for each row. Rows share the inputs of the same type and shape."""
+    specs: list[Spec] = []
+    texts = []
+    for number, row in enumerate(rows):
+        left = list(range(len(specs)))
+        places = []
+        for spec in row.inputs:
+            place = next((place for place in left if specs[place] == spec), None)
+            if place is None:
+                place = len(specs)
+                specs.append(spec)
+            else:
+                left.remove(place)
+            places.append(place)
+        text = re.sub(r"\bx(\d)\b", lambda match: f"x{places[int(match[1])]}", row.call)  # noqa: B023
+        texts.append(re.sub(r"\bop\(", f"op{number}(", text))
+    names = {f"op{number}": row.function for number, row in enumerate(rows)}
+    at = tuple((f"x{k}", axis) for k, (_, axes) in enumerate(specs) for axis, size in enumerate(axes) if size is B)
+    module = written([], f"({', '.join(texts)},)", len(specs), names=names)
+    return Case(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
+
+
+def _counts(case: Case) -> Iterator[int]:
+    """The number of outputs of each row."""
+    inputs = [
+        torch.ones([axis if isinstance(axis, int) else axis[1] for axis in axes]).to(getattr(torch, dtype))
+        for dtype, axes in case.inputs
+    ]
+    with torch.no_grad():
+        for value in case.module(*inputs):
+            yield len(value) if isinstance(value, tuple | list) else 1
+
+
+class _Kinds:
+    """The calls that stay in PyTorch, by output."""
+
+    def __init__(self, built: Built) -> None:
+        self._built = built
+        self._parts = {part.name: part for part in built.partitions.partitions}
+        self._programs = {
+            name: Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
+            for name, part in self._parts.items()
+        }
+
+    def reasons(self, output: int) -> list[str]:
+        """The reasons of the calls that output `output` needs and that stay in PyTorch, the last call first."""
+        found: list[str] = []
+        self._collect(self._built.partitions.outputs[output], found)
+        return list(dict.fromkeys(found))
+
+    def _collect(self, source: str, found: list[str]) -> None:
+        name, _, number = source.rpartition(":")
+        if name not in self._parts:
+            return  # an input or a weight
+        part, program = self._parts[name], self._programs[name]
+        inputs = dict(zip(program.input_nodes, (text for text, _ in part.inputs), strict=True))
+        pending, met = [program.output_nodes[int(number)]], set()
+        while pending:
+            node = pending.pop()
+            if node in met:
+                continue
+            met.add(node)
+            if node in inputs:
+                self._collect(inputs[node], found)
+            if part.kind == "torch" and node.op == "call_function":
+                found.extend(_reason(part, target_name(node.target)))
+            pending += node.all_input_nodes
+
+
+def _reason(part: Partition, operator: str) -> Iterator[str]:
+    if operator in part.reasons:
+        text = part.reasons[operator]
+        yield text if operator in text else f"{operator}: {text}"

@@ -1,0 +1,30 @@
+"""Each operator of Torch-TensorRT's converters is tried; docs/operators.md has the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tests.operators.page import PAGE, page, tried
+from tests.operators.results import Result
+from tests.operators.rows import CHUNKS
+
+
+@pytest.fixture(scope="module")
+def found() -> Mapping[str, Sequence[Result]]:
+    return tried()
+
+
+def test_the_numbers_of_every_row_agree_with_eager(found: Mapping[str, Sequence[Result]]) -> None:
+    wrong = [(result.row.operator, result.row.call, result.wrong) for chunk in found.values() for result in chunk]
+    assert [entry for entry in wrong if entry[2]] == []
+
+
+def test_the_page_is_current(found: Mapping[str, Sequence[Result]]) -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(found), "run `make docs`"
+
+
+def test_rows_of_one_operator_differ_in_their_notes() -> None:
+    names = [(row.operator, row.note) for rows in CHUNKS.values() for row in rows]
+    assert sorted(names) == sorted(set(names))

@@ -1,0 +1,45 @@
+"""Replace single calls of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from trtbuild.stages.lower.modules import set_stack, stack_of
+from trtbuild.stages.lower.propagate import propagate
+from trtbuild.stages.program.functional import Program
+
+
+def change_calls(program: Program, targets: Collection[Any], change: Callable[[torch.fx.Node], None]) -> Program:
+    """Call `change` with each call of one of `targets`, also in nested graphs. Returns `program`."""
+    for module in program.exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in list(module.graph.nodes):
+                if node.op == "call_function" and node.target in targets:
+                    change(node)
+            module.recompile()
+    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = output.name
+    return program
+
+
+def insert(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """Insert a call before a call, in the same module. Returns its node."""
+    with before.graph.inserting_before(before):
+        made = before.graph.call_function(target, args, kwargs)
+    set_stack(made, stack_of(before))
+    propagate(made)
+    return made
+
+
+def replace(node: torch.fx.Node, by: torch.fx.Node) -> None:
+    """Let the readers of `node` read `by`, and remove `node`."""
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)
+
+
+def argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
+    """An argument of a call, by its position or its name."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)

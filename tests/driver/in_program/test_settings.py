@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.driver.in_program.options import OPTIONS, options_of
 from trtbuild.driver.in_program.settings import ALIASES, NOT_NEEDED, builder_of, partition_of, precision_of
 from trtbuild.errors import UsageError
@@ -63,6 +63,24 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: options_of(target={"sm": "89"}), "sm"),
         (lambda: options_of(target=89, toolchain="trt"), "'trt' is not a toolchain"),
         (lambda: options_of(target=89, compatibility="all"), "'all' is not a compatibility"),
+        (lambda: options_of(target={"sm": 89}, compatibility="all"), "'all' is not a compatibility"),
+        (
+            lambda: options_of(target=89, compatibility="exact", hardware_compatible=True),
+            "hardware_compatible=True is compatibility",
+        ),
+        (
+            lambda: options_of(target={"sm": 89, "compatibility": "exact"}, hardware_compatible=True),
+            "target has the compatibility 'exact'",
+        ),
+        (
+            lambda: options_of(target={"sm": 90, "version": "10.3"}, toolchain_version="10.4"),
+            "target has the version '10.3', and toolchain_version is '10.4'",
+        ),
+        (
+            lambda: options_of(target=Target("ada", 89), toolchain="tensorrt"),
+            "target has the toolchain 'tensorrt-rtx', and toolchain is 'tensorrt'",
+        ),
+        (lambda: options_of(target=Target("ada", 89), hardware_compatible=True), "target has the compatibility"),
     ],
 )
 def test_rejects_what_a_manifest_rejects(make: Any, says: str) -> None:
@@ -84,6 +102,14 @@ def test_a_target_is_an_sm(target: Any) -> None:
 def test_a_target_may_be_whole() -> None:
     found = options_of(target={"name": "hopper", "sm": 90, "toolchain": "tensorrt", "version": "8.6.0"}).target
     assert (found.name, found.sm, found.toolchain, found.version) == ("hopper", 90, "tensorrt", "8.6.0")
+
+
+def test_options_complete_the_mapping_of_a_target() -> None:
+    found = options_of(target={"sm": 89}, hardware_compatible=True, toolchain="tensorrt", toolchain_version="8.6.0")
+    assert found.target.compatibility == "ampere_plus"
+    assert (found.target.toolchain, found.target.version) == ("tensorrt", "8.6.0")
+    whole = Target("ada", 89, "tensorrt", "8.6.0", "ampere_plus")
+    assert options_of(target=whole, hardware_compatible=True, toolchain="tensorrt").target is whole
 
 
 def test_without_a_gpu_the_target_has_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,12 @@ def options_of(
         if value is not None:
             checked.text(argument, value)
     in_builder = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
-    policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
+    if hardware_compatible and compatibility not in (None, "ampere_plus"):
+        raise UsageError(
+            f'hardware_compatible=True is compatibility="ampere_plus", and compatibility is {compatibility!r}',
+            hint="leave one of the two out",
+        )
+    policy = "ampere_plus" if hardware_compatible else compatibility
     return Options(
         target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
         device=device,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trtbuild.driver.in_program.compiling import compile as compile
     from trtbuild.driver.in_program.inputs import Input as Input
     from trtbuild.driver.in_program.saving import save as save
+    from trtbuild.driver.in_program.tracing import trace as trace
     from trtbuild.driver.packages.loading import load as load
     from trtbuild.driver.running.triton_model import TritonPythonModel as TritonPythonModel
 
@@ -29,6 +30,7 @@ _PUBLIC = {
     "compile": "trtbuild.driver.in_program.compiling",
     "load": "trtbuild.driver.packages.loading",
     "save": "trtbuild.driver.in_program.saving",
+    "trace": "trtbuild.driver.in_program.tracing",
 }
 
 

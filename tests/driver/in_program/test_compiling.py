@@ -265,9 +265,6 @@ def test_rejects_what_is_no_module(compiled: Compiled) -> None:
 
 def test_rejects_graphs_that_pytorch_does_not_trace_again(compiled: Compiled) -> None:
     net, x = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), torch.ones(4, 8)
-    with pytest.raises(UsageError, match="a module of TorchScript") as caught:
-        compiled(torch.jit.trace(net, x), [ROWS])
-    assert "torch.jit.save" in str(caught.value.hint)
     program = torch.export.export(net, (x,))
     with pytest.raises(UsageError, match=r"\.module\(\) of an exported program"):
         compiled(program.module(), [ROWS])

@@ -30,7 +30,7 @@ _ONE_CACHE = "engines are always kept, in cache_dir"
 
 #: Settings of Torch-TensorRT without a counterpart → the reason.
 NOT_NEEDED: Mapping[str, str] = {
-    "ir": "a module is always traced by torch.export",
+    "ir": "the result of torch.compile is always traced by TorchDynamo",
     "debug": "the result's `report` lists what was built, and the errors of a failed build explain it",
     "truncate_double": "no value changes its type; operators that TensorRT does not support stay in PyTorch",
     "truncate_long_and_double": "no value changes its type; operators that TensorRT does not support stay in PyTorch",

@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from trtbuild.stages.trace.job import TraceJob
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
     from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.export.arranging import Arranged
@@ -34,7 +35,8 @@ class Traced:
     `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors: all of them, or with a
     ``weights:`` file those that no file can hold. `kept` is the answer of the caller's `Keep` for them, None without an
     answer. `observations` are in the order of first use. `uncacheable` is the reason why the result must not be kept,
-    None if it may be kept.
+    None if it may be kept. `exported` is the result of torch.export, and `ranges` are the declared ranges of its symbols;
+    a source that is a graph already has neither.
     """
 
     program: bytes
@@ -45,6 +47,8 @@ class Traced:
     kept: Any
     observations: tuple[Observation, ...]
     uncacheable: str | None
+    exported: ExportedProgram | None = None
+    ranges: Mapping[Any, Any] = field(default_factory=dict)
 
 
 #: Stores weights (slot number, value), in a copy of this process and during the proof; its answer is a JSON value.
@@ -184,6 +188,8 @@ def trace_module(
             kept=None,
             observations=(),
             uncacheable=None,
+            exported=exported.raw,
+            ranges=dict(program.exported.range_constraints),
         )
         changed = changing_size(arranged.program, exported.raw, job, frames)
         proof.finish()  # a model that fails by itself says so in its own words

@@ -67,6 +67,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def _packages(say: Callable[..., None], project: Path) -> None:
     say("inspect", "inspect", "ranker")
+    say("inspect-of-the-project", "inspect")
     say("inspect-with-memory", "inspect", "dist/ranker", "--memory", "--onnx", str(project / "onnx"))
     say("run", "run", "ranker", "--device", "cpu", "--input", "x=random:2x8")
     say("bench", "bench", "ranker", "--device", "cpu", "--duration", "0.01", "--warmup", "0", "--eager")

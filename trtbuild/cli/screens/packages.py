@@ -12,7 +12,7 @@ from trtbuild.core.model.graph_kinds import NETWORK, ONNX
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
 from trtbuild.core.values.expressions import Expression
-from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection
+from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection, Inspections
 
 #: The largest number of operators that are named for the layers of a module.
 MOST_OPERATORS = 6
@@ -27,6 +27,22 @@ def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspe
             result += _each(found.engines, _layers)
         if trtexec:
             result += _each(found.engines, _trtexec)
+        return result
+
+    return lines
+
+
+def all_inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspections], list[str]]:
+    """The function that shows each package of a project as `inspected` does, and the models without a package."""
+    one = inspected(layers=layers, trtexec=trtexec)
+
+    def lines(found: Inspections) -> list[str]:
+        result: list[str] = []
+        for package in found.packages:
+            result += [*([""] if result else []), *one(package)]
+        for entry in found.missing:
+            hint = f" ({entry.hint})" if entry.hint else ""
+            result += ["", f"{terminal.bold(entry.model)}: {entry.reason}{hint}"]
         return result
 
     return lines

@@ -58,6 +58,11 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
         (lambda: partition_of([], 0, False, None), "min_block_size"),
+        (lambda: options_of(target=89, truncate_double=1), "truncate_double must be True or False"),
+        (
+            lambda: options_of(target=89, truncate_double=True, truncate_long_and_double=False),
+            "contradict each other",
+        ),
         (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves it out"),
         (lambda: options_of(target="ada"), "'ada' is not a target"),
         (lambda: options_of(target={"sm": "89"}), "sm"),

@@ -50,7 +50,8 @@ def all_inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[I
 
 def _index(found: Inspection) -> list[str]:
     index = found.package
-    lines = [f"{terminal.bold(found.path)}: model {index.model}, {index.precision}{_reference(index)}"]
+    double = ", float64 is computed in float32" if index.truncates_double else ""
+    lines = [f"{terminal.bold(found.path)}: model {index.model}, {index.precision}{double}{_reference(index)}"]
     for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])

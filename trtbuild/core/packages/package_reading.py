@@ -102,7 +102,11 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     leaves = sorted(set(_leaves(tree)))
     _expect(leaves == list(range(len(outputs))), "its output structure does not fit its outputs")
     model, precision = _text(document, "model"), _text(document, "precision")
-    return PackageIndex(model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
+    truncates = document.get("truncate_double", False)
+    _expect(isinstance(truncates, bool), "truncate_double is neither true nor false")
+    return PackageIndex(
+        model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files, truncates
+    )
 
 
 # -- parts

@@ -30,7 +30,7 @@ class LowerJob:
     """Lower `program`, a traced model with a graph of `graph_kind`, to `precision`.
 
     `operators` are the operators that come from outside PyTorch. At each of `points`, which are values of the symbols,
-    sizes are compared.
+    sizes are compared. With `truncates_double`, float64 is computed in float32.
     """
 
     program: str
@@ -39,6 +39,7 @@ class LowerJob:
     operators: tuple[str, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
     comparison: Comparison | None = None
+    truncates_double: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ Rules
    properties of the release are applied: its element types, and operators that it refuses
    (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses more than that, the engine step raises an
    error with the node.
+6. With ``truncate_double`` a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
+   (`trtbuild.toolchain.compiling.double_weights`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from trtbuild.core.engines.engine_job import Declared
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import disagreements
+from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.library import listening, load
@@ -56,10 +59,16 @@ class Parser:
     """
 
     def __init__(
-        self, toolchain: ToolchainName, version: str | None = None, stand_in: Mapping[str, Any] | None = None
+        self,
+        toolchain: ToolchainName,
+        version: str | None = None,
+        stand_in: Mapping[str, Any] | None = None,
+        *,
+        truncates_double: bool = False,
     ) -> None:
         own = release(toolchain, version or table.installed_version(toolchain) or "")
         self._dtypes, self._narrows, self._refused = own.dtypes, own.narrows_int64, frozenset(own.refuses)
+        self._truncates_double = truncates_double
         self._name, self._release = f"{toolchain} {version or ''}".rstrip(), own
         asked: tuple[ToolchainName, str | None] = (toolchain, version)
         if stand_in is not None:
@@ -80,6 +89,8 @@ class Parser:
         """Parse `model` (a result of `convert`); None if the parser accepts it. `largest` maps inputs to the largest
         size of any of their axes, as far as it is known; the compiler checks the others. `declared` are the types of
         the model's inputs and outputs: a network with other types counts as a refusal."""
+        if self._truncates_double:
+            model, _ = narrow_doubles(model, _zeros(outline(model).weights))
         shape = outline(model)
         foreign = foreign_nodes(shape, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]

@@ -14,6 +14,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +23,25 @@ from trtbuild.toolchain.onnx_files.onnx_editing import edited, external
 from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Bytes, Outline, outline
 
 
-def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dict[str, Bytes]]:
+@dataclass(frozen=True)
+class Narrowing:
+    """A cast of weights: the element types of onnx.TensorProto.DataType and numpy's types for them."""
+
+    of: int
+    of_numpy: Any
+    to: int
+    to_numpy: Any
+
+
+_HALVES = Narrowing(FLOAT32, np.float32, FLOAT16, np.float16)
+
+
+def cast_weights(
+    model: bytes, weights: Mapping[str, Bytes], narrowing: Narrowing = _HALVES
+) -> tuple[bytes, dict[str, Bytes]]:
     """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX."""
     shape = outline(model)
-    casts = _casts(shape)
+    casts = _casts(shape, narrowing)
     if not casts:
         return model, dict(weights)
     made = {shape.nodes[index].outputs[0]: name for index, name in casts.items()}
@@ -32,30 +49,30 @@ def cast_weights(model: bytes, weights: Mapping[str, Bytes]) -> tuple[bytes, dic
     unread = set(casts.values()) - read - {name for name, _ in shape.outputs}
     shapes = {weight.name: weight.shape for weight in shape.weights}
     given = {name: data for name, data in weights.items() if name not in unread}
-    given |= {name: _half(weights[of]) for name, of in made.items()}
+    given |= {name: _narrow(weights[of], narrowing) for name, of in made.items()}
     found = edited(
         model,
         nodes=dict.fromkeys(casts, ()),
         without={k for k, (name, _) in enumerate(shape.initializers) if name in unread},
-        initializers=[external(name, shapes[of], FLOAT16) for name, of in made.items()],
+        initializers=[external(name, shapes[of], narrowing.to) for name, of in made.items()],
     )
     return found, given
 
 
-def _casts(shape: Outline) -> dict[int, str]:
+def _casts(shape: Outline, narrowing: Narrowing) -> dict[int, str]:
     """Map the indexes of the casts of rule 1 to the weight that each casts."""
     elements = dict(shape.initializers)
-    floats = {weight.name for weight in shape.weights if elements[weight.name] == FLOAT32}
+    floats = {weight.name for weight in shape.weights if elements[weight.name] == narrowing.of}
     outputs = {name for name, _ in shape.outputs}
     return {
         index: node.inputs[0]
         for index, node in enumerate(shape.nodes)
-        if node.operator == "Cast" and node.types == (FLOAT16,) and node.inputs[0] in floats
+        if node.operator == "Cast" and node.types == (narrowing.to,) and node.inputs[0] in floats
         if node.outputs[0] not in outputs
     }
 
 
-def _half(data: Bytes) -> memoryview:
+def _narrow(data: Bytes, narrowing: Narrowing) -> memoryview:
     with np.errstate(over="ignore"):
-        halves = np.frombuffer(data, np.float32).astype(np.float16)
-    return memoryview(halves.view(np.uint8))
+        narrow = np.frombuffer(data, narrowing.of_numpy).astype(narrowing.to_numpy)
+    return memoryview(narrow.view(np.uint8))

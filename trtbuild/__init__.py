@@ -1,7 +1,8 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
-In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory, and
-`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a
+In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory,
+`trtbuild.trace` returns the program that it would build, and `trtbuild.save` writes the result as files.
+`trtbuild.dynamo` has the names of ``torch_tensorrt.dynamo``. ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a
 ``.pt2`` file also work (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
@@ -16,6 +17,7 @@ TYPE_CHECKING = False  # typing and importlib would cost more than the null buil
 if TYPE_CHECKING:
     from typing import Any
 
+    from trtbuild import dynamo as dynamo
     from trtbuild.driver.in_program.compiling import compile as compile
     from trtbuild.driver.in_program.inputs import Input as Input
     from trtbuild.driver.in_program.saving import save as save
@@ -35,16 +37,18 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "dynamo":
+        return import_module("trtbuild.dynamo")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*globals(), *_PUBLIC, "dynamo"})
 
 
 class _AfterTorch:

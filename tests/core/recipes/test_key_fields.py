@@ -51,7 +51,7 @@ SHOWS: Mapping[type, Mapping[str, Set[str]]] = {
     Profile: {"name": {PACKAGE}, "shapes": {TRACE, ENGINE, PACKAGE}},
     PartitionSettings: {
         **dict.fromkeys(
-            ("granularity", "min_block_size", "torch_executed_ops", "require_full_compilation"), {PARTITION}
+            ("granularity", "min_block_size", "torch_executed_ops", "require_full_compilation"), frozenset({PARTITION})
         ),
         "truncate_double": {LOWER, PARTITION, PACKAGE},
     },

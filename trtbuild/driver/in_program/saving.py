@@ -43,6 +43,7 @@ def save(
     arg_inputs: Any = None,
     kwarg_inputs: Any = None,
     dynamic_shapes: Any = None,
+    retrace: bool | None = None,
 ) -> Path:
     """Write the result of `trtbuild.compile` or `trtbuild.load` to `path`, and return the path.
 
@@ -52,7 +53,7 @@ def save(
       `trtbuild.load` opens, and ``torch.export.load`` after ``import trtbuild``. It is for one `target`, which has to be
       named if the package has several.
     * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are Torch-TensorRT's names. They are not needed, and
-      have to be those that the module was compiled for.
+      have to be those that the module was compiled for. `retrace` has no effect, because nothing is traced.
 
     For paths with the ending of another format (``.ts``, ``.pt``), `output_format` is required.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,7 +29,10 @@ from trtbuild.stages.program.functional import Program
 
 _cast = torch.ops.aten._to_copy.default
 _WIDE, _NARROW = torch.float64, torch.float32
-_LARGEST = {torch.finfo(_WIDE).max: torch.finfo(_NARROW).max, torch.finfo(_WIDE).min: torch.finfo(_NARROW).min}
+_LARGEST: Mapping[float, float] = {
+    torch.finfo(_WIDE).max: torch.finfo(_NARROW).max,
+    torch.finfo(_WIDE).min: torch.finfo(_NARROW).min,
+}
 
 
 class _NotNarrow(Exception):

@@ -2,8 +2,8 @@
 
 In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory,
 `trtbuild.trace` returns the program that it would build, and `trtbuild.save` writes the result as files.
-`trtbuild.dynamo` has the names of ``torch_tensorrt.dynamo``. ``torch.compile(model, backend="trtbuild")`` and ``torch.export.load`` of a
-``.pt2`` file also work (docs/in-a-program.md).
+`trtbuild.dynamo` has the names of ``torch_tensorrt.dynamo``. ``torch.compile(model, backend="trtbuild")`` and
+``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
 of ``.pt2`` files is registered as soon as torch has been imported.

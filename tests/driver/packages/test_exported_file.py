@@ -22,7 +22,7 @@ def net() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def saved(net: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a file whose package has a reference program or, for ``reference=False``, has none."""
+    """Writes a file of that name once, from a package with a reference program."""
     folder = tmp_path_factory.mktemp("saved")
 
     def save(name: str) -> Path:

@@ -49,7 +49,7 @@ def load(
 
 
 def _is_file(path: Any) -> bool:
-    """Whether `path` names a ``.pt2`` file. A directory is a package, whatever its name is."""
+    """Whether `path` names a ``.pt2`` file. A directory with such a name is a package."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     return name.endswith((".pt2", ".ep")) and not Path(name).is_dir()
 

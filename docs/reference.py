@@ -133,14 +133,17 @@ def python_api() -> str:
     """The text of docs/python-api.md."""
     import trtbuild
     from trtbuild.driver.in_program.options import options_of
+    from trtbuild.driver.packages.exported_file import LoadedFile
     from trtbuild.runtime.calls.loaded import Loaded
 
     parts = [PYTHON_API]
     parts += _function("trtbuild.load", trtbuild.load)
     parts += _class("The result of `trtbuild.load`", "Loaded", Loaded, constructor=False)
+    parts += _class("The result of `trtbuild.load` for a `.pt2` file", "LoadedFile", LoadedFile, constructor=False)
     parts += _function("trtbuild.compile", trtbuild.compile)
     parts += ["### Options of `trtbuild.compile`\n", *_documented("options_of", options_of)]
     parts += _class("`trtbuild.Input`", "trtbuild.Input", trtbuild.Input)
+    parts += _function("trtbuild.trace", trtbuild.trace)
     parts += _function("trtbuild.save", trtbuild.save)
     parts += _class("`trtbuild.TritonPythonModel`", "TritonPythonModel", trtbuild.TritonPythonModel, constructor=False)
     parts += [ERRORS + "\n".join(_error_rows()) + "\n"]

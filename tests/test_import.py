@@ -41,8 +41,10 @@ def test_torch_has_the_operator_in_any_order_of_imports(order: str) -> None:
 def test_only_public_names_exist() -> None:
     import trtbuild
 
-    for name in ("Input", "compile", "load", "save"):
+    for name in ("Input", "compile", "load", "save", "trace"):
         assert name in dir(trtbuild)
         assert callable(getattr(trtbuild, name))
+    assert "dynamo" in dir(trtbuild)
+    assert (trtbuild.dynamo.compile, trtbuild.dynamo.trace) == (trtbuild.compile, trtbuild.trace)
     with pytest.raises(AttributeError, match="no attribute 'compil'"):
         trtbuild.compil  # noqa: B018

@@ -1,8 +1,9 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
-In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory, and
-`trtbuild.save` writes the result as files. ``torch.compile(model, backend="trtbuild")`` also works, and
-``torch.export.load`` opens ``.pt2`` files (docs/in-a-program.md).
+In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory,
+`trtbuild.trace` returns the program that it would build, and `trtbuild.save` writes the result as files.
+`trtbuild.dynamo` has the names of ``torch_tensorrt.dynamo``. ``torch.compile(model, backend="trtbuild")`` and
+``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
 of ``.pt2`` files is registered as soon as torch has been imported.
@@ -16,9 +17,11 @@ TYPE_CHECKING = False  # importing typing or importlib would take longer than th
 if TYPE_CHECKING:
     from typing import Any
 
+    from trtbuild import dynamo as dynamo
     from trtbuild.driver.in_program.compiling import compile as compile
     from trtbuild.driver.in_program.inputs import Input as Input
     from trtbuild.driver.in_program.saving import save as save
+    from trtbuild.driver.in_program.tracing import trace as trace
     from trtbuild.driver.packages.loading import load as load
     from trtbuild.driver.running.triton_model import TritonPythonModel as TritonPythonModel
 
@@ -29,20 +32,23 @@ _PUBLIC = {
     "compile": "trtbuild.driver.in_program.compiling",
     "load": "trtbuild.driver.packages.loading",
     "save": "trtbuild.driver.in_program.saving",
+    "trace": "trtbuild.driver.in_program.tracing",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "dynamo":
+        return import_module("trtbuild.dynamo")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*globals(), *_PUBLIC, "dynamo"})
 
 
 class _AfterTorch:

@@ -19,8 +19,8 @@ def table(name: str) -> list[list[str]]:
 def test_the_page_lists_the_excluded_fields_of_the_code() -> None:
     listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("excluded")}
     assert listed == dict(key_fields.EXCLUDED)
-    listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("omitted if none")}
-    assert listed == dict(key_fields.OMITTED_IF_NONE)
+    listed = {tuple(row[0].strip("`").split(".")): row[1] for row in table("omitted at default")}
+    assert listed == dict(key_fields.OMITTED_AT_DEFAULT)
 
 
 def test_the_page_lists_the_steps_and_versions_of_the_code() -> None:

@@ -191,24 +191,30 @@ def status(flags: Flags) -> int:
 
 @cli.command(
     epilog=examples(
+        "trtbuild inspect                       # all packages of the project",
         "trtbuild inspect vit --layers",
         "trtbuild inspect dist/vit --onnx build/onnx --trtexec    # build the same engines with trtexec",
     )
 )
-@click.argument("path", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
+@click.argument("path", metavar="[PACKAGE|MODEL]", required=False, shell_complete=completing.packages)
 @click.option("--layers", is_flag=True, help="Show the layers of each engine: module paths and operators.")
 @click.option("--trtexec", is_flag=True, help="Show the trtexec command that builds the same engine, for each.")
 @click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
 @common
-def inspect(path: str, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
-    """Show the contents of a package.
+def inspect(path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
+    """Show the contents of a package, or of all packages of the project.
 
     Shows inputs, profiles, targets, partitions, the operators that stay in PyTorch, and the result of trtbuild verify.
     """
     from trtbuild.cli.screens import packages
     from trtbuild.driver import inspection
+    from trtbuild.driver.inspection import whole_project
 
+    if path is None:
+        found = whole_project.inspect_all(request(flags), memory=memory, onnx=onnx)
+        show.document(flags, found, packages.all_inspected(layers=layers, trtexec=trtexec))
+        return 0
     document = inspection.inspect(request(flags), path, memory=memory, onnx=onnx)
     show.document(flags, document, packages.inspected(layers=layers, trtexec=trtexec))
     return 0

@@ -38,6 +38,12 @@ _FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
     ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
+    (
+        "partition.truncate_double",
+        False,
+        "`truncate_double` rewrites a PyTorch model",
+        "make the model in float32 instead",
+    ),
     ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),
 )
 _FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (

@@ -49,9 +49,12 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     NamedDim: {"name": {PACKAGE}, "at": {TRACE, PACKAGE}, "multiple_of": {TRACE, ENGINE, PACKAGE}},
     ShapeRange: {"min": {TRACE, ENGINE, PACKAGE}, "opt": {ENGINE, PACKAGE}, "max": {TRACE, ENGINE, PACKAGE}},
     Profile: {"name": {PACKAGE}, "shapes": {TRACE, ENGINE, PACKAGE}},
-    PartitionSettings: dict.fromkeys(
-        ("granularity", "min_block_size", "torch_executed_ops", "require_full_compilation"), frozenset({PARTITION})
-    ),
+    PartitionSettings: {
+        **dict.fromkeys(
+            ("granularity", "min_block_size", "torch_executed_ops", "require_full_compilation"), frozenset({PARTITION})
+        ),
+        "truncate_double": {LOWER, PARTITION, PACKAGE},
+    },
     BuilderSettings: {
         **{field.name: {ENGINE} for field in dataclasses.fields(BuilderSettings)},
         "version_compatible": {ENGINE, PACKAGE},  # a loader reads it
@@ -287,10 +290,15 @@ def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> Non
         assert fields[name] == (list(value) if isinstance(value, tuple) else value)
 
 
-def test_a_later_field_of_another_type_is_none_by_default() -> None:
-    for owner, name in key_fields.OMITTED_IF_NONE:
+def test_a_later_field_of_another_type_is_off_by_default() -> None:
+    for owner, name in key_fields.OMITTED_AT_DEFAULT:
         (field,) = (field for field in dataclasses.fields(getattr(spec, owner)) if field.name == name)
-        assert field.default is None, "the default has to be None"
+        assert field.default is None or field.default is False
+
+
+def test_truncate_double_is_in_the_key_only_if_it_is_set() -> None:
+    assert "truncate_double" not in key_fields.fields_of(spec.PartitionSettings())
+    assert key_fields.fields_of(spec.PartitionSettings(truncate_double=True))["truncate_double"] is True
 
 
 def test_a_setting_that_has_no_encoding_is_refused() -> None:

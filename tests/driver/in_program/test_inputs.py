@@ -45,6 +45,20 @@ def test_a_range_of_shapes_is_a_profile() -> None:
     assert shapes(describe([ROWS], arguments=["x"])) == {"x": ShapeRange((1, 8), (4, 8), (16, 8))}
 
 
+def test_axes_with_one_name_of_shared_dims_are_one_dim() -> None:
+    ranged = {"min_shape": (1, 8), "opt_shape": (4, 8), "max_shape": (16, 8)}
+    ids = Input(**ranged, shared_dims={0: "batch"}, name="ids")
+    mask = Input(**ranged, shared_dims={0: "batch"})
+    other = Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), shared_dims={0: "other"})
+    found = describe([ids, other], {"mask": mask}, arguments=["x", "y"])
+    assert found.dims == (NamedDim("batch", (("ids", 0), ("mask", 0))), NamedDim("other", (("y", 0),)))
+    with pytest.raises(UsageError, match="the dim 'batch' is in dims and in shared_dims"):
+        describe([ids], dims={"batch": ["ids.1"]})
+    for wrong in ({2: "batch"}, {0: 3}, ["batch"], {True: "batch"}):
+        with pytest.raises(UsageError, match="shared_dims of Input"):
+            Input((1, 8), shared_dims=wrong)  # type: ignore[arg-type]
+
+
 def test_tensors_give_a_static_shape_and_their_dtype() -> None:
     description = describe(
         [torch.zeros(2, 3, dtype=torch.int64)], {"mask": torch.zeros(2, dtype=torch.bool)}, arguments=["ids"]

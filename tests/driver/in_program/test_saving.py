@@ -62,15 +62,76 @@ def test_rejects_invalid_paths(compiled_net: Any, path: Any, tmp_path: Path, mon
     assert content(tmp_path) == before
 
 
-def test_the_output_format_overrides_the_ending_of_the_path(compiled_net: Any, tmp_path: Path) -> None:
-    compiled_net.save(tmp_path / "model.ep", output_format="exported_program")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("model.ep", {}), ("model.pt2", {}), ("model.ts", {"output_format": "exported_program"})],
+)
+def test_the_format_is_given_or_follows_from_the_name(
+    compiled_net: Any, net: torch.nn.Module, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    compiled_net.save(tmp_path / name, **options)
     extra = {"trtbuild.json": ""}
-    torch.export.load(tmp_path / "model.ep", extra_files=extra)
+    program = torch.export.load(tmp_path / name, extra_files=extra)
     assert '"schema": "trtbuild.pt2/1"' in str(extra["trtbuild.json"])
+    torch.testing.assert_close(program.module()(torch.ones(2, 8)), net(torch.ones(2, 8)))
 
 
-@pytest.mark.parametrize("name", ["model.ep", "model.ts", "model.pt"])
-def test_rejects_a_directory_with_the_ending_of_a_file(compiled_net: Any, tmp_path: Path, name: str) -> None:
+BATCH = torch.export.Dim("batch", min=1, max=16)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"arg_inputs": [ROWS]},
+        {"inputs": [torch.ones(3, 8)]},
+        {"arg_inputs": [torch.ones(3, 8)], "kwarg_inputs": {}},
+        {"arg_inputs": [torch.ones(3, 8)], "dynamic_shapes": {"x": {0: BATCH}}},
+        {"dynamic_shapes": ({0: BATCH},)},
+    ],
+)
+def test_inputs_that_the_module_was_compiled_for_change_nothing(
+    compiled_net: Any, tmp_path: Path, inputs: dict[str, Any]
+) -> None:
+    compiled_net.save(tmp_path / "plain")
+    trtbuild.save(compiled_net, tmp_path / "given", **inputs)
+    assert content(tmp_path / "plain") == content(tmp_path / "given")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        (
+            {"arg_inputs": [torch.ones(17, 8)]},
+            "input 'x' is [17, 8], and the module was compiled for [1, 8] to [16, 8]",
+        ),
+        ({"arg_inputs": [torch.ones(2, 8).half()]}, "input 'x' is float16 with 2 axes"),
+        ({"arg_inputs": [torch.ones(8)]}, "input 'x' is float32 with 1 axes"),
+        ({"arg_inputs": [ROWS, ROWS]}, "2 positional inputs are given, and the module was compiled for 1"),
+        ({"kwarg_inputs": {"y": ROWS}}, "kwarg_inputs has 'y', and the module was compiled for no keyword input"),
+        (
+            {"arg_inputs": [Input(min_shape=(1, 8), opt_shape=(2, 8), max_shape=(8, 8))]},
+            "input 'x' is [1, 8] to [8, 8], and the module was compiled for [1, 8] to [16, 8]",
+        ),
+        (
+            {"dynamic_shapes": {"x": {0: torch.export.Dim("batch", min=1, max=32)}}},
+            "in dynamic_shapes x.0 is 1 to 32, and the module was compiled for 1 to 16",
+        ),
+        ({"dynamic_shapes": {"x": {}}}, "in dynamic_shapes x.0 is static, and the module was compiled for 1 to 16"),
+        ({"inputs": [ROWS], "arg_inputs": [ROWS]}, "both are given"),
+        ({"arg_inputs": 3}, "inputs must be a list"),
+    ],
+)
+def test_rejects_inputs_that_the_module_was_not_compiled_for(
+    compiled_net: Any, tmp_path: Path, inputs: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        compiled_net.save(tmp_path / "model.pt2", **inputs)
+    assert says in caught.value.text
+    assert not (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize("name", ["model.ts", "model.pt"])
+def test_no_directory_has_the_name_of_a_file(compiled_net: Any, tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="has the ending of a file") as caught:
         compiled_net.save(tmp_path / name)
     assert "model.pt2" in str(caught.value.hint)
@@ -86,6 +147,7 @@ def test_rejects_a_directory_with_the_ending_of_a_file(compiled_net: Any, tmp_pa
     ("options", "message"),
     [
         ({"output_format": "onnx"}, "there is no output_format 'onnx'"),
+        ({"output_format": "torchscript"}, "trtbuild does not write output_format='torchscript'"),
         ({"target": "sm89"}, "a package has all its targets"),
         ({"output_format": "pt2", "target": "ada"}, "the package has no target 'ada'"),
     ],

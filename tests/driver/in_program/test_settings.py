@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.driver.in_program.options import OPTIONS, options_of
 from trtbuild.driver.in_program.settings import ALIASES, NOT_NEEDED, builder_of, partition_of, precision_of
 from trtbuild.errors import UsageError
@@ -58,11 +58,34 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
         (lambda: partition_of([], 0, False, None), "min_block_size"),
+        (lambda: options_of(target=89, truncate_double=1), "truncate_double must be True or False"),
+        (
+            lambda: options_of(target=89, truncate_double=True, truncate_long_and_double=False),
+            "contradict each other",
+        ),
         (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves it out"),
         (lambda: options_of(target="ada"), "'ada' is not a target"),
         (lambda: options_of(target={"sm": "89"}), "sm"),
         (lambda: options_of(target=89, toolchain="trt"), "'trt' is not a toolchain"),
         (lambda: options_of(target=89, compatibility="all"), "'all' is not a compatibility"),
+        (lambda: options_of(target={"sm": 89}, compatibility="all"), "'all' is not a compatibility"),
+        (
+            lambda: options_of(target=89, compatibility="exact", hardware_compatible=True),
+            "hardware_compatible=True is compatibility",
+        ),
+        (
+            lambda: options_of(target={"sm": 89, "compatibility": "exact"}, hardware_compatible=True),
+            "target has the compatibility 'exact'",
+        ),
+        (
+            lambda: options_of(target={"sm": 90, "version": "10.3"}, toolchain_version="10.4"),
+            "target has the version '10.3', and toolchain_version is '10.4'",
+        ),
+        (
+            lambda: options_of(target=Target("ada", 89), toolchain="tensorrt"),
+            "target has the toolchain 'tensorrt-rtx', and toolchain is 'tensorrt'",
+        ),
+        (lambda: options_of(target=Target("ada", 89), hardware_compatible=True), "target has the compatibility"),
     ],
 )
 def test_rejects_values_that_a_manifest_rejects(make: Any, message: str) -> None:
@@ -84,6 +107,14 @@ def test_a_target_is_an_sm(target: Any) -> None:
 def test_a_target_may_have_all_fields() -> None:
     result = options_of(target={"name": "hopper", "sm": 90, "toolchain": "tensorrt", "version": "8.6.0"}).target
     assert (result.name, result.sm, result.toolchain, result.version) == ("hopper", 90, "tensorrt", "8.6.0")
+
+
+def test_options_complete_the_mapping_of_a_target() -> None:
+    found = options_of(target={"sm": 89}, hardware_compatible=True, toolchain="tensorrt", toolchain_version="8.6.0")
+    assert found.target.compatibility == "ampere_plus"
+    assert (found.target.toolchain, found.target.version) == ("tensorrt", "8.6.0")
+    whole = Target("ada", 89, "tensorrt", "8.6.0", "ampere_plus")
+    assert options_of(target=whole, hardware_compatible=True, toolchain="tensorrt").target is whole
 
 
 def test_without_a_gpu_the_target_is_required(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from trtbuild.driver.answers import documents as answers
 from trtbuild.driver.answers.differences import Diff
 from trtbuild.driver.cache import documents as caches
 from trtbuild.driver.doctor.examination import Diagnosis
-from trtbuild.driver.inspection.documents import Inspection
+from trtbuild.driver.inspection.documents import Inspection, Inspections
 from trtbuild.driver.project.versions import Versions
 from trtbuild.driver.running.documents import Bench, Run
 
@@ -35,6 +35,7 @@ DOCUMENTS = (
     Diagnosis,
     Diff,
     Inspection,
+    Inspections,
     Run,
     Versions,
 )

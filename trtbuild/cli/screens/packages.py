@@ -12,7 +12,7 @@ from trtbuild.core.model.graph_kinds import NETWORK, ONNX
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
 from trtbuild.core.values.expressions import Expression
-from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection
+from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection, Inspections
 
 #: The largest number of operators that are named for the layers of a module.
 MOST_OPERATORS = 6
@@ -32,9 +32,26 @@ def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspe
     return lines
 
 
+def all_inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspections], list[str]]:
+    """The function that shows each package of a project as `inspected` does, and the models without a package."""
+    lines_of = inspected(layers=layers, trtexec=trtexec)
+
+    def lines(document: Inspections) -> list[str]:
+        result: list[str] = []
+        for package in document.packages:
+            result += [*([""] if result else []), *lines_of(package)]
+        for entry in document.missing:
+            hint = f" ({entry.hint})" if entry.hint else ""
+            result += ["", f"{terminal.bold(entry.model)}: {entry.reason}{hint}"]
+        return result
+
+    return lines
+
+
 def _index(document: Inspection) -> list[str]:
     index = document.package
-    lines = [f"{terminal.bold(document.path)}: model {index.model}, {index.precision}{_reference(index)}"]
+    double = ", float64 is computed in float32" if index.truncates_double else ""
+    lines = [f"{terminal.bold(document.path)}: model {index.model}, {index.precision}{double}{_reference(index)}"]
     for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])

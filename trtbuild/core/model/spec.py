@@ -106,6 +106,8 @@ class PartitionSettings:
     min_block_size: int = 5
     torch_executed_ops: tuple[str, ...] = ()
     require_full_compilation: bool = False
+    #: Whether float64 values are computed in float32 (the lower step inserts the casts). Otherwise they stay in PyTorch.
+    truncate_double: bool = False
 
     @property
     def by_module(self) -> bool:

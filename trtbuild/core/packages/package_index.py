@@ -142,6 +142,8 @@ class PackageIndex:
     reference: bool
     weights: Mapping[int, PackedWeight]
     files: Mapping[str, Output]
+    #: Whether the engines compute float64 values in float32.
+    truncates_double: bool = False
 
     @property
     def schema(self) -> str:

@@ -108,7 +108,11 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
         f"its output structure has a number, which {document['schema']} does not have",
     )
     model, precision = _text(document, "model"), _text(document, "precision")
-    return PackageIndex(model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
+    truncates = document.get("truncate_double", False)
+    _expect(isinstance(truncates, bool), "truncate_double is neither true nor false")
+    return PackageIndex(
+        model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files, truncates
+    )
 
 
 # -- parts

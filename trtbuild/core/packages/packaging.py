@@ -32,7 +32,7 @@ from trtbuild.core.packages.package_index import (
 from trtbuild.core.packages.package_writing import dim_to_json, shape_to_json
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.key_fields import settings_of
-from trtbuild.core.recipes.keys import STEP_VERSIONS
+from trtbuild.core.recipes.keys import STEP_VERSIONS, truncated_part
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.element_types import ELEMENT_TYPES
@@ -97,6 +97,7 @@ class Contents:
             ("modules", self.modules.sha256),
             ("origins", dict(self.origins)),
             ("reference", self.model.reference),
+            *truncated_part(self.model.partition.truncate_double),
         ]
         schema = schema_for(self.interface.output_tree)
         if schema != SCHEMA:  # left out otherwise, so that packages of the first format keep their keys
@@ -142,6 +143,7 @@ class Contents:
             reference=self.model.reference,
             weights=weights,
             files=files,
+            truncates_double=self.model.partition.truncate_double,
         )
 
     def _inputs(self) -> list[dict[str, Any]]:

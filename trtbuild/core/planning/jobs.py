@@ -31,7 +31,7 @@ class LowerJob:
     """Lower `program`, a traced model with a graph of `graph_kind`, to `precision`.
 
     `operators` are the operators that come from outside PyTorch. `points` are the values of the symbols at which sizes are
-    compared.
+    compared. With `truncates_double`, float64 is computed in float32.
     """
 
     program: str
@@ -40,6 +40,7 @@ class LowerJob:
     operators: tuple[str, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
     comparison: Comparison | None = None
+    truncates_double: bool = False
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ class _Forward:
 
     def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
-        recipe = keys.lower(graph, modules, self._model.precision, self._versions)
+        truncates = self._model.partition.truncate_double
+        recipe = keys.lower(graph, modules, self._model.precision, self._versions, truncates_double=truncates)
         job = LowerJob(
             program=record.outputs["program"].sha256,
             graph_kind=self._model.source.graph.name,
@@ -179,6 +180,7 @@ class _Forward:
             operators=tuple(bound[0].operators),
             points=self._points(),
             comparison=comparison(self._model, self.plan.shapes, bound[1]),
+            truncates_double=truncates,
         )
         return self._verdicts.look_up("lower", recipe, job, after=(trace.id,))
 

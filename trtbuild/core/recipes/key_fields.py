@@ -31,10 +31,11 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
 }
 
-#: (type, field) → the meaning of None. Such a field is a part only if it is not None. It was added when keys of its type
-#: were already in use, and earlier keys must stay valid.
-OMITTED_IF_NONE: Mapping[tuple[str, str], str] = {
+#: (type, field) → the meaning of its default. Such a field is a part only if it is not at its default. It was added when
+#: keys of its type were already in use, and earlier keys must stay valid.
+OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, values are drawn as before there were ranges",
+    ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
 }
 
 
@@ -54,7 +55,7 @@ def fields_of(value: Any) -> dict[str, Value]:
 def _came_later(owner: str, entry: dataclasses.Field[Any]) -> bool:
     if "setting" in entry.metadata:
         return entry.name not in IN_EVERY_KEY
-    return (owner, entry.name) in OMITTED_IF_NONE
+    return (owner, entry.name) in OMITTED_AT_DEFAULT
 
 
 def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:

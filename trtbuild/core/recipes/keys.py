@@ -112,13 +112,26 @@ def trace(declared: Sequence[tuple[str, Value]], observations: Sequence[Observat
     return _step("trace", *declared, *((seen.dependency.part, seen.seen) for seen in observations))
 
 
-def lower(graph: str, modules: str, precision: str, versions: Mapping[str, str]) -> Recipe:
+def lower(
+    graph: str, modules: str, precision: str, versions: Mapping[str, str], *, truncates_double: bool = False
+) -> Recipe:
     """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
 
-    `modules` is the digest of its module paths, which are not in the text, and which lowering copies to its output."""
+    `modules` is the digest of its module paths, which are not in the text, and which lowering copies to its output.
+    `truncates_double` is whether float64 is computed in float32."""
     return _step(
-        "lower", ("graph", graph), ("modules", modules), ("precision", precision), ("versions", dict(versions))
+        "lower",
+        ("graph", graph),
+        ("modules", modules),
+        ("precision", precision),
+        ("versions", dict(versions)),
+        *truncated_part(truncates_double),
     )
+
+
+def truncated_part(truncates_double: bool) -> tuple[tuple[str, Value], ...]:
+    """The part of a recipe for types that are computed in a narrower one; empty without such types."""
+    return (("truncated", ["float64"]),) if truncates_double else ()
 
 
 def partition(

@@ -7,7 +7,6 @@ command line. So a program finds the engines that CI has built from a manifest, 
 from __future__ import annotations
 
 import gc
-import inspect
 import json
 import re
 import time
@@ -19,21 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.engines.binding import weights_to_json
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.shapes import ShapePlan, derive, different_opts
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model, Origin, Source
-from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.exported import describe_program
-from trtbuild.driver.in_program.inputs import Input, describe
+from trtbuild.driver.in_program.inputs import Input
 from trtbuild.driver.in_program.messages import in_arguments
+from trtbuild.driver.in_program.modules import inputs_of, label_of, module_for, positional_inputs
 from trtbuild.driver.in_program.options import Options, options_of
 from trtbuild.driver.in_program.targets import ensure_gpu
-from trtbuild.errors import InternalError, UsageError
-from trtbuild.runtime.calls.callers import user_frame
+from trtbuild.driver.in_program.tracing import caller, shape_plan, trace_job
+from trtbuild.errors import InternalError
 
 if TYPE_CHECKING:
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
@@ -49,17 +47,21 @@ def compile(
     arg_inputs: Any = None,
     dims: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    ir: str | None = None,
     name: str | None = None,
     **options: Any,
 ) -> Any:
     """Build engines for `module` and return a module that runs them.
 
-    `module` is an ``nn.Module`` in evaluation mode, or an ``ExportedProgram`` with its own Dims. It is not changed.
+    `module` is an ``nn.Module`` in evaluation mode, an ``ExportedProgram`` with its own Dims, or a module of TorchScript
+    (``torch.jit.script``, ``torch.jit.trace``). It is not changed.
 
     * `inputs`: an `Input`, or tensor, for each positional argument; lists of lists for several optimization profiles.
       `kwarg_inputs`: the same by name. They can be left out for an ``ExportedProgram``. `arg_inputs` is another name of
       `inputs`.
     * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.inputs`).
+    * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default is the one for the
+      type of `module`. ``"ts"`` scripts an ``nn.Module``.
     * `name`: the model's name in the package and in messages. The default is the name of the module's class.
     * `options`: what to build, and where it runs (`options_of`). ``torch.compile`` accepts the same options.
 
@@ -70,15 +72,11 @@ def compile(
     SourceError (the module's code fails or cannot be traced), ConversionRefused and ToolchainError (TensorRT rejects the
     model). The hint of each error says what to do next.
     """
-    if inputs is not None and arg_inputs is not None:
-        raise UsageError(
-            "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
-        )
-    positional = arg_inputs if inputs is None else inputs
-    model_name = checked.text("name", name) if name is not None else type(module).__name__
     with in_arguments():
-        described = _inputs_of(module, positional, kwarg_inputs, dims, dynamic_shapes)
-        return build_module(module, described, options_of(**options), model_name, caller())
+        chosen = module_for(module, ir)
+        label = checked.text("name", name) if name is not None else label_of(chosen)
+        described = inputs_of(chosen, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes)
+        return build_module(chosen, described, options_of(**options), label, caller())
 
 
 def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:
@@ -92,15 +90,10 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     from trtbuild.runtime.calls.torch_part import made_on_the_cpu
 
     started = time.monotonic()
-    shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
-    if shapes is None:
-        raise UsageError(
-            "; ".join(problem.text for problem in problems),
-            hint=next((problem.hint for problem in problems if problem.hint), None),
-        )
+    shapes = shape_plan(inputs)
     model = Model(
         name=re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("-.") or "module",
-        source=Source("module", type(module).__name__),
+        source=Source("module", label_of(module)),
         inputs=inputs.inputs,
         profiles=inputs.profiles,
         targets=(options.target,),
@@ -133,50 +126,6 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     return result
 
 
-# -- the model -------------------------------------------------------------------------------------------------------
-
-
-def _inputs_of(
-    module: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
-) -> Described:
-    kind = type(module).__name__
-    if kind == "ExportedProgram":
-        return describe_program(module, inputs, kwarg_inputs, dims, dynamic_shapes)
-    if not callable(getattr(module, "forward", None)):
-        raise UsageError(f"a {kind} cannot be compiled", hint="give an nn.Module, or what torch.export.export returns")
-    _refuse_finished_graph(module)
-    return describe(inputs, kwarg_inputs, arguments=_arguments(module), dims=dims, dynamic_shapes=dynamic_shapes)
-
-
-def _refuse_finished_graph(module: Any) -> None:
-    """Raise UsageError for a module that PyTorch cannot trace again."""
-    import torch
-
-    if isinstance(module, torch.jit.ScriptModule):
-        raise UsageError(
-            "a module of TorchScript cannot be compiled",
-            hint="give the nn.Module that it was made from; `trtbuild build` also accepts a file of torch.jit.save",
-        )
-    # torch.export replaces `eval` by a function that raises an error
-    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):
-        raise UsageError(
-            "the result of .module() of an exported program cannot be compiled",
-            hint="give the program itself, as torch.export.export and torch.export.load return it",
-        )
-
-
-def _arguments(module: Any) -> list[str]:
-    """Return the names of the module's positional arguments."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [entry.name for entry in inspect.signature(module.forward).parameters.values() if entry.kind in kinds]
-
-
-def caller() -> Origin:
-    """Return the line of the program that called trtbuild, for messages."""
-    frame = user_frame()
-    return Origin(frame.f_code.co_filename, frame.f_lineno)
-
-
 def is_cpu(device: Any) -> bool:
     """Whether `device` names the CPU."""
     return device is not None and str(device).partition(":")[0] == "cpu"
@@ -188,13 +137,8 @@ def is_cpu(device: Any) -> bool:
 def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
     """Trace `module`; return a `stages.trace.run.Traced`."""
     from trtbuild.stages.trace.in_memory import trace_in_memory
-    from trtbuild.stages.trace.job import TraceJob
 
-    place = f"{model.origin.file}:{model.origin.line}"
-    points = keys.proof_points(model, shapes)
-    apart = different_opts(shapes, model.profiles)
-    job = TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, apart)
-    return trace_in_memory(module, job, Path.cwd())
+    return trace_in_memory(module, trace_job(model, shapes), Path.cwd())
 
 
 def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> dict[str, Output]:

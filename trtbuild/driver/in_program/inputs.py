@@ -8,7 +8,8 @@ Rules
 3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's
    argument. If the module has no such argument, the name is ``input_<number>``.
 4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
-   ``{"at": […], "multiple_of": 32}``. `dynamic_shapes` has the format of torch.export (`export_dims`).
+   ``{"at": […], "multiple_of": 32}``. `shared_dims` of an `Input` is another form of the same: axes with one name are one
+   dim. `dynamic_shapes` has the format of torch.export (`export_dims`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Input:
 
     `shape` is static. A dynamic input has `min_shape`, `opt_shape` and `max_shape`, of the same rank. `dtype` is a dtype of
     torch or numpy, or a name (``"float16"``). `name` is the input's name in the package; the default is the module's
-    argument. `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids. `format`
-    exists for programs written for Torch-TensorRT; only the contiguous format is accepted. Raises UsageError.
+    argument. `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids.
+    `shared_dims` names axes (``{0: "batch"}``): axes with the same name, of all inputs, are one dimension. `format` exists
+    for programs written for Torch-TensorRT; only the contiguous format is accepted. Raises UsageError.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Input:
         name: str = "",
         format: Any = None,
         range: Sequence[float] | None = None,
+        shared_dims: Mapping[int, str] | None = None,
     ) -> None:
         ranged = (min_shape, opt_shape, max_shape)
         if shape is not None and any(sizes is not None for sizes in ranged):
@@ -74,6 +77,7 @@ class Input:
         self.dtype = dtype_name(dtype)
         self.range = None if range is None else _values(self.dtype, range, name)
         self.name = name
+        self.shared_dims = {} if shared_dims is None else _shared(shared_dims, len(self.shapes.opt), name)
 
     @classmethod
     def from_tensor(cls, tensor: Any, name: str = "") -> Input:
@@ -129,8 +133,26 @@ def describe(
         for number, entries in enumerate(profiles)
     )
     listed_dims = {} if dims is None else checked.mapping("dims", dims, '{"batch": ["x.0", "mask.0"]}')
+    listed_dims = _with_shared(listed_dims, by_position[0], by_name[0])
     described = Described(first, spec_profiles, _named_dims(listed_dims, first))
     return described if dynamic_shapes is None else with_dims(described, dynamic_shapes)
+
+
+def _with_shared(
+    dims: dict[str, Any], positional: Sequence[tuple[str, Input]], keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Add the dims that `shared_dims` of inputs name. Raises UsageError for a name that `dims` has, too."""
+    entries = [*positional, *((name, value) for name, value in keywords.items() if isinstance(value, Input))]
+    places: dict[str, list[str]] = {}
+    for name, entry in entries:
+        for axis, dim in entry.shared_dims.items():
+            places.setdefault(dim, []).append(f"{name}.{axis}")
+    twice = sorted(dims.keys() & places.keys())
+    if twice:
+        raise UsageError(
+            f"the dim {twice[0]!r} is in dims and in shared_dims", hint="name all its axes in one of the two"
+        )
+    return {**dims, **places}
 
 
 def dtype_name(dtype: Any) -> str:
@@ -169,6 +191,19 @@ def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
             hint="a dynamic size is a range: min_shape, opt_shape and max_shape",
         )
     return sizes
+
+
+def _shared(named: Any, rank: int, name: str) -> dict[int, str]:
+    """Return axis → name of its dim."""
+    is_named = isinstance(named, Mapping) and all(
+        isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < rank and isinstance(dim, str) and dim
+        for axis, dim in named.items()
+    )
+    if not is_named:
+        raise UsageError(
+            f"shared_dims of Input{_label(name)} is {named!r:.60}", hint='write axis: name of a dim, such as {0: "batch"}'
+        )
+    return dict(named)
 
 
 def _values(dtype: str, ends: Any, name: str) -> ValueRange:

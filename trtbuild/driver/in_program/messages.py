@@ -58,6 +58,15 @@ _INPUTS = (
         r'integer inputs are 0 and 1 here; say which values \1 takes: Input(…, dtype="\2", range=(LOWEST, HIGHEST))',
     ),
     (r"`(\w+): \{range: \[([^\]]*)\]\}`", r"\1: Input(…, range=(\2))"),
+    (r"; the manifest declares (.+)$", r"; inputs are \1"),
+    (
+        r"positional inputs are passed in order; `keyword: true` passes an input by its name",
+        "positional inputs are passed in order, and inputs of kwarg_inputs by name",
+    ),
+    (
+        r"export the model from its Python source instead \(`python:`\), or save it with torch\.jit\.trace, which",
+        "compile the nn.Module that it was made from, or make it with torch.jit.trace, which",
+    ),
     (r" \(the manifest's side of it: [^)]*\)", ""),
     (r"in the manifest\b", "in inputs"),
 )

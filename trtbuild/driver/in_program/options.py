@@ -45,6 +45,8 @@ def options_of(
     min_block_size: int | None = None,
     require_full_compilation: bool = False,
     granularity: Any = None,
+    truncate_double: bool = False,
+    truncate_long_and_double: bool | None = None,
     builder: Mapping[str, Any] | None = None,
     reference: bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -58,6 +60,8 @@ def options_of(
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
       manifest.
+    * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
+      `truncate_long_and_double` is another name of it: int64 is never truncated.
     * `reference`: whether the package also runs without engines. The default is True if `device` is the CPU.
     * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` or, if that is not set, ``cache/`` in
       the working directory.
@@ -76,12 +80,24 @@ def options_of(
         if value is not None:
             checked.text(argument, value)
     in_builder = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
-    policy = "ampere_plus" if hardware_compatible and compatibility is None else compatibility
+    if hardware_compatible and compatibility not in (None, "ampere_plus"):
+        raise UsageError(
+            f'hardware_compatible=True is compatibility="ampere_plus", and compatibility is {compatibility!r}',
+            hint="leave one of the two out",
+        )
+    policy = "ampere_plus" if hardware_compatible else compatibility
     return Options(
         target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
         device=device,
         precision=precision_of(precision, enabled_precisions),
-        partition=partition_of(torch_executed_ops, min_block_size, require_full_compilation, granularity),
+        partition=partition_of(
+            torch_executed_ops,
+            min_block_size,
+            require_full_compilation,
+            granularity,
+            truncate_double,
+            truncate_long_and_double,
+        ),
         builder=builder_of({**in_builder, **settings}, OPTIONS),
         reference=on_cpu if reference is None else reference,
         cache_dir=None if cache_dir is None else checked.path("cache_dir", cache_dir),

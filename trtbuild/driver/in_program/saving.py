@@ -8,29 +8,54 @@ from typing import Any
 
 from trtbuild.atomic import replace_file
 from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.modules import positional_inputs
+from trtbuild.driver.in_program.saved_inputs import refuse_other_inputs
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import INDEX, Package
 
+#: Endings of files of torch.export. ``.ep`` is Torch-TensorRT's.
+_PROGRAMS = (".pt2", ".ep")
+
 #: Endings of files of other formats. A package directory must not look like one of these files.
-_FILES = frozenset({".ep", ".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
+_FILES = frozenset({".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
 
 #: The allowed values of `output_format`, with Torch-TensorRT's name for ``"pt2"``.
 FORMATS = {"package": "package", "pt2": "pt2", "exported_program": "pt2"}
 
+#: Formats of Torch-TensorRT that trtbuild does not write → what to do instead.
+_OTHER_FORMATS = {
+    "torchscript": 'TorchScript has no operator for these engines: write output_format="exported_program"',
+    "aot_inductor": "torch._inductor.aoti_compile_and_package(torch.export.load(path), …) packages what "
+    'output_format="exported_program" writes',
+    "executorch": "ExecuTorch has no operator for these engines",
+}
+
 
 def save(
-    module: Any, path: str | os.PathLike[str], *, output_format: str | None = None, target: str | None = None
+    module: Any,
+    path: str | os.PathLike[str],
+    *,
+    output_format: str | None = None,
+    target: str | None = None,
+    inputs: Any = None,
+    arg_inputs: Any = None,
+    kwarg_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    retrace: bool | None = None,
 ) -> Path:
     """Write the result of `trtbuild.compile` or `trtbuild.load` to `path`, and return the path.
 
     * ``output_format="package"`` (the default): a directory that `trtbuild.load` opens. An existing package is replaced:
       its files that the new package does not have are removed, and other files in the directory stay.
-    * ``output_format="pt2"`` (the default if `path` ends with ``.pt2``): a file that ``torch.export.load`` opens after
-      ``import trtbuild``. It is for one `target`, which has to be named if the package has several.
+    * ``output_format="exported_program"`` or ``"pt2"`` (the default if `path` ends with ``.pt2`` or ``.ep``): a file that
+      `trtbuild.load` opens, and ``torch.export.load`` after ``import trtbuild``. It is for one `target`, which has to be
+      named if the package has several.
+    * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are Torch-TensorRT's names. They are not needed, and
+      have to be those that the module was compiled for. `retrace` has no effect, because nothing is traced.
 
-    For paths with the ending of another format (``.ep``, ``.ts``, ``.pt``), `output_format` is required.
+    For paths with the ending of another format (``.ts``, ``.pt``), `output_format` is required.
 
     Raises UsageError, ConversionRefused (torch.export rejects the model), PackageDamaged, OSError.
     """
@@ -43,14 +68,19 @@ def save(
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise checked.wrong("path", "a path", path)
     destination = Path(path)
-    format_name = output_format if output_format is not None else "pt2" if destination.suffix == ".pt2" else "package"
+    format_name = (
+        output_format if output_format is not None else "pt2" if destination.suffix in _PROGRAMS else "package"
+    )
     if output_format is None and destination.suffix in _FILES and not destination.is_dir():
         raise UsageError(
             f"{destination.name!r} has the ending of a file, but a package is a directory",
             hint=f'write {destination.stem}.pt2 for a file of torch.export.load, or give output_format="pt2" or "package"',
         )
+    if format_name in _OTHER_FORMATS:
+        raise UsageError(f"trtbuild does not write output_format={format_name!r}", hint=_OTHER_FORMATS[format_name])
     if format_name not in FORMATS:
         raise UsageError(f"there is no output_format {format_name!r}", hint=f"there are: {', '.join(FORMATS)}")
+    refuse_other_inputs(package.index, positional_inputs(inputs, arg_inputs), kwarg_inputs, dynamic_shapes)
     if FORMATS[format_name] == "pt2":
         _write(destination, pt2_bytes(package, _target(package, target)))
         return destination

@@ -30,10 +30,8 @@ _ONE_CACHE = "engines are always kept, in cache_dir"
 
 #: Settings of Torch-TensorRT without a counterpart → the reason.
 NOT_NEEDED: Mapping[str, str] = {
-    "ir": "a module is always traced by torch.export",
+    "ir": "the result of torch.compile is always traced by TorchDynamo",
     "debug": "the result's `report` lists what was built, and the errors of a failed build explain it",
-    "truncate_double": "no value changes its type; operators that TensorRT does not support stay in PyTorch",
-    "truncate_long_and_double": "no value changes its type; operators that TensorRT does not support stay in PyTorch",
     "use_python_runtime": "there is one runtime",
     "use_fast_partitioner": "there is one partitioner",
     "use_explicit_typing": "an engine computes in the types that the module has, or that `precision` gives it",
@@ -72,15 +70,27 @@ def partition_of(
     min_block_size: int | None,
     require_full_compilation: bool,
     granularity: Any,
+    truncate_double: bool = False,
+    truncate_long_and_double: bool | None = None,
 ) -> PartitionSettings:
     """Return the settings of partitioning. Raises UsageError."""
     from trtbuild.manifest.format.fields import PartitionFields
 
     operators = checked.listed("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
+    truncates = checked.flag("truncate_double", truncate_double)
+    if truncate_long_and_double is not None:
+        other = checked.flag("truncate_long_and_double", truncate_long_and_double)
+        if truncates and not other:
+            raise UsageError(
+                "truncate_double=True and truncate_long_and_double=False contradict each other", hint="leave one out"
+            )
+        truncates = other
     arguments: dict[str, Any] = {
         "torch_executed_ops": [_operator(entry) for entry in operators],
         "require_full_compilation": require_full_compilation,
     }
+    if truncates:
+        arguments["truncate_double"] = True
     if min_block_size is not None:
         arguments["min_block_size"] = min_block_size
     if granularity is not None:

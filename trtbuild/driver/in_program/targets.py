@@ -13,6 +13,9 @@ from trtbuild.errors import EnvironmentFault, NoFittingTarget, UsageError
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
+#: Field of a target → the argument for it, if that has another name.
+_ARGUMENTS = {"version": "toolchain_version", "compatibility": "compatibility (or hardware_compatible)"}
+
 _SM = re.compile(r"^(?:sm_?)?(\d{2,3})$|^(\d{1,2})\.(\d)$", re.IGNORECASE)
 
 
@@ -27,17 +30,35 @@ def target_of(
     """Return the target to build for.
 
     `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
-    GPU of `device`, or the current GPU if `device` is None. Raises UsageError; EnvironmentFault if neither a target nor a
-    GPU is known.
+    GPU of `device`, or the current GPU if `device` is None. The other arguments complete a mapping. A value of the mapping,
+    or any field of a `Target`, must not contradict them. Raises UsageError; EnvironmentFault if neither a target nor a GPU
+    is known.
     """
+    chosen = {
+        "toolchain": None if toolchain is None else _known_toolchain(toolchain),
+        "version": version,
+        "compatibility": None if compatibility is None else _compatibility(compatibility),
+    }
     if isinstance(target, Target):
+        _refuse_contradiction({name: getattr(target, name) for name in chosen}, chosen)
         return target
     if isinstance(target, Mapping):
-        return _declared(target, toolchain)
+        _refuse_contradiction(target, chosen)
+        return _declared({**{name: value for name, value in chosen.items() if value is not None}, **target}, target)
     sm = _sm_of_device(device) if target is None else _sm(target)
-    chosen = _toolchain(sm, toolchain)
-    resolved = Target(f"sm{sm}", sm, chosen, version, platform=table.host_platform())
+    resolved = Target(f"sm{sm}", sm, _toolchain(sm, toolchain), version, platform=table.host_platform())
     return resolved if compatibility is None else replace(resolved, compatibility=_compatibility(compatibility))
+
+
+def _refuse_contradiction(own: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Raise UsageError if a target has another value than the argument for it."""
+    for name, value in arguments.items():
+        if value is not None and name in own and own[name] != value:
+            argument = _ARGUMENTS.get(name, name)
+            raise UsageError(
+                f"target has the {name} {own[name]!r}, and {argument} is {value!r}",
+                hint=f"give the {name} once: leave {argument} out, or change the target",
+            )
 
 
 def ensure_gpu(target: Target, name: str) -> None:
@@ -58,20 +79,21 @@ def _sm(target: Any) -> int:
     return int(match[1]) if match[1] else int(match[2]) * 10 + int(match[3])
 
 
-def _declared(mapping: Mapping[str, Any], toolchain: str | None) -> Target:
+def _declared(complete: Mapping[str, Any], given: Mapping[str, Any]) -> Target:
+    """Return the target of a mapping. `given` is what the program wrote, for messages."""
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
 
-    without_name = {name: value for name, value in mapping.items() if name != "name"}
+    without_name = {name: value for name, value in complete.items() if name != "name"}
     try:
         fields = TargetFields(**without_name)
     except ValidationError as error:
-        raise _refused(mapping, error.errors(include_url=False)[0], TargetFields) from None
+        raise _refused(given, error.errors(include_url=False)[0], TargetFields) from None
     return Target(
-        str(mapping.get("name", f"sm{fields.sm}")),
+        str(complete.get("name", f"sm{fields.sm}")),
         fields.sm,
-        _toolchain(fields.sm, fields.toolchain or toolchain),
+        _toolchain(fields.sm, fields.toolchain),
         fields.version,
         fields.compatibility,
         fields.platform or table.host_platform(),
@@ -105,14 +127,18 @@ def _compatibility(value: str) -> Compatibility:
 def _toolchain(sm: int, requested: str | None) -> ToolchainName:
     """Return the `requested` toolchain. If that is None, return the first installed toolchain for `sm`, or TensorRT-RTX."""
     if requested is not None:
-        for name in table.FLAVOURS:
-            if requested == name:
-                return name
-        raise UsageError(f"{requested!r} is not a toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
+        return _known_toolchain(requested)
     for name, flavour in table.FLAVOURS.items():
         if table.installed_version(name) is not None and (flavour.sms is None or sm in flavour.sms):
             return name
     return "tensorrt-rtx"
+
+
+def _known_toolchain(requested: str) -> ToolchainName:
+    for name in table.FLAVOURS:
+        if requested == name:
+            return name
+    raise UsageError(f"{requested!r} is not a toolchain", hint=f"there are: {', '.join(table.FLAVOURS)}")
 
 
 def _sm_of_device(device: Any) -> int:

@@ -34,7 +34,14 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
     With `memory`, a GPU reports how much memory the engines need. `onnx` is a directory, relative to the project, to which
     the engines' ONNX models are written. Raises UsageError, PackageError, BlobMissing, EntryCorrupt.
     """
-    package = open_package(package_of(request, name))
+    return inspect_directory(request, package_of(request, name), name, memory=memory, onnx=onnx)
+
+
+def inspect_directory(
+    request: Request, path: Path, name: str, *, memory: bool = False, onnx: str | None = None
+) -> Inspection:
+    """Do the same as `inspect` for the package in a directory. `name` is its name in messages."""
+    package = open_package(path)
     names = _document(package, "names.json")
     subject = of_package(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
     written = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}

@@ -81,3 +81,21 @@ class Inspection:
     def package(self) -> PackageIndex:
         """The values of `index`. Raises PackageDamaged."""
         return index_of(self.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingPackage:
+    """A model without a package: the reason, and what to do."""
+
+    model: str
+    reason: str
+    hint: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspections:
+    """The contents of all packages of a project, in the order of the manifests, and the models that have no package."""
+
+    schema: Literal["trtbuild.inspections/1"] = "trtbuild.inspections/1"
+    packages: Sequence[Inspection]
+    missing: Sequence[MissingPackage]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from trtbuild.errors import NoFittingTarget, UsageError
@@ -23,21 +24,34 @@ def load(
     target: str | None = None,
     verify: bool = True,
     follow_links: bool = False,
-) -> Loaded:
+) -> Any:
     """Open the package in directory `path`, and verify the files that will run.
+
+    The result is a `Loaded`. `path` may also be a ``.pt2`` or ``.ep`` file that `trtbuild.save` wrote. The result then has
+    `module()`, and `exported`, the program of torch.export. Load such a file only if you trust its source.
 
     * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
       CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines also runs on the
       CPU if it has no reference program.
     * `target`: one of the package's targets. The default is the target for the GPU.
-    * `verify`: False skips the check of the files' digests. Use it only for files that no other user can write.
+    * `verify`: False skips the check of a package's digests. Use it only for files that no other user can write.
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The
       directory itself may always be a link.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, and UsageError for an unknown
-    device.
+    device, and for a ``.pt2`` file that trtbuild did not write.
     """
+    if _is_file(path):
+        from trtbuild.driver.packages.exported_file import load_file
+
+        return load_file(path, device=device, target=target)
     return load_package(open_package(path, follow_links=follow_links), device=device, target=target, verify=verify)
+
+
+def _is_file(path: Any) -> bool:
+    """Whether `path` names a ``.pt2`` file. A directory with such a name is a package."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    return name.endswith((".pt2", ".ep")) and not Path(name).is_dir()
 
 
 def load_package(package: Package, *, device: Any = None, target: str | None = None, verify: bool = True) -> Loaded:

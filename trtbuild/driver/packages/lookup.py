@@ -39,9 +39,24 @@ def package_of(request: Request, name: str) -> Path:
         raise UsageError(
             f"{name!r} is neither a package directory nor a model", hint=suggestion(name, models, "models")
         )
-    path = project / _output_path(models[name])
+    return _package_at(project, models[name])
+
+
+def packages_of(request: Request) -> dict[str, Path | UsageError]:
+    """Return the directory of each model's package, in the order of the manifests; the error for a missing package."""
+    found: dict[str, Path | UsageError] = {}
+    for name, model in Workspace(request).models.items():
+        try:
+            found[name] = _package_at(Path(request.project), model)
+        except UsageError as error:
+            found[name] = error
+    return found
+
+
+def _package_at(project: Path, model: Model) -> Path:
+    path = project / _output_path(model)
     if not (path / INDEX).is_file():
-        raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {name}")
+        raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {model.name}")
     return path
 
 

@@ -109,7 +109,7 @@ def lower(job: LowerJob, context: Context) -> Result:
         )
     store = context.store
     traced = guard.read(store.get_bytes(job.program))
-    program = run.lower(traced, job.precision, decomposition_table(), job.points)
+    program = run.lower(traced, job.precision, decomposition_table(), job.points, truncates_double=job.truncates_double)
     if job.comparison is not None:
         compare_lowered(job.comparison, job.precision, traced, program, store)
     outputs = {

@@ -31,7 +31,9 @@ class Validator:
         self._store = store
         self._opset = job.opset
         self._versions = job.versions
-        self._parser = Parser(job.toolchain, job.toolchain_version, job.stand_in)
+        self._parser = Parser(
+            job.toolchain, job.toolchain_version, job.stand_in, truncates_double=job.settings.truncate_double
+        )
         self._new_records: dict[str, Record] = {}
         self._seconds: dict[str, float] = {}
 

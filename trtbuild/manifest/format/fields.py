@@ -174,6 +174,11 @@ class PartitionFields(Fields):
         _PARTITION.require_full_compilation,
         description="Whether it is an error if a part of the model stays in PyTorch.",
     )
+    truncate_double: bool = Field(
+        _PARTITION.truncate_double,
+        description="Whether engines compute float64 values in float32. Otherwise such values stay in PyTorch. Inputs and "
+        "outputs keep their types: PyTorch casts them.",
+    )
 
 
 _BuilderFields: Any = create_model("_BuilderFields", __base__=Fields, **builder_fields())

@@ -21,6 +21,7 @@ from trtbuild.stages.lower.operators.positions import search_in_matrices
 from trtbuild.stages.lower.operators.whole_numbers import keep_whole_numbers
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
+from trtbuild.stages.lower.truncation import truncate_doubles
 from trtbuild.stages.lower.unwritten import write_zeros
 from trtbuild.stages.lower.views import free_views
 from trtbuild.stages.program.functional import Program
@@ -57,4 +58,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("sum-norms-in-float32", sum_norms_in_float32, "powers of half-precision values overflow, the norm does not"),
     Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph decides what is half"),
+    Pass(
+        "truncate-doubles", truncate_doubles, "TensorRT has no float64: with truncate_double it is computed in float32"
+    ),
 )

@@ -11,7 +11,9 @@ from trtbuild.core.model.spec import Precision
 
 @dataclass(frozen=True)
 class Request:
-    """The precision to compute in, and the decomposition of each operator without an ONNX translation."""
+    """The precision to compute in, and the decomposition of each operator without an ONNX translation. With
+    `truncates_double`, float64 is computed in float32."""
 
     precision: Precision
     decompositions: Mapping[Any, Callable[..., Any]]
+    truncates_double: bool = False

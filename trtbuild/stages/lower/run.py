@@ -27,8 +27,11 @@ def lower(
     precision: Precision,
     decompositions: Mapping[Any, Callable[..., Any]],
     points: Sequence[Sequence[int]] = (),
+    *,
+    truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`, from which partitions are cut. It computes in `precision`.
+    """Return the lowered form of `program`, from which partitions are cut. It computes in `precision`, and with
+    `truncates_double` it computes float64 in float32.
 
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
     ``ExportedProgram.run_decompositions``. `points` are further sizes of the symbols at which sizes are compared.
@@ -37,7 +40,7 @@ def lower(
     (rule 4).
     """
     traced = signature(program)
-    lowered = run_passes(program, Request(precision=precision, decompositions=decompositions), PASSES)
+    lowered = run_passes(program, Request(precision, decompositions, truncates_double), PASSES)
     refuse_changes(lowered, traced, "lower", points)
     return lowered
 

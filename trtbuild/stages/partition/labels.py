@@ -7,6 +7,8 @@ Rules
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
+4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch (`border_casts`). They do not count as a
+   split of the model.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
+from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
+
+#: The reason of a cast between float64 and float32 (rule 4).
+BORDER = "casts float64 at the border of an engine"
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,11 @@ class Label:
 
     region: Region | None
     reason: str = ""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it stays in PyTorch and is not a cast at the border of the engines (rule 4)."""
+        return self.region is None and self.reason != BORDER
 
 
 def matches_any(name: str, operators: Sequence[str]) -> bool:
@@ -61,6 +72,19 @@ def check_operators_exist(operators: Sequence[str]) -> None:
                 code="torch-executed-ops",
                 hint=f"did you mean {similar!r}?" if similar else "such as `aten.cumsum`, or `aten.cumsum.default`",
             )
+
+
+def border_casts(program: Program, units: Sequence[Unit]) -> dict[int, str]:
+    """Return call number → reason, for casts between float64 and float32. Casts of weights and constants are not among
+    them: an engine contains their results."""
+    held = {*program.weight_nodes, *(node for node in program.placeholders if node.name in program.constants)}
+    found = {}
+    for unit in units:
+        if unit.call.target is torch.ops.aten._to_copy.default and unit.call.args[0] not in held:
+            types = {node.meta["val"].dtype for node in (unit.call, unit.call.all_input_nodes[0])}
+            if types == {torch.float32, torch.float64}:
+                found[unit.index] = BORDER
+    return found
 
 
 def label_units(units: Sequence[Unit], settings: PartitionSettings, refused: Mapping[int, str]) -> list[Label]:

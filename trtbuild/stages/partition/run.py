@@ -25,7 +25,7 @@ from trtbuild.core.partition.partitioning import cut
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
 from trtbuild.stages.partition.empty_tensors import computed_from_empty
-from trtbuild.stages.partition.labels import Label, check_operators_exist, label_units
+from trtbuild.stages.partition.labels import Label, border_casts, check_operators_exist, label_units
 from trtbuild.stages.partition.pieces import Piece, pieces_of
 from trtbuild.stages.partition.regions import REST, check_patterns, module_path
 from trtbuild.stages.partition.split import Built, build
@@ -101,6 +101,8 @@ class _Partitioner:
         check_operators_exist(settings.torch_executed_ops)
         refused = _untranslatable(self._program, self._units, self._validator)
         refused = computed_from_empty(self._units, self._points) | refused
+        if settings.truncate_double:
+            refused |= border_casts(self._program, self._units)
         while True:
             labels = label_units(self._units, settings, refused)
             final_labels, groups = cut_units(self._units, labels, settings)
@@ -171,13 +173,14 @@ def cut_units(
     needs = [unit.needs for unit in units]
     min_units = 1 if settings.require_full_compilation else settings.min_block_size
     while True:
+        is_split = any(label.is_split for label in labels)
         parts = cut(needs, [label.region for label in labels])
         regions = [labels[part[0]].region for part in parts]
         count = Counter(regions)
         small = [
             position
             for part, region in zip(parts, regions, strict=True)
-            if region is not None and None in count and len(part) < min_units and (region == REST or count[region] > 1)
+            if region is not None and is_split and len(part) < min_units and (region == REST or count[region] > 1)
             for position in part
         ]
         if not small:
@@ -188,10 +191,10 @@ def cut_units(
 
 
 def refuse_torch(units: Sequence[Unit], labels: Sequence[Label]) -> None:
-    """Raise ConversionRefused if any unit stays in PyTorch (rule 4)."""
+    """Raise ConversionRefused if any unit stays in PyTorch (rule 4), other than the casts of ``truncate_double``."""
     lines = []
     for unit, label in zip(units, labels, strict=True):
-        if label.region is None:
+        if label.is_split:
             place = module_path(unit.call) or "the root module"
             lines.append(f"{target_name(unit.call.target)} in {place}: {_plain(label.reason)}")
     lines = list(dict.fromkeys(lines))

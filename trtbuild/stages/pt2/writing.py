@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 import io
-import json
 import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from torch.export import Dim, ExportedProgram
 
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Profile
+from trtbuild.core.packages.exported_file import EXTRA, AboutFile
 from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
 from trtbuild.core.partition.engine_text import EngineText
 from trtbuild.core.partition.partitions import Partition
@@ -33,8 +33,6 @@ from trtbuild.stages.program.functional import Program
 
 #: Returns the bytes of a file of the package, by its name.
 Read = Callable[[str], "bytes | bytearray | memoryview"]
-
-EXTRA = "trtbuild.json"
 
 
 def write_pt2(index: PackageIndex, target: str, read: Read, origin: str) -> bytes:
@@ -47,7 +45,7 @@ def write_pt2(index: PackageIndex, target: str, read: Read, origin: str) -> byte
 
 def about(index: PackageIndex, target: str, digest: str) -> str:
     """The text of the extra file: the model, the target, and the digest of the package's index."""
-    return json.dumps({"schema": "trtbuild.pt2/1", "model": index.model, "target": target, "index": digest})
+    return AboutFile(index.model, target, digest).to_text()
 
 
 def export_package(index: PackageIndex, target: PackedTarget, read: Read) -> ExportedProgram:

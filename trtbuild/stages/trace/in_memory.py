@@ -7,6 +7,7 @@ Rules
    recorded, so the trace itself is never a hit. Later steps can be hits: their keys depend on the graph and the weights.
 3. A module in training mode is rejected, as in every trace.
 4. A program of torch.export has its own ranges. The requested ranges must be inside them.
+5. A script is copied, and traced as a ``torchscript:`` source is.
 """
 
 from __future__ import annotations
@@ -23,19 +24,18 @@ from torch.export import ExportedProgram
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
+from trtbuild.stages.trace.export.exporting import functionalized
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
 
 def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> Traced:
-    """Trace a module, or a program of torch.export, for `job` (whose source is a label). File names in errors are
-    relative to `project`. Raises SourceError."""
+    """Trace a module, a script, or a program of torch.export, for `job` (whose source is a label). File names in errors
+    are relative to `project`. Raises SourceError."""
     frames = Frames(Places(), project)
-    module = model.module() if isinstance(model, ExportedProgram) else model
-    if module is model:
-        checks.refuse_training_mode(module, job)
     operators: dict[str, str] = {}
 
     def implementation(name: str) -> str:
@@ -43,9 +43,34 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
         return operators[name]
 
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
-        traced = trace_module(_in_main_memory(module), job, frames, implementation)
+        traced = trace_module(_module(model, job, frames), job, frames, implementation)
     traced.interface["operators"] = operators
     return traced
+
+
+def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> ExportedProgram:
+    """Trace `model` as `trace_in_memory` does, and return the program of torch.export that was proven.
+
+    It is functionalized, has the calling convention of `model`, and its symbols have the ranges of `job`. It shares the
+    tensors of `model` that are in main memory. Raises SourceError.
+    """
+    traced = trace_in_memory(model, job, project)
+    if traced.exported is None:
+        raise AssertionError("a module is exported")
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+        program = functionalized(traced.exported)
+    program._range_constraints = {**program.range_constraints, **traced.ranges}  # torch may have traced a wider range
+    return program
+
+
+def _module(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Frames) -> torch.nn.Module:
+    """The module to trace, with its tensors in main memory."""
+    if isinstance(model, ExportedProgram):
+        return _in_main_memory(model.module())
+    if isinstance(model, torch.jit.ScriptModule):
+        return torchscript.in_memory(model, job, frames)
+    checks.refuse_training_mode(model, job)
+    return _in_main_memory(model)
 
 
 # -- the devices of a module's tensors -------------------------------------------------------------------------------

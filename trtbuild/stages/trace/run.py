@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from trtbuild.stages.trace.job import TraceJob
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
     from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.export.arranging import Arranged
@@ -34,7 +35,8 @@ class Traced:
     `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only
     the weights that ``state_dict`` does not save are in `weights`. `kept` is the answer of the caller's `Keep` for
     `weights`, None without an answer. `observations` are in the order of first use. `uncacheable` is the reason why the
-    result must not be stored, None if it may be stored.
+    result must not be stored, None if it may be stored. `exported` is the result of torch.export, and `ranges` are the
+    declared ranges of its symbols. A source that is a graph already has neither.
     """
 
     program: bytes
@@ -45,6 +47,8 @@ class Traced:
     kept: Any
     observations: tuple[Observation, ...]
     uncacheable: str | None
+    exported: ExportedProgram | None = None
+    ranges: Mapping[Any, Any] = field(default_factory=dict)
 
 
 #: A function that stores weights (slot number, value) and returns a JSON value. It runs in a forked copy of this process
@@ -187,6 +191,8 @@ def trace_module(
             kept=None,
             observations=(),
             uncacheable=None,
+            exported=exported.raw,
+            ranges=dict(program.exported.range_constraints),
         )
         changed = changing_size(arranged.program, exported.raw, job, frames)
         proof.finish()  # first: if the model itself fails, its own error is raised instead of `changed`

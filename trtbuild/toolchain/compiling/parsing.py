@@ -15,6 +15,8 @@ Rules
    properties of the release are applied: its element types, and operators that it refuses
    (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses more than that, the engine step raises an
    error with the node.
+6. With ``truncate_double`` a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
+   (`trtbuild.toolchain.compiling.double_weights`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from trtbuild.core.engines.engine_job import Declared
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import disagreements
+from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.library import listening, load
@@ -58,11 +61,17 @@ class Parser:
     """
 
     def __init__(
-        self, toolchain: ToolchainName, version: str | None = None, stand_in: Mapping[str, Any] | None = None
+        self,
+        toolchain: ToolchainName,
+        version: str | None = None,
+        stand_in: Mapping[str, Any] | None = None,
+        *,
+        truncates_double: bool = False,
     ) -> None:
         properties = release(toolchain, version or table.installed_version(toolchain) or "")
         self._dtypes, self._narrows = properties.dtypes, properties.narrows_int64
         self._refused = frozenset(properties.refuses)
+        self._truncates_double = truncates_double
         self._name, self._release = f"{toolchain} {version or ''}".rstrip(), properties
         parser: tuple[ToolchainName, str | None] = (toolchain, version)
         if stand_in is not None:
@@ -83,6 +92,8 @@ class Parser:
         """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
         largest size of any of their axes, as far as it is known; the compiler checks the other inputs. `declared` are the
         types of the model's inputs and outputs: a network with other types counts as a refusal."""
+        if self._truncates_double:
+            model, _ = narrow_doubles(model, _zeros(outline(model).weights))
         model_outline = outline(model)
         foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]

@@ -25,7 +25,7 @@ _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE
 _ATTRIBUTE_FLOAT = 2
 TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
-FLOAT32, _INT64, FLOAT16, BFLOAT16 = 1, 7, 10, 16  # TensorProto.DataType
+FLOAT32, _INT64, FLOAT16, FLOAT64, BFLOAT16 = 1, 7, 10, 11, 16  # TensorProto.DataType
 #: Attributes of ONNX operators that are element types (Cast, EyeLike, RandomNormal, …).
 _TYPE_ATTRIBUTES = ("to", "dtype")
 #: Attributes of Constant that are int64 numbers.

@@ -90,12 +90,17 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = (*(getattr(raw, "_guards_code", None) or ()), *exporter.filter.assumed)
     try:
-        program = decomposed(raw) or raw.run_decompositions({})
+        program = functionalized(raw)
     except Exception as error:
         frames.raise_from(
             error, "torch cannot functionalize the traced model", code="export", fallback=job.place("source")
         )
     return Exported(raw, program, guards, tuple(exporter.ties))
+
+
+def functionalized(raw: ExportedProgram) -> ExportedProgram:
+    """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
+    return decomposed(raw) or raw.run_decompositions({})
 
 
 class _Exporter:

@@ -1,4 +1,4 @@
-"""``torchscript:`` sources: PyTorch's converter makes a graph of the script. The script itself stays the reference.
+"""``torchscript:`` sources, and scripts in memory: PyTorch's converter makes a graph. The script stays the reference.
 
 Rules
 1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) makes the graph. Its last step exports
@@ -12,6 +12,8 @@ Rules
 
 from __future__ import annotations
 
+import io
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +31,9 @@ from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
+#: Operator of TorchScript → the word for it in a message.
+_FLOW = {"Loop": "loop", "If": "branch"}
+
 
 class _Argument(NamedTuple):
     """An argument of a script's forward. `default` is the value of an optional argument."""
@@ -42,18 +47,36 @@ class TorchScriptSource(SourceReader):
     def read(self) -> torch.nn.Module:
         """A module that runs the script when called, and its converted graph when exported. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
-        script = _loaded(job, project, frames)
-        if not hasattr(script, "forward"):
-            raise SourceError(
-                f"{job.source.target} has no method forward",
-                hint="save the module that is to be called: torch.jit.save(torch.jit.script(model.eval()), path)",
-                **job.place("source"),
-            )
-        refuse_training_mode(script, job)
-        arguments = _arguments(script)
-        values = _values(arguments, job)
-        graph = _converted(_loaded(job, project, frames), values, job, frames)
-        return _module(graph, script, arguments, _structure(script, values, job, frames))
+        return as_module(lambda: _loaded(job, project, frames), job, frames)
+
+
+def in_memory(script: torch.jit.ScriptModule, job: TraceJob, frames: Frames) -> torch.nn.Module:
+    """Do the same as `TorchScriptSource.read` for a script in memory, which does not change. Raises SourceError."""
+    buffer = io.BytesIO()
+    try:
+        torch.jit.save(script, buffer)
+    except Exception as error:
+        frames.raise_from(
+            error, f"torch.jit.save cannot copy {job.source.target}", code="source", fallback=job.place("source")
+        )
+    return as_module(lambda: torch.jit.load(io.BytesIO(buffer.getvalue()), map_location="cpu"), job, frames)
+
+
+def as_module(load: Callable[[], torch.jit.ScriptModule], job: TraceJob, frames: Frames) -> torch.nn.Module:
+    """A module that runs the script when called, and its converted graph when exported. `load` returns a new copy of
+    the script at each call. Raises SourceError."""
+    script = load()
+    if not hasattr(script, "forward"):
+        raise SourceError(
+            f"{job.source.target} has no method forward",
+            hint="save the module that is to be called: torch.jit.save(torch.jit.script(model.eval()), path)",
+            **job.place("source"),
+        )
+    refuse_training_mode(script, job)
+    arguments = _arguments(script)
+    values = _values(arguments, job)
+    graph = _converted(load(), values, job, frames)
+    return _module(graph, script, arguments, _structure(script, values, job, frames))
 
 
 def _loaded(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptModule:
@@ -124,6 +147,7 @@ def _converted(
             converter = Converter(script, values)
             converter.convert()
     except Exception as error:
+        _raise_control_flow(error, script, job)
         frames.raise_from(
             error,
             f"PyTorch's converter from TorchScript cannot convert {job.source.target}",
@@ -133,6 +157,32 @@ def _converted(
             fallback=job.place("source"),
         )
     return converter.graph
+
+
+def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: TraceJob) -> None:
+    """Raise SourceError if `error` is about a loop or a branch: its place in the script's source, if it is known."""
+    match = re.search(r"failed for node prim::(Loop|If)\b", str(error))
+    if match is None:
+        return
+    graph = script.inlined_graph
+    lines = [_line_of(node) for node in graph.findAllNodes(f"prim::{match[1]}", recurse=True)]
+    shown = "; ".join(dict.fromkeys(line for line in lines if line))
+    reason = str(error.__cause__ or "").strip().partition("\n")[0]
+    raise SourceError(
+        f"{job.source.target} has a {_FLOW[match[1]]} that PyTorch's converter from TorchScript cannot convert"
+        + (f": {shown}" if shown else "")
+        + (f" ({reason})" if reason else ""),
+        code="export",
+        hint="export the model from its Python source instead (`python:`), or save it with torch.jit.trace, which "
+        "leaves no branches in the script",
+        **job.place("source"),
+    ) from error
+
+
+def _line_of(node: Any) -> str:
+    """``net.py:12`` of a node of a script; empty if its source is not known."""
+    match = re.search(r'File "([^"]+)", line (\d+)', node.sourceRange())
+    return f"{Path(match[1]).name}:{match[2]}" if match else ""
 
 
 def _structure(

@@ -1,0 +1,98 @@
+"""A float64 model that is built with ``truncate_double``: its engines, its package, and the commands about it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import trtbuild
+from tests.conftest import CommandLine, ran
+from trtbuild import Input
+from trtbuild.errors import ConversionRefused
+
+NETS = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).double().eval()
+"""
+
+MANIFEST = """
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [16, 8]}}}
+models:
+  net:
+    source: {python: "nets:build"}
+    inputs: {x: {dtype: float64}}
+    profiles: [rows]
+    targets: [ada]
+    reference: true
+"""
+
+
+@pytest.fixture
+def project(command_line: CommandLine) -> CommandLine:
+    (command_line.project / "nets.py").write_text(NETS)
+    (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
+    return command_line
+
+
+def truncated(project: CommandLine) -> None:
+    (project.project / "trtbuild.yaml").write_text(MANIFEST + "    partition: {truncate_double: true}\n")
+
+
+def test_only_with_the_setting_is_float64_in_an_engine(project: CommandLine) -> None:
+    before = project("build")
+    assert "engine" not in ran(before)
+    assert project("inspect", "net")["engines"] == []
+    truncated(project)
+    assert ran(project("build")) == {"lower": 1, "partition": 1, "convert": 1, "engine": 1, "package": 1}
+    found = project("inspect", "net")
+    assert found["index"]["truncate_double"] is True
+    assert len(found["engines"]) == 1
+    parts = found["index"]["targets"]["ada"]["partitions"]["partitions"]
+    assert [part["kind"] for part in parts] == ["torch", "tensorrt", "torch"]
+    shown = project.run("inspect", "net").stdout
+    assert "float32, float64 is computed in float32, with its reference program" in shown
+    assert "casts float64 at the border of an engine" in shown
+    with trtbuild.load(project.project / "dist" / "net", device="cpu") as package:
+        space: dict[str, object] = {}
+        exec(NETS, space)
+        x = torch.randn(3, 8, dtype=torch.float64)
+        found_y, eager = package.module()(x), space["build"]()(x)  # type: ignore[operator]
+    assert found_y.dtype is torch.float64
+    torch.testing.assert_close(found_y, eager, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(found_y, eager)  # it is float32 inside
+
+
+def test_verify_holds_it_to_the_tolerance_of_float32(project: CommandLine) -> None:
+    truncated(project)
+    project("build")
+    document = json.loads(project.run("verify", "net", "--points", "1", "--json").stdout)
+    (model,) = document["models"]
+    (cut,) = model["cuts"]
+    assert model["ok"]
+    assert cut["tolerance"] == 1e-5
+
+
+def test_without_the_setting_the_package_has_no_new_member(project: CommandLine) -> None:
+    project("build")
+    assert "truncate_double" not in json.loads((project.project / "dist" / "net" / "index.json").read_bytes())
+
+
+@pytest.mark.parametrize("option", ["truncate_double", "truncate_long_and_double"])
+def test_a_program_has_both_names(project: CommandLine, option: str) -> None:
+    space: dict[str, object] = {}
+    exec(NETS, space)
+    module = space["build"]()  # type: ignore[operator]
+    rows = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8), dtype=torch.double)
+    options = {"target": 89, "device": "cpu", "cache_dir": project.cache, "require_full_compilation": True}
+    with pytest.raises(ConversionRefused):
+        trtbuild.compile(module, [rows], **options)
+    made = trtbuild.compile(module, [rows], **options, **{option: True})
+    assert made(torch.ones(2, 8, dtype=torch.float64)).dtype is torch.float64
+    assert made.package.index.truncates_double

@@ -1,0 +1,163 @@
+"""`trtbuild.compile` of modules of TorchScript, and the values of `ir`."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trtbuild
+from tests.conftest import ran
+from trtbuild import Input
+from trtbuild.errors import SourceError, UsageError
+
+Compiled = Callable[..., Any]
+ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+
+
+class Scaled(torch.nn.Module):
+    """Two layers, and a scale for each column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(8, 8)
+        self.second = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.second(torch.relu(self.first(x))))
+        return y, y * scale
+
+
+class Loops(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(x[0, 0])):
+            x = x + 1
+        return x
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def call(module: Any, rows: int) -> Any:
+    torch.manual_seed(rows)
+    return module(torch.randn(rows, 8), torch.randn(4))
+
+
+@pytest.mark.parametrize("ir", [None, "default", "ts", "torchscript"])
+def test_a_scripted_module_is_compiled(compiled: Compiled, ir: str | None) -> None:
+    script = torch.jit.script(Scaled().eval())
+    before = str(script.graph)
+    made = compiled(script, [ROWS, Input((4,))], ir=ir)
+    assert made.package.index.model == "Scaled"
+    assert [entry.name for entry in made.package.index.inputs] == ["x", "scale"]
+    for rows in (1, 5, 16):
+        torch.testing.assert_close(call(made, rows), call(script, rows))
+    assert str(script.graph) == before
+
+
+def test_a_traced_module_is_compiled(compiled: Compiled) -> None:
+    script = torch.jit.trace(Scaled().eval(), (torch.ones(4, 8), torch.ones(4)))
+    made = compiled(script, [ROWS], {"scale": torch.ones(4)})
+    for rows in (1, 16):
+        torch.testing.assert_close(call_by_name(made, rows), call(script, rows))
+
+
+def call_by_name(module: Any, rows: int) -> Any:
+    torch.manual_seed(rows)
+    return module(torch.randn(rows, 8), scale=torch.randn(4))
+
+
+def test_ts_scripts_an_nn_module(compiled: Compiled) -> None:
+    net = Scaled().eval()
+    script = compiled(torch.jit.script(net), [ROWS, Input((4,))])
+    made = compiled(net, [ROWS, Input((4,))], ir="ts")
+    assert ran(made.report) == {}
+    torch.testing.assert_close(call(made, 3), call(script, 3))
+
+
+def test_a_script_is_traced_to_a_program() -> None:
+    script = torch.jit.script(Scaled().eval())
+    program = trtbuild.trace(script, [ROWS, Input((4,))])
+    for rows in (1, 16):
+        torch.testing.assert_close(call(program.module(), rows), call(script, rows))
+
+
+@pytest.mark.parametrize("ir", ["dynamo", "exported_program", "default", None])
+def test_ir_fits_a_program(compiled: Compiled, ir: str | None) -> None:
+    program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.ones(4, 8),))
+    assert compiled(program, ir=ir)(torch.ones(4, 8)).shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "ir", "text", "hint"),
+    [
+        (lambda net: net, "exported_program", "is not for an nn.Module", "trtbuild.trace"),
+        (torch.jit.script, "dynamo", "is not for a module of TorchScript", 'ir="ts"'),
+        (
+            lambda net: torch.export.export(net, (torch.ones(4, 8), torch.ones(4))),
+            "ts",
+            "is not for an ExportedProgram",
+            'ir="dynamo"',
+        ),
+        (lambda net: net, "torch_compile", "trtbuild has no ir='torch_compile'", "torch.compile(module, backend="),
+        (lambda net: net, "fx", "trtbuild has no ir='fx'", "leave ir out"),
+        (lambda net: net, "onnx", "ir must be one of 'default', 'dynamo'", "leave it out"),
+        (lambda net: net, 3, "ir must be one of", "leave it out"),
+    ],
+)
+def test_rejects_an_ir_for_another_kind_of_module(
+    compiled: Compiled, make: Callable[[Any], Any], ir: Any, text: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        compiled(make(Scaled().eval()), [ROWS, Input((4,))], ir=ir)
+    assert text in caught.value.text
+    assert hint in str(caught.value.hint)
+
+
+def test_rejects_a_script_whose_loop_depends_on_values(compiled: Compiled) -> None:
+    with pytest.raises(
+        SourceError, match="Loops has a loop that PyTorch's converter from TorchScript cannot"
+    ) as caught:
+        compiled(torch.jit.script(Loops().eval()), [ROWS])
+    assert "test_torchscript.py:" in caught.value.text
+    assert caught.value.hint is not None
+    assert "nn.Module" in caught.value.hint
+
+
+def test_rejects_a_script_in_training_mode_and_wrong_inputs(compiled: Compiled) -> None:
+    with pytest.raises(SourceError, match="is in training mode"):
+        compiled(torch.jit.script(Scaled()), [ROWS, Input((4,))])
+    with pytest.raises(SourceError, match=r"Scaled takes \(x, scale\); inputs are x"):
+        compiled(torch.jit.script(Scaled().eval()), [ROWS])
+
+
+def test_rejects_functions_of_torchscript_and_modules_that_cannot_be_scripted(compiled: Compiled) -> None:
+    with pytest.raises(UsageError, match="a function of TorchScript cannot be compiled"):
+        compiled(torch.jit.script(double), [ROWS])
+
+    class Strange(torch.nn.Module):
+        def forward(self, *x: torch.Tensor) -> torch.Tensor:
+            return x[0]
+
+    with pytest.raises(SourceError, match=r"torch\.jit\.script cannot script Strange") as caught:
+        compiled(Strange().eval(), [ROWS], ir="ts")
+    assert 'ir="ts"' in str(caught.value.hint)
+
+
+def test_rejects_a_torchscript_file_of_a_later_version(tmp_path: Path) -> None:
+    """A `torchscript:` source is read by the same code."""
+    from tests.stages.trace.sources.test_torchscript import traced
+
+    torch.jit.save(torch.jit.script(torch.nn.Linear(8, 4).eval()), tmp_path / "own.ts")
+    with zipfile.ZipFile(tmp_path / "own.ts") as own, zipfile.ZipFile(tmp_path / "net.ts", "w") as other:
+        for name in own.namelist():
+            other.writestr(name, b"999\n" if name.endswith("/version") else own.read(name))
+    with pytest.raises(SourceError, match=r"torch\.jit\.load cannot read net\.ts") as caught:
+        traced(tmp_path, {"input": ([1, 8], [4, 8], [4, 8])})
+    assert "version" in caught.value.text

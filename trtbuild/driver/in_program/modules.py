@@ -1,0 +1,132 @@
+"""The kinds of modules that a program can give to `compile` and `trace`, and their inputs.
+
+Rules
+1. `ir` has Torch-TensorRT's names. None and ``"default"`` mean: the type of the module decides.
+2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as by Torch-TensorRT.
+3. ``ir="dynamo"`` is for an ``nn.Module``, and for a program of torch.export. ``ir="exported_program"`` is for the latter.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trtbuild.driver.in_program.described import Described
+from trtbuild.driver.in_program.exported import describe_program
+from trtbuild.driver.in_program.inputs import describe
+from trtbuild.errors import SourceError, UsageError
+
+Kind = Literal["module", "program", "script"]
+
+#: `ir` → the kinds of modules that it is for.
+_IRS: Mapping[str, tuple[Kind, ...]] = {
+    "default": ("module", "program", "script"),
+    "dynamo": ("module", "program"),
+    "exported_program": ("program",),
+    "ts": ("module", "script"),
+    "torchscript": ("module", "script"),
+}
+#: Values of `ir` in Torch-TensorRT that trtbuild does not have → what to write instead.
+_OTHER_IRS: Mapping[str, str] = {
+    "torch_compile": 'write torch.compile(module, backend="trtbuild", options={…})',
+    "fx": "leave ir out: torch.export traces the module",
+}
+_CALLED: Mapping[Kind, str] = {
+    "module": "an nn.Module",
+    "program": "an ExportedProgram",
+    "script": "a module of TorchScript",
+}
+_INSTEAD: Mapping[Kind, str] = {
+    "module": "leave ir out, or give the ExportedProgram that trtbuild.trace(module, inputs) returns",
+    "program": 'leave ir out, or write ir="dynamo"',
+    "script": 'leave ir out, or write ir="ts"',
+}
+
+
+def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
+    """Return the one of two names of an argument that is given. Raises UsageError for both."""
+    if inputs is not None and arg_inputs is not None:
+        raise UsageError(
+            "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
+        )
+    return arg_inputs if inputs is None else inputs
+
+
+def module_for(module: Any, ir: Any) -> Any:
+    """Return the module to trace: `module`, or the script of it (rule 2). Raises UsageError, SourceError."""
+    kind = _kind(module)
+    if ir is None:
+        ir = "default"
+    if isinstance(ir, str) and ir in _OTHER_IRS:
+        raise UsageError(f"trtbuild has no ir={ir!r}", hint=_OTHER_IRS[ir])
+    if not isinstance(ir, str) or ir not in _IRS:
+        raise UsageError(f"ir must be one of {', '.join(map(repr, _IRS))}, not {ir!r:.60}", hint="or leave it out")
+    if kind not in _IRS[ir]:
+        raise UsageError(f"ir={ir!r} is not for {_CALLED[kind]}", hint=_INSTEAD[kind])
+    if kind == "module" and ir in ("ts", "torchscript"):
+        return _scripted(module)
+    return module
+
+
+def label_of(module: Any) -> str:
+    """Return the name of a module's class; for a script, of the class that it was made from."""
+    own = getattr(module, "original_name", None) if _kind(module) == "script" else None
+    return own if isinstance(own, str) and own else type(module).__name__
+
+
+def inputs_of(
+    module: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> Described:
+    """Return the inputs of a module. Raises UsageError, SourceError."""
+    kind = _kind(module)
+    if kind == "program":
+        return describe_program(module, inputs, kwarg_inputs, dims, dynamic_shapes)
+    arguments = _script_arguments(module) if kind == "script" else _arguments(module)
+    return describe(inputs, kwarg_inputs, arguments=arguments, dims=dims, dynamic_shapes=dynamic_shapes)
+
+
+def _kind(module: Any) -> Kind:
+    """Return the kind of `module`. Raises UsageError for values that cannot be traced."""
+    name = type(module).__name__
+    if name == "ExportedProgram":
+        return "program"
+    if name == "ScriptFunction":
+        raise UsageError("a function of TorchScript cannot be compiled", hint="script the nn.Module that calls it")
+    if not callable(getattr(module, "forward", None)):
+        raise UsageError(f"a {name} cannot be compiled", hint="give an nn.Module, or what torch.export.export returns")
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        return "script"
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+        raise UsageError(
+            "the result of .module() of an exported program cannot be compiled",
+            hint="give the program itself, as torch.export.export and torch.export.load return it",
+        )
+    return "module"
+
+
+def _scripted(module: Any) -> Any:
+    import torch
+
+    try:
+        return torch.jit.script(module)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise SourceError(
+            f"torch.jit.script cannot script {type(module).__name__}: {type(error).__name__}: {reason}",
+            code="source",
+            hint='leave ir="ts" out: torch.export traces the module',
+        ) from error
+
+
+def _arguments(module: Any) -> list[str]:
+    """Return the names of the module's positional arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [entry.name for entry in inspect.signature(module.forward).parameters.values() if entry.kind in kinds]
+
+
+def _script_arguments(script: Any) -> list[str]:
+    """Return the names of a script's positional arguments, without ``self``."""
+    return [entry.name for entry in script.forward.schema.arguments[1:] if not entry.kwarg_only]

@@ -1,0 +1,78 @@
+"""`trtbuild.trace`: the program of torch.export that `trtbuild.compile` would build engines for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.model.shapes import ShapePlan, derive, different_opts
+from trtbuild.core.model.spec import Model, Origin, Source
+from trtbuild.core.recipes import keys
+from trtbuild.driver.in_program.described import Described
+from trtbuild.driver.in_program.messages import in_arguments
+from trtbuild.driver.in_program.modules import inputs_of, label_of, module_for, positional_inputs
+from trtbuild.errors import UsageError
+from trtbuild.runtime.calls.callers import user_frame
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from trtbuild.stages.trace.job import TraceJob
+
+
+def trace(
+    module: Any,
+    inputs: Any = None,
+    kwarg_inputs: Any = None,
+    *,
+    arg_inputs: Any = None,
+    dims: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    ir: str | None = None,
+) -> ExportedProgram:
+    """Trace `module` and return a ``torch.export.ExportedProgram``.
+
+    The arguments are those of `compile`. The program is traced, functionalized and compared with the module in the same
+    way, at the smallest and the largest sizes. So a program that is returned can be compiled; random operators, writes to
+    buffers and a module in training mode are errors.
+
+    The program's ``module()`` takes the arguments of `module`. Its symbols have the ranges of `inputs`. `compile`,
+    ``torch.export.save`` and ``exported_program:`` in a manifest accept it. Its weights are in main memory.
+
+    Raises UsageError and SourceError.
+    """
+    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
+    from trtbuild.stages.trace.in_memory import export_in_memory
+
+    with in_arguments():
+        chosen = module_for(module, ir)
+        described = inputs_of(chosen, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes)
+        shapes = shape_plan(described)
+        source, origin = Source("module", label_of(chosen)), caller()
+        model = Model(source.target, source, described.inputs, described.profiles, (), origin, described.dims)
+        with made_on_the_cpu():
+            return export_in_memory(chosen, trace_job(model, shapes), Path.cwd())
+
+
+def shape_plan(inputs: Described) -> ShapePlan:
+    """Return the symbols and shapes of `inputs`. Raises UsageError for inputs that contradict each other."""
+    shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
+    if shapes is None:
+        raise UsageError("; ".join(p.text for p in problems), hint=next((p.hint for p in problems if p.hint), None))
+    return shapes
+
+
+def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
+    """Return the job that traces `model`. Its errors name the line of the program that called trtbuild."""
+    from trtbuild.stages.trace.job import TraceJob
+
+    place = f"{model.origin.file}:{model.origin.line}"
+    points, apart = keys.proof_points(model, shapes), different_opts(shapes, model.profiles)
+    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, apart)
+
+
+def caller() -> Origin:
+    """Return the line of the program that called trtbuild, for messages."""
+    frame = user_frame()
+    return Origin(frame.f_code.co_filename, frame.f_lineno)

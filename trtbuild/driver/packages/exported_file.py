@@ -1,0 +1,140 @@
+"""Open a ``.pt2`` file that trtbuild wrote, for one device.
+
+Rules
+1. The text about the package is read first. Nothing of a file without this text is loaded.
+2. torch.export.load reads the program, so a file must come from a trusted source. The plans are verified by their digests
+   when they are opened.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.core.packages.exported_file import EXTRA, AboutFile
+from trtbuild.driver.packages.loading import gpu_number
+from trtbuild.errors import NoFittingTarget, PackageDamaged, PackageMissing, UsageError
+from trtbuild.regular import read_regular
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+#: The last record of an archive: its first bytes, and its size without a comment. torch writes no comment.
+_END, _END_SIZE = b"PK\x05\x06", 22
+
+
+class LoadedFile:
+    """An open ``.pt2`` file, for one device. `exported` is its program, with all tensors on that device."""
+
+    def __init__(self, path: Path, about: AboutFile, exported: ExportedProgram, device: str) -> None:
+        self.path = path
+        self.model = about.model
+        self.target = about.target
+        self.exported = exported
+        self.device = device
+
+    def module(self) -> Any:
+        """Return the model as a ``torch.nn.Module``."""
+        return self.exported.module()
+
+    def __enter__(self) -> LoadedFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return f"<trtbuild file {self.path.name!r} on {self.device}: {self.model!r} for target {self.target!r}>"
+
+
+def load_file(path: str | os.PathLike[str], *, device: Any = None, target: str | None = None) -> LoadedFile:
+    """Open the file at `path` for `device`. Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and
+    UsageError for an unknown device, another target, or a file that trtbuild did not write."""
+    place = Path(path)
+    ordinal = gpu_number(device)
+    data = _bytes(place)
+    about = _about(data, place)
+    if target is not None and target != about.target:
+        raise UsageError(f"{place} is for the target {about.target!r}, not {target!r}", hint="leave target out")
+    exported = _program(data, place)
+    if ordinal is None:
+        _ensure_reference(exported, about)
+        return LoadedFile(place, about, exported, "cpu")
+    return LoadedFile(place, about, _on_a_gpu(exported, about, ordinal), f"cuda:{ordinal}")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise PackageMissing(f"there is no file {path}", hint="trtbuild.save writes it") from None
+    except OSError as error:
+        raise PackageMissing(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _about(data: bytes, path: Path) -> AboutFile:
+    """Return the text about the package (rule 1)."""
+    try:
+        if data[-_END_SIZE:][: len(_END)] != _END:  # zipfile would find the end of an archive inside a truncated one
+            raise zipfile.BadZipFile("it does not end as an archive does")
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = [name for name in archive.namelist() if name.endswith(f"/extra/{EXTRA}")]
+            text = archive.read(names[0]) if names else None
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise PackageDamaged(
+            f"{path} is not a .pt2 file, or it is truncated: {error}", hint="save the model again, or copy it again"
+        ) from None
+    if text is None:
+        raise UsageError(
+            f"trtbuild did not write {path}",
+            hint="torch.export.load(path) opens files of torch.export.save; trtbuild.compile builds engines for the result",
+        )
+    return AboutFile.from_text(text, str(path))
+
+
+def _program(data: bytes, path: Path) -> ExportedProgram:
+    import torch
+
+    from trtbuild.driver.packages.engine_operator import register
+    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
+
+    register()
+    try:
+        with made_on_the_cpu():
+            return torch.export.load(io.BytesIO(data))
+    except Exception as error:  # torch raises many types
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise PackageDamaged(
+            f"torch.export.load of torch {torch.__version__} cannot read {path}: {type(error).__name__}: {reason}",
+            hint="use the torch that wrote it, or save the model again",
+        ) from error
+
+
+def _ensure_reference(exported: ExportedProgram, about: AboutFile) -> None:
+    """Raise NoFittingTarget if an engine of the file has no reference program."""
+    from trtbuild.runtime.calls import operators
+    from trtbuild.runtime.packages.choice import no_reference_hint
+
+    for node in exported.graph.nodes:
+        if str(node.target).startswith("trtbuild.engine"):
+            text = operators.parsed(node.args[-1])
+            if text.reference is None:
+                raise NoFittingTarget(
+                    f"the file of {about.model!r} has no reference program, and engines do not run on a CPU",
+                    hint=no_reference_hint(),
+                )
+
+
+def _on_a_gpu(exported: ExportedProgram, about: AboutFile, ordinal: int) -> ExportedProgram:
+    import torch
+    from torch.export.passes import move_to_device_pass
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if ordinal >= count:
+        raise NoFittingTarget(
+            f"there is no GPU {ordinal} for the file of {about.model!r}: PyTorch finds {count} here",
+            hint='pass device="cpu" to run it without its engines',
+        )
+    return move_to_device_pass(exported, f"cuda:{ordinal}")

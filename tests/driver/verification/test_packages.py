@@ -116,7 +116,7 @@ def test_engines_of_an_onnx_model_are_compared_with_onnxruntime(
     assert wrong.models[0].cuts[0].partitions[0].place is None
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     (model,) = verify_folders(folder).models
-    assert model.status == "unchecked" and "onnxruntime is not installed" in model.not_run[0].reason
+    assert model.status == "unchecked" and "onnx and onnxruntime are not installed" in model.not_run[0].reason
 
 
 def test_a_model_that_onnxruntime_cannot_run_is_unchecked(

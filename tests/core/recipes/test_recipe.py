@@ -49,7 +49,7 @@ def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     assert build.recipes()["partition"].key == "f3f7e6b3ee6a32265637ba463bfe4785de2ab1826dc87f486ffbf4252a787103"
     assert (
         keys.trace_with_any_versions(build.trace(versions=None)).key
-        == "f98b0e71675b4e24a51b2fec87e4d719548ab1afc230b77d193368b4032b6720"
+        == "ab4ae08df9a00fcb1e87b90a68b027009ff9aa2f61a3423ba58887577c5b0170"
     )
 
 

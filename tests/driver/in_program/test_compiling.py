@@ -270,17 +270,22 @@ def test_rejects_modules_that_pytorch_cannot_export(compiled: Compiled) -> None:
         assert torch.equal(compiled(program)(x), net(x))  # the hint of the error
 
 
-def test_rejects_dims_that_the_module_makes_equal(compiled: Compiled) -> None:
-    class Sum(torch.nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x + y
+class Sum(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
 
-    with pytest.raises(SourceError) as caught:
-        compiled(Sum().eval(), [ROWS, ROWS])
-    assert "x.0" in str(caught.value)
-    assert "y.0" in str(caught.value)
-    model = compiled(Sum().eval(), [ROWS, ROWS], dims={"rows": ["x.0", "y.0"]})
+
+@pytest.mark.parametrize("options", [{}, {"dims": {"rows": ["x.0", "y.0"]}}])
+def test_axes_that_the_module_makes_equal_are_one_dim(compiled: Compiled, options: dict[str, Any]) -> None:
+    model = compiled(Sum().eval(), [ROWS, ROWS], **options)
     torch.testing.assert_close(model(torch.ones(5, 8), torch.ones(5, 8)), torch.full((5, 8), 2.0))
+    with pytest.raises(CallRefused, match=r"x\.0"):
+        model(torch.ones(5, 8), torch.ones(4, 8))
+
+
+def test_rejects_dims_with_other_ranges_that_the_module_makes_equal(compiled: Compiled) -> None:
+    with pytest.raises(SourceError, match=r"y\.0 must always be as long as axis x\.0"):
+        compiled(Sum().eval(), [ROWS, Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(99, 8))])
 
 
 def test_full_compilation_rejects_operators_that_stay_in_pytorch(compiled: Compiled, net: torch.nn.Module) -> None:

@@ -152,12 +152,12 @@ def test_rejects_functions_of_torchscript_and_modules_that_cannot_be_scripted(co
 
 def test_rejects_a_torchscript_file_of_a_later_version(tmp_path: Path) -> None:
     """A `torchscript:` source is read by the same code."""
-    from tests.stages.trace.sources.test_torchscript import traced
+    from tests.stages.trace.sources.test_torchscript import trace_script
 
     torch.jit.save(torch.jit.script(torch.nn.Linear(8, 4).eval()), tmp_path / "own.ts")
     with zipfile.ZipFile(tmp_path / "own.ts") as own, zipfile.ZipFile(tmp_path / "net.ts", "w") as other:
         for name in own.namelist():
             other.writestr(name, b"999\n" if name.endswith("/version") else own.read(name))
     with pytest.raises(SourceError, match=r"torch\.jit\.load cannot read net\.ts") as caught:
-        traced(tmp_path, {"input": ([1, 8], [4, 8], [4, 8])})
+        trace_script(tmp_path, {"input": ([1, 8], [4, 8], [4, 8])})
     assert "version" in caught.value.text

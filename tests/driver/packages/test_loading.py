@@ -13,7 +13,7 @@ import torch
 
 import trtbuild
 from tests.runtime.conftest import Built, built
-from trtbuild.driver.packages import loading
+from trtbuild.driver.packages import loading, machine
 from trtbuild.errors import NoFittingTarget, PackageDamaged, UsageError
 from trtbuild.toolchain.libraries import devices
 
@@ -129,5 +129,5 @@ def test_importing_trtbuild_does_not_import_heavy_modules() -> None:
 def test_the_default_gpu_is_the_current_device_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert loading.gpu_number(None) == loading.gpu_number("cuda") == 3
-    assert loading.gpu_number("cuda:1") == 1
+    assert machine.gpu_number(None) == machine.gpu_number("cuda") == 3
+    assert machine.gpu_number("cuda:1") == 1

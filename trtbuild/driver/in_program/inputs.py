@@ -201,7 +201,8 @@ def _shared(named: Any, rank: int, name: str) -> dict[int, str]:
     )
     if not is_named:
         raise UsageError(
-            f"shared_dims of Input{_label(name)} is {named!r:.60}", hint='write axis: name of a dim, such as {0: "batch"}'
+            f"shared_dims of Input{_label(name)} is {named!r:.60}",
+            hint='write axis: name of a dim, such as {0: "batch"}',
         )
     return dict(named)
 

@@ -13,7 +13,7 @@ from trtbuild.core.model.spec import PartitionSettings, Precision, Target
 from trtbuild.driver.in_program import checked
 from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
 from trtbuild.driver.in_program.targets import target_of
-from trtbuild.driver.packages.loading import gpu_number
+from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.spec import Compatibility, Target, ToolchainName
-from trtbuild.driver.packages.loading import gpu_number
+from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import EnvironmentFault, NoFittingTarget, UsageError
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms

@@ -13,7 +13,7 @@ def device_memory(path: Path) -> DeviceMemory:
 
     `because` is the reason if there is no result: this machine has no GPU, or no GPU that the package supports.
     """
-    from trtbuild.driver.packages.loading import here
+    from trtbuild.driver.packages.machine import this_machine
     from trtbuild.runtime.packages.choice import choose_target
     from trtbuild.runtime.packages.package import open_package
     from trtbuild.toolchain.libraries import devices
@@ -24,7 +24,7 @@ def device_memory(path: Path) -> DeviceMemory:
         return _unknown("unknown without a GPU")
     try:
         package = open_package(path)
-        target = choose_target(package.index, here(sms[0]))
+        target = choose_target(package.index, this_machine(sms[0]))
         device = devices.use_device(sms[0])
         if device is None:
             return _unknown("the GPU cannot be used")

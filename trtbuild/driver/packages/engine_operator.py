@@ -36,13 +36,13 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
     """
     import torch
 
-    from trtbuild.driver.packages.loading import here
+    from trtbuild.driver.packages.machine import this_machine
     from trtbuild.runtime.packages.choice import choose_target
     from trtbuild.toolchain.libraries import devices
 
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     sms = devices.device_sms()
-    choose_target(_index(text), here(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target)
+    choose_target(_index(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target)
     engines = _engines(text, ordinal)
     inputs = tuple((f"input:{number}", kind) for number, kind in enumerate(text.inputs))
     name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have the same partition

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.packages.exported_file import EXTRA, AboutFile
-from trtbuild.driver.packages.loading import gpu_number
+from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import NoFittingTarget, PackageDamaged, PackageMissing, UsageError
 from trtbuild.regular import read_regular
 

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
+from trtbuild.driver.packages.machine import gpu_number, this_machine
 from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.runtime.calls.loaded import Loaded, needed_files
-from trtbuild.runtime.packages.choice import Here, choose_target
+from trtbuild.runtime.packages.choice import choose_target
 from trtbuild.runtime.packages.package import Package, open_package
-from trtbuild.toolchain.libraries import devices, table
+from trtbuild.toolchain.libraries import devices
 
 
 def load(
@@ -77,7 +77,7 @@ def _on_a_gpu(package: Package, ordinal: int, target: str | None, verify: bool) 
         raise NoFittingTarget(
             f"there is no GPU {ordinal}: this machine has {len(sms)}", hint=f"devices are cuda:0 to cuda:{len(sms) - 1}"
         )
-    chosen = choose_target(package.index, here(sms[ordinal] if sms else None, ordinal), target)
+    chosen = choose_target(package.index, this_machine(sms[ordinal] if sms else None, ordinal), target)
     files = package.read(needed_files(package, chosen), verify=verify)
 
     def engines() -> Any:
@@ -86,33 +86,3 @@ def _on_a_gpu(package: Package, ordinal: int, target: str | None, verify: bool) 
         return Engines(package, chosen, ordinal)
 
     return Loaded(package, chosen, files, engines, f"cuda:{ordinal}")
-
-
-def here(sm: int | None, ordinal: int = 0) -> Here:
-    """Return the description of this machine with the GPU number `ordinal`, for `choose_target`."""
-    installed: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
-    return Here(table.host_platform(), sm, f"GPU {ordinal}", installed)
-
-
-def gpu_number(device: Any) -> int | None:
-    """Return the number of the GPU `device`; None for the CPU. Raises UsageError."""
-    if device is None:
-        return _current()
-    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
-        return device
-    kind, _, number = str(device).partition(":")
-    if kind == "cpu" and number in ("", "0"):
-        return None
-    if kind == "cuda" and (not number or number.isdigit()):
-        return int(number) if number else _current()
-    raise UsageError(
-        f"{device!r} is not a device", hint='devices are "cpu", "cuda", "cuda:0", … or the number of a GPU'
-    )
-
-
-def _current() -> int:
-    """Return PyTorch's current GPU if PyTorch is loaded and has a GPU; otherwise 0."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return int(torch.cuda.current_device())
-    return 0

@@ -19,7 +19,7 @@ from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import units
-from trtbuild.driver.packages.loading import here
+from trtbuild.driver.packages.machine import this_machine
 from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.stitching import Part
@@ -89,7 +89,7 @@ def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit
         for sm in sorted(set(sms), key=lambda candidate: (candidate != target_sm, candidate)):
             ordinal = sms.index(sm)
             try:
-                choose_target(package.index, here(sm, ordinal), name)
+                choose_target(package.index, this_machine(sm, ordinal), name)
             except NoFittingTarget as error:
                 reason = reason or error.text.rpartition("\n")[2].strip()
                 continue

@@ -13,7 +13,7 @@ import torch
 
 import trtbuild
 from tests.runtime.conftest import Built, built
-from trtbuild.driver.packages import loading, machine
+from trtbuild.driver.packages import machine
 from trtbuild.errors import NoFittingTarget, PackageDamaged, UsageError
 from trtbuild.toolchain.libraries import devices
 

@@ -21,22 +21,17 @@ _PAGE = _FOLDER.parents[1] / "docs" / "zoo.md"
 def main(arguments: list[str] | None = None) -> int:
     """Measure the models that are named, or all."""
     options = _parser().parse_args(arguments)
-    precisions = {model.name: model.precision for model in load(options.project).models}
-    names = [name for name in options.only.split(",") if name] or list(precisions)
-    if unknown := [name for name in names if name not in precisions]:
-        print(f"no model {', '.join(unknown)}; the models are {', '.join(precisions)}", file=sys.stderr)
+    zoo = Zoo(_FOLDER, options.cache.absolute(), options.size)
+    order = [model.name for model in load(_FOLDER).models]
+    rows: list[Row] = []
+    try:
+        # After the build, too, so that an interrupted verification keeps the rows.
+        for rows in zoo.measure([name for name in options.only.split(",") if name]):
+            page = options.page.read_text(encoding="utf-8")
+            options.page.write_text(replace(page, options.size, rows, order), encoding="utf-8")
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
-    zoo = Zoo(options.project.absolute(), options.cache.absolute(), options.size)
-
-    def publish(rows: list[Row]) -> None:
-        page = options.page.read_text(encoding="utf-8")
-        options.page.write_text(replace(page, options.size, rows, list(precisions)), encoding="utf-8")
-
-    rows = zoo.build({name: precisions[name] for name in names})
-    # Now and after the verification, so that an interrupted run keeps its rows.
-    publish(rows)
-    rows = zoo.verify(rows)
-    publish(rows)
     print(*map(line, rows), sep="\n")
     return 1 if any(row.status == "wrong" for row in rows) else 0
 
@@ -45,7 +40,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=__doc__)
     parser.add_argument("--only", default="", metavar="NAME,…", help="these models; default: all")
     parser.add_argument("--size", choices=get_args(Size), default="published", help="default %(default)s")
-    parser.add_argument("--project", type=Path, default=_FOLDER, metavar="DIR", help="default %(default)s")
     parser.add_argument(
         "--cache", type=Path, default=_FOLDER / ".work" / "cache", metavar="DIR", help="default %(default)s"
     )

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.zoo.models.sizes import VARIABLE
+from trtbuild.manifest import load
 
 Size = Literal["published", "small"]
 
@@ -39,11 +40,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The project of the models, the cache of its builds, and the size of the models."""
+    """The project of the models, the cache of its builds, the size of the models, and the arguments that start trtbuild."""
 
     project: Path
     cache: Path
     size: Size
+    trtbuild: Sequence[str] = (sys.executable, "-m", "trtbuild")
+
+    def measure(self, names: Sequence[str]) -> Iterator[list[Row]]:
+        """Build the models `names`, or all, and verify them. Yields their rows after each of the two commands.
+
+        Raises ValueError if a name is unknown.
+        """
+        precisions = {model.name: model.precision for model in load(self.project).models}
+        if unknown := [name for name in names if name not in precisions]:
+            raise ValueError(f"no model {', '.join(unknown)}; the models are {', '.join(precisions)}")
+        rows = self.build({name: precisions[name] for name in names or precisions})
+        yield rows
+        yield self.verify(rows)
 
     def build(self, models: Mapping[str, str]) -> list[Row]:
         """Build `models` (name → precision), one step at a time. A model that cannot be built has a row with the reason."""
@@ -81,7 +95,7 @@ class Zoo:
 
     def _run(self, command: str, arguments: Sequence[str]) -> Any:
         """The document of ``trtbuild COMMAND ARGUMENTS --json``. Its progress is on standard error."""
-        line = [sys.executable, "-m", "trtbuild", command, *arguments, "-C", str(self.project), "--offline", "--json"]
+        line = [*self.trtbuild, command, *arguments, "-C", str(self.project), "--offline", "--json"]
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), VARIABLE: self.size}
         process = subprocess.run(line, env=variables, stdout=subprocess.PIPE, text=True, check=False)
         try:

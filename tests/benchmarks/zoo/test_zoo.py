@@ -1,4 +1,4 @@
-"""Models of the zoo at their small sizes: `python -m benchmarks.zoo` builds and verifies them and writes the table.
+"""Models of the zoo at their small sizes: each is one engine, and right.
 
 Only the models that need no other packages than those of the tests: PyTorch and transformers.
 """
@@ -6,15 +6,17 @@ Only the models that need no other packages than those of the tests: PyTorch and
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks.zoo.__main__ import main
+from benchmarks.zoo.measuring import Row, Zoo
+from tests.warm.servers import servers
 from trtbuild.core.model.spec import Model
 from trtbuild.manifest import load
 
@@ -23,51 +25,42 @@ ZOO = ROOT / "benchmarks" / "zoo"
 MODELS: dict[str, Model] = {model.name: model for model in load(ZOO).models}
 #: A mask, a cache as inputs and outputs, float16, and a stock module.
 NAMES = ("bert_base", "minilm", "llama_decode", "lstm", "transformer_encoder")
-
-
-@dataclass(frozen=True)
-class Written:
-    """The page that one run has written, and what it has printed."""
-
-    page: str
-    printed: str
-
-    def cells(self, model: str) -> list[str]:
-        """The cells of the model's row."""
-        (row,) = [line for line in self.page.splitlines() if line.startswith(f"| `{model}` |")]
-        return [cell.strip() for cell in row.strip("|").split("|")]
-
-
-def zoo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.zoo", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+BROKEN = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {shape: [2, 3]}}}
+models:
+  broken: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
+"""
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """The rows of `NAMES` by name, after one build and one verification."""
     folder = tmp_path_factory.mktemp("zoo")
-    project = folder / "project"
-    shutil.copytree(ZOO / "models", project / "models", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(ZOO / "trtbuild.yaml", project / "trtbuild.yaml")
-    page = folder / "zoo.md"
-    page.write_text("<!-- zoo: small -->\n<!-- zoo: end of small -->\n")
-    places = ("--project", str(project), "--cache", str(folder / "cache"), "--page", str(page))
-    done = zoo("--only", ",".join(NAMES), "--size", "small", *places)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Written(page.read_text(), done.stdout)
+    shutil.copytree(ZOO / "models", folder / "models", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(ZOO / "trtbuild.yaml", folder / "trtbuild.yaml")
+    program = (sys.executable, *servers.command("trtbuild.cli.main", os.environ))
+    built, verified = Zoo(folder, folder / "cache", "small", program).measure(NAMES)
+    assert [row.status for row in built] == [None] * len(NAMES)
+    return {row.model: row for row in verified}
 
 
 @pytest.mark.parametrize("model", NAMES)
-def test_a_small_model_is_one_engine_and_right(written: Written, model: str) -> None:
-    _, precision, engines, in_torch, result, error, seconds = written.cells(model)
-    assert (precision, engines, in_torch, result) == (MODELS[model].precision, "1", "0", "right")
-    assert float(error) <= {"float32": 1e-5, "float16": 5e-3}[precision]
-    assert float(seconds) > 0
+def test_a_small_model_is_one_engine_and_right(rows: dict[str, Row], model: str) -> None:
+    row = rows[model]
+    assert (row.engines, row.torch_partitions, row.status, row.problem) == (1, 0, "right", "")
+    assert row.precision == MODELS[model].precision
+    assert row.error is not None and row.error <= {"float32": 1e-5, "float16": 5e-3}[row.precision]
+    assert row.seconds is not None and row.seconds > 0
 
 
-def test_prints_the_rows_of_the_table(written: Written) -> None:
-    rows = [line for line in written.page.splitlines() if line.startswith("| `")]
-    assert sorted(written.printed.splitlines()) == sorted(rows)
+def test_a_model_that_cannot_be_built_has_the_reason(tmp_path: Path) -> None:
+    program = (sys.executable, *servers.command("trtbuild.cli.main", os.environ))
+    (tmp_path / "net.py").write_text("def build():\n    raise RuntimeError('no such width')\n")
+    (tmp_path / "trtbuild.yaml").write_text(BROKEN)
+    *_, (row,) = Zoo(tmp_path, tmp_path / "cache", "small", program).measure([])
+    assert row == Row(model="broken", precision="float32", problem="net:build() fails: RuntimeError: no such width")
 
 
 def test_has_thirty_models_and_the_page_lists_no_others() -> None:
@@ -85,7 +78,6 @@ def test_the_source_of_a_model_is_a_function_of_the_zoo(model: Model) -> None:
     assert model.source.env == ("ZOO_SIZE",)
 
 
-def test_rejects_an_unknown_model() -> None:
-    done = zoo("--only", "bert_base,nothing")
-    assert done.returncode == 2
-    assert "no model nothing; the models are resnet50, " in done.stderr
+def test_rejects_an_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "bert_base,nothing"]) == 2
+    assert "no model nothing; the models are resnet50, " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Random tensors with values in a given range (`trtbuild.core.values.value_ranges`)."""
+"""Random tensors: values in a given range (`trtbuild.core.values.value_ranges`), and masks."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ def in_range(dtype: torch.dtype, shape: Sequence[int], values: ValueRange, gener
     if high == torch.iinfo(torch.int64).max:  # high + 1 does not fit int64
         return integers.random_(int(low), None, generator=generator).to(dtype)
     return integers.random_(int(low), int(high) + 1, generator=generator).to(dtype)
+
+
+def mask(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Draw a tensor of bools. Each row of the last axis has both values if it has at least two elements.
+
+    So an attention mask keeps a key of every row, whether True means that a key is kept or that it is hidden.
+    """
+    drawn = torch.rand(tuple(shape), generator=generator) > 0.5
+    if drawn.dim() and drawn.shape[-1] > 1:
+        drawn[..., 0], drawn[..., -1] = False, True
+    return drawn

@@ -271,9 +271,16 @@ def test_module_calls_are_recorded_outside_of_the_text() -> None:
     assert [stack.rpartition("@")[2] for _, _, stack in module_paths(programs[0])][1] == "1"
 
 
-def test_rejects_a_size_that_is_not_an_integer_expression() -> None:
+def test_a_size_that_is_a_rounded_product_is_written_with_whole_numbers() -> None:
     grow = FunctionModule(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
     batch = Dim("batch", min=2, max=8)
+    exported = export(grow.eval(), (torch.ones(4, 6),), dynamic_shapes=(({1: batch},),)).run_decompositions({})
+    assert "floordiv" in program_text(functional(exported)[0])
+
+
+def test_rejects_a_size_that_is_not_an_integer_expression() -> None:
+    grow = FunctionModule(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
+    batch = Dim("batch", min=2)  # no fraction can be compared with the float at every size
     exported = export(grow.eval(), (torch.ones(4, 6),), dynamic_shapes=(({1: batch},),)).run_decompositions({})
     with pytest.raises(SourceError) as caught:
         program_text(functional(exported)[0])

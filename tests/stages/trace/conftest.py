@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.model.shapes import derive, symbol_values
+from trtbuild.core.model.shapes import derive, different_opts, symbol_values
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import Traced, trace_module
@@ -46,7 +46,8 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins)
+    apart = different_opts(plan, profiles)
+    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, apart)
 
 
 def _range(shape: Sequence[Any]) -> ShapeRange:

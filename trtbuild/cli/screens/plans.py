@@ -50,6 +50,10 @@ def planned(document: Plan) -> list[str]:
             lines.append(terminal.dim(f"  … and {len(rows) - len(shown):,} more rows"))
     lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in document.errors]
     todo = "" if lines else "nothing to run, "
+    lines += [
+        terminal.dim(f"{entry.model}: {' = '.join(entry.axes)} (the model needs equal sizes: they are one dim)")
+        for entry in document.equal_axes or ()
+    ]
     return [*lines, *warned(document.warnings), f"plan: {todo}{_counts(document.steps)}"]
 
 

@@ -26,7 +26,7 @@ class Interface:
     """The weights, inputs and outputs of a traced program (the `interface` output of a trace).
 
     `aliases` maps the names of tied weights to the name of their slot. `output_tree` is the structure of the model's
-    result.
+    result. `ties` are pairs of declared symbols that must be equal; the program has one symbol for both.
     """
 
     slots: tuple[Slot, ...]
@@ -36,6 +36,7 @@ class Interface:
     output_tree: Any
     #: Operators from outside PyTorch that the program calls.
     operators: tuple[str, ...] = ()
+    ties: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Interface:
@@ -54,6 +55,7 @@ class Interface:
             tuple(document["outputs"]),
             document["output_tree"],
             tuple(sorted(document.get("operators", {}))),
+            tuple((int(one), int(other)) for one, other in document.get("ties", ())),
         )
 
 

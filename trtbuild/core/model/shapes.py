@@ -10,13 +10,16 @@ Rules
 5. The example of a dim is the first profile's opt. If that is 0 or 1 (in units), the example is the smallest legal size of
    at least 2 units, because torch.export specializes sizes 0 and 1.
 6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
-7. All problems are reported at once: a problem of one input or dim does not stop the checks of other inputs and dims.
+7. Two symbols that a trace found to be always equal become one (`ShapePlan.tied`) if they are declared alike: with the
+   same min, opt and max in every profile, and the same ``multiple_of``.
+8. All problems are reported at once: a problem of one input or dim does not stop the checks of other inputs and dims.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
@@ -43,6 +46,19 @@ class SymbolAxis:
 Axis = int | SymbolAxis
 
 
+#: Pairs of symbols that must be equal, by their numbers in the declared plan.
+Ties = Sequence[tuple[int, int]]
+
+
+def kept_symbols(count: int, ties: Ties) -> list[int]:
+    """For each of `count` symbols, the first of the symbols that are tied to it, or its own number."""
+    kept = list(range(count))
+    for one, other in ties:
+        first, last = sorted((kept[one], kept[other]))
+        kept = [first if number == last else number for number in kept]
+    return kept
+
+
 @dataclass(frozen=True)
 class ShapePlan:
     """The symbols of a model, and the shape of each input in terms of them, in the order of the model's inputs."""
@@ -60,6 +76,16 @@ class ShapePlan:
     def example(self) -> tuple[tuple[int, ...], ...]:
         """The input shapes with which the model is traced."""
         return self.sizes([symbol.example for symbol in self.symbols])
+
+    def tied(self, ties: Ties) -> ShapePlan:
+        """The plan with one symbol for both symbols of each pair. The symbol that is kept has the first one's name."""
+        kept = kept_symbols(len(self.symbols), ties)
+        numbers = {first: number for number, first in enumerate(dict.fromkeys(kept))}
+        shapes = tuple(
+            tuple(SymbolAxis(numbers[kept[axis.symbol]]) if isinstance(axis, SymbolAxis) else axis for axis in shape)
+            for shape in self.shapes
+        )
+        return ShapePlan(tuple(self.symbols[first] for first in numbers), shapes)
 
 
 MinOptMax = Literal["min", "opt", "max"]
@@ -89,6 +115,16 @@ class ShapeProblem:
         return f"dims.{self.dim}" if self.dim is not None else f"profiles.{self.profile}.{self.input}"
 
 
+def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
+    """The axes of a symbol, as a manifest writes them: ``image.2``."""
+    return [
+        f"{entry.name}.{number}"
+        for entry, shape in zip(inputs, plan.shapes, strict=True)
+        for number, axis in enumerate(shape)
+        if isinstance(axis, SymbolAxis) and axis.symbol == symbol
+    ]
+
+
 def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, ...]:
     """The size of each symbol at a profile's ``min``, ``opt`` or ``max``."""
     sizes: dict[int, int] = {}
@@ -97,6 +133,22 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
             if isinstance(axis, SymbolAxis):
                 sizes.setdefault(axis.symbol, size)
     return tuple(sizes[index] for index in range(len(plan.symbols)))
+
+
+def different_opts(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
+    """The pairs of symbols that differ in nothing but the opt of a profile other than the first. They cannot be tied."""
+    values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in _MIN_OPT_MAX}
+
+    def column(which: MinOptMax, symbol: int) -> list[int]:
+        return [sizes[symbol] for sizes in values[which]]
+
+    return tuple(
+        (one, other)
+        for one, other in combinations(range(len(plan.symbols)), 2)
+        if column("opt", one) != column("opt", other)
+        and replace(plan.symbols[one], name="") == replace(plan.symbols[other], name="")
+        and all(column(which, one) == column(which, other) for which in ("min", "max"))
+    )
 
 
 def derive(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.shapes import ShapePlan, Ties
 from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.packaging import Contents
 from trtbuild.core.planning.jobs import StepJob
@@ -74,7 +74,8 @@ class ModelPlan:
     """The steps of one model by id, in graph order, and the facts that are known about their results."""
 
     model: Model
-    shapes: ShapePlan
+    #: The shapes that the manifest declares.
+    declared_shapes: ShapePlan
     steps: dict[str, Step] = field(default_factory=dict)
     declared: tuple[tuple[str, Value], ...] = ()
     observations: tuple[Observation, ...] = ()
@@ -82,6 +83,13 @@ class ModelPlan:
     contents: Contents | None = None
     #: Digests of blobs that a weights file provides.
     file_weights: frozenset[str] = frozenset()
+    #: Pairs of declared symbols that the trace found to be always equal.
+    ties: Ties = ()
+
+    @property
+    def shapes(self) -> ShapePlan:
+        """The shapes of the traced program: tied symbols are one. Those of the manifest until the trace is known."""
+        return self.declared_shapes.tied(self.ties) if self.ties else self.declared_shapes
 
     @property
     def package(self) -> Step | None:

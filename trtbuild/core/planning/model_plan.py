@@ -129,7 +129,7 @@ class _Forward:
 
     def _trace(self, table: Mapping[str, Weight] | None) -> Step:
         plan, names, facts, lookups = self.plan, names_of(table), self._facts, self._lookups
-        declared = partial(keys.trace_declared, self._model, plan.shapes, names, facts.platform)
+        declared = partial(keys.trace_declared, self._model, plan.declared_shapes, names, facts.platform)
         plan.declared, can_trace = declared(facts.versions), facts.versions is not None
         accepted = None if can_trace else acceptance.locked_trace(lookups, plan.declared, facts.locked)
         if accepted is None:
@@ -155,12 +155,18 @@ class _Forward:
         weights = self._verdicts.read(
             trace, "weights", lambda data: bind(interface, weights_from_json(json.loads(data)), table)
         )
-        return None if weights is None else (interface, weights)
+        if weights is None:
+            return None
+        self.plan.ties = interface.ties
+        return interface, weights
 
     def _interface(self, data: bytes) -> Interface:
         interface = Interface.from_bytes(data)
         if len(interface.inputs) != len(self._model.inputs):
             raise ValueError("its number of inputs is not the model's")
+        count = len(self.plan.declared_shapes.symbols)
+        if any(not 0 <= symbol < count for pair in interface.ties for symbol in pair):
+            raise ValueError("it ties symbols that the model does not have")
         return interface
 
     def _lower(self, trace: Step, record: Record, bound: Bound) -> Step:

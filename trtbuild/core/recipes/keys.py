@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.shapes import ShapePlan, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, different_opts, symbol_values
 from trtbuild.core.model.spec import Model, PartitionSettings, Precision, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.model.verification import Point
@@ -90,6 +90,8 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
+    if apart := different_opts(shapes, model.profiles):
+        parts.append(("opts differ", [list(pair) for pair in apart]))
     if versions is not None:
         parts.append(("versions", dict(versions)))
     return tuple(parts)

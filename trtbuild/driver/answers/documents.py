@@ -86,6 +86,14 @@ class BuiltOutput(PlannedOutput):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EqualAxes:
+    """Axes of a model that must be equal, and that the manifest declares alike: ``["x.0", "y.0"]``. They are one dim."""
+
+    model: str
+    axes: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The steps that a build would run, and why."""
 
@@ -95,6 +103,7 @@ class Plan:
     totals: Totals
     steps: Sequence[StepEntry]
     outputs: Sequence[PlannedOutput]
+    equal_axes: Sequence[EqualAxes] | None = optional()
     errors: Sequence[ErrorEntry]
     warnings: Sequence[str]
     remotes: Sequence[Account]

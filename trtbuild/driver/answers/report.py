@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trtbuild.core.model.shapes import kept_symbols, places_of
 from trtbuild.core.planning.graph import STAGES, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.driver.answers.documents import (
     Build,
     BuiltOutput,
+    EqualAxes,
     ErrorEntry,
     Failure,
     Plan,
@@ -84,10 +86,20 @@ def plan_document(
             for plan in plans.values()
             for kind, path in plan.model.outputs
         ],
+        equal_axes=[entry for plan in plans.values() for entry in _equal_axes(plan)] or None,
         errors=[described for error in errors for described in describe_all(error)],
         warnings=warnings,
         remotes=remotes,
     )
+
+
+def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
+    """The axes of each dim that has tied symbols."""
+    kept = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
+    tied = {first for number, first in enumerate(kept) if number != first}
+    numbers = [number for number, first in enumerate(dict.fromkeys(kept)) if first in tied]
+    axes = [places_of(plan.shapes, plan.model.inputs, number) for number in numbers]
+    return [EqualAxes(model=plan.model.name, axes=places) for places in axes]
 
 
 def failure_document(schema: str, error: TrtbuildError) -> Failure:

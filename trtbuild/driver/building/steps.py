@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.binding import names_of
+from trtbuild.core.model.shapes import different_opts
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import Contents, name_table
 from trtbuild.core.planning.demand import inputs_of, weights_of
@@ -88,8 +89,9 @@ def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
-    points = keys.proof_points(model, plan.shapes)
-    return TraceJob(model.source, model.inputs, plan.shapes, points, weights.weights, places)
+    shapes = plan.declared_shapes
+    points, apart = keys.proof_points(model, shapes), different_opts(shapes, model.profiles)
+    return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, apart)
 
 
 def _trace(
@@ -148,7 +150,7 @@ def _publish_for_any_version(
     """Publish a pointer to this trace without versions, for machines that lack torch (keys.trace_with_any_versions)."""
     table = lookups.weights_table(plan.model)
     declared: Sequence[tuple[str, Value]] = keys.trace_declared(
-        plan.model, plan.shapes, names_of(table), facts.platform, None
+        plan.model, plan.declared_shapes, names_of(table), facts.platform, None
     )
     files = [seen for seen in observations if seen.dependency.kind != "distribution"]
     seen = chain.extend(declared, files, lookups.read_link, lookups.write_link, lookups.observe)

@@ -122,7 +122,7 @@ def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> No
         return
     names = names_of(lookups.weights_table(plan.model))
     if facts.versions is not None:
-        declared = keys.trace_declared(plan.model, plan.shapes, names, facts.platform, None)
+        declared = keys.trace_declared(plan.model, plan.declared_shapes, names, facts.platform, None)
         recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))
         lookups.record(keys.trace_with_any_versions(recipe).key)
         return
@@ -136,6 +136,10 @@ def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> No
         return seen if isinstance(seen, str) else lookups.observe(dependency)
 
     declared = keys.trace_declared(
-        plan.model, plan.shapes, names, facts.platform, {name: str(version) for name, version in versions.items()}
+        plan.model,
+        plan.declared_shapes,
+        names,
+        facts.platform,
+        {name: str(version) for name, version in versions.items()},
     )
     chain.follow(declared, lookups.read_link, observe)  # finds the trace that was already found by its files

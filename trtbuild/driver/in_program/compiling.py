@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.engines.binding import weights_to_json
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.shapes import ShapePlan, derive, different_opts
 from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Output
@@ -192,7 +192,8 @@ def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
 
     place = f"{model.origin.file}:{model.origin.line}"
     points = keys.proof_points(model, shapes)
-    job = TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place})
+    apart = different_opts(shapes, model.profiles)
+    job = TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, apart)
     return trace_in_memory(module, job, Path.cwd())
 
 

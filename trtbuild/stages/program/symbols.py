@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import sympy
@@ -48,6 +51,10 @@ class Symbols:
             if symbol_is_type(expr, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)):
                 return ["data", self._data.setdefault(expr, len(self._data))]
             return ["sym", self._numbers.setdefault(expr, len(self._numbers))]
+        if type(expr).__name__ in _ROUNDINGS:
+            rounded = self._rounded(expr)
+            if rounded is not None:
+                return rounded
         name = _OPERATORS.get(type(expr).__name__)
         if name is None:
             raise SourceError(
@@ -59,6 +66,38 @@ class Symbols:
         if name in ("add", "mul", "max", "min"):
             operands.sort(key=lambda operand: json.dumps(operand))
         return [name, *operands]
+
+    def _rounded(self, expr: Any) -> Expression | None:
+        """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
+
+        PyTorch computes it with float64. So the result is used only if it is equal at every value of the operand. None if
+        the operand is negative, unbounded or has too many values, or if there is no such fraction.
+        """
+        operator = "ceildiv" if type(expr).__name__ == "CeilToInt" else "floordiv"
+        (product,) = expr.args
+        if type(product).__name__ == "IntTrueDiv":
+            dividend, divisor = product.args
+            if not divisor.is_Integer or divisor <= 0:
+                return None
+            operand, factor = dividend, Fraction(1, int(divisor))
+            compute = partial(_divided, divisor=int(divisor))
+        else:
+            numbers = [part for part in product.args if part.is_Float]
+            sizes = [part.args[0] for part in product.args if type(part).__name__ == "ToFloat"]
+            if not (product.is_Mul and len(numbers) == len(sizes) == 1 and len(product.args) == 2 and numbers[0] > 0):
+                return None
+            operand, factor = sizes[0], Fraction(float(numbers[0]))
+            compute = partial(_multiplied, factor=float(numbers[0]))
+        expression = self._convert(operand)
+        low, high = interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
+        if low < 0 or high - low > _MOST_ROUNDED:
+            return None
+        rounding = math.ceil if operator == "ceildiv" else math.floor
+        for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):
+            if all(rounding(compute(n)) == rounding(fraction * n) for n in range(low, high + 1)):
+                scaled: Expression = expression if fraction.numerator == 1 else ["mul", fraction.numerator, expression]
+                return scaled if fraction.denominator == 1 else [operator, scaled, fraction.denominator]
+        return None
 
     def text(self, expr: Any) -> str:
         """The text of an expression over sizes that is not a size itself (a condition, a float), in canonical
@@ -108,6 +147,24 @@ def declared_types(program: Program) -> tuple[list[Declared], list[Declared]]:
 
     return [declared(node) for node in program.input_nodes], [declared(node) for node in program.output_nodes]
 
+
+def _multiplied(size: int, factor: float) -> float:
+    return factor * float(size)
+
+
+def _divided(size: int, divisor: int) -> float:
+    return size / divisor
+
+
+#: Roundings to whole numbers of a float that is computed from a size. Such sizes are not negative, so truncating is the
+#: same as rounding down.
+_ROUNDINGS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
+
+#: A rounded product is compared with its fraction at most at this many sizes.
+_MOST_ROUNDED = 100_000
+
+#: The largest denominator of a fraction that stands for a float such as 0.3.
+_LARGEST_DENOMINATOR = 1_000
 
 _OPERATORS = {
     "Add": "add",

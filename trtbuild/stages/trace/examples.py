@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trtbuild.core.model.spec import Input
-from trtbuild.stages.values import in_range
+from trtbuild.stages.values import in_range, mask
 
 SEED = 0
 
@@ -61,7 +61,7 @@ def _tensor(entry: Input, shape: Sequence[int], generator: torch.Generator) -> t
     if entry.range is not None:
         return in_range(dtype, size, entry.range, generator)
     if dtype is torch.bool:
-        return torch.rand(size, generator=generator) > 0.5
+        return mask(size, generator)
     if dtype.is_complex:
         parts = [torch.randn(size, generator=generator) for _ in range(2)]
         return torch.complex(*parts).to(dtype)

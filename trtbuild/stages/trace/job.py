@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trtbuild.core.model.shapes import Axis, ShapePlan, Symbol, SymbolAxis
+from trtbuild.core.model.shapes import Axis, ShapePlan, Symbol, SymbolAxis, Ties, kept_symbols
 from trtbuild.core.model.spec import Input, Source
 from trtbuild.core.values.encoding import from_json, to_json
 
@@ -19,7 +19,8 @@ class TraceJob:
     """A model to trace.
 
     `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program must equal the model:
-    the min and max of every profile. `weights` are the heads of the ``weights:`` file, None if there is no file.
+    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a later profile, so they
+    are not declared alike. `weights` are the heads of the ``weights:`` file, None if there is no file.
     `origins` is for messages: a dotted path in the model (``inputs.image``, ``dims.height``, ``source``) to
     ``file:line``.
     """
@@ -30,6 +31,19 @@ class TraceJob:
     points: tuple[tuple[int, ...], ...] = ()
     weights: WeightHeads | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    apart: tuple[tuple[int, int], ...] = ()
+
+    def alike(self, one: int, other: int) -> bool:
+        """Whether two symbols have the same min, opt and max in every profile, and the same ``multiple_of``."""
+        first, second = (replace(self.shapes.symbols[number], name="") for number in (one, other))
+        equal = first == second and all(point[one] == point[other] for point in self.points)
+        return equal and tuple(sorted((one, other))) not in self.apart
+
+    def tied(self, ties: Ties) -> TraceJob:
+        """The job with one symbol for both symbols of each pair. `apart` is about the symbols of the declared job."""
+        kept = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
+        points = tuple(dict.fromkeys(tuple(point[number] for number in kept) for point in self.points))
+        return replace(self, shapes=self.shapes.tied(ties), points=points, apart=())
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form of the job, from which `from_json` makes an equal one; floats in kwargs keep their bits."""
@@ -50,6 +64,7 @@ class TraceJob:
             "points": [list(point) for point in self.points],
             "weights": None if self.weights is None else [[n, d, list(shape)] for n, d, shape in self.weights],
             "origins": dict(self.origins),
+            "apart": [list(pair) for pair in self.apart],
         }
 
     @classmethod
@@ -81,6 +96,7 @@ class TraceJob:
             points=tuple(tuple(point) for point in data["points"]),
             weights=None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in weights),
             origins=dict(data["origins"]),
+            apart=tuple((one, other) for one, other in data["apart"]),
         )
 
     def place(self, *paths: str) -> dict[str, Any]:

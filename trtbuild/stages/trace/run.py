@@ -160,6 +160,7 @@ def trace_module(
         refuse_misfit(module, weights, job)
         fill_unset(weights)
     exported = export(module, job, frames)
+    job = job.tied(exported.ties)
     checks.refuse_random(exported.raw, job, frames)
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
@@ -180,7 +181,7 @@ def trace_module(
             program=_serialized(program, job),
             graph=program_text(program, implementation),
             modules=module_paths(program),
-            interface=interface(exported.program, arranged, weights, job),
+            interface=interface(exported.program, arranged, weights, job, exported.ties),
             weights=values,
             kept=None,
             observations=(),

@@ -2,7 +2,7 @@
 
 Rules
 1. The values of an input with a range are drawn uniformly from it. Other inputs: floats are normal, as in the trace,
-   and bools are random.
+   and bools are random, with both values in each row.
 2. Integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index of table rows
    (token ids, positions), its values may be any row of the smallest such table.
 3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
@@ -26,7 +26,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.values import in_range
+from trtbuild.stages.values import in_range, mask
 
 #: Operators that do not change the values of an index.
 _SAME_INDEX = (
@@ -92,7 +92,7 @@ def random_inputs(
 
 def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: torch.Generator) -> torch.Tensor:
     if dtype is torch.bool:
-        return torch.rand(shape, generator=generator) > 0.5
+        return mask(shape, generator)
     if dtype.is_complex:
         return torch.complex(*(torch.randn(shape, generator=generator) for _ in range(2))).to(dtype)
     if dtype.is_floating_point:

@@ -17,7 +17,8 @@ class VerifyJob:
     """Compare the partitions of a model with PyTorch. Programs, ONNX models and weights are named by the SHA-256 of
     their blobs.
 
-    `program` is the traced program (empty if the model has no traced program), and `partitions` is the partition step's document.
+    `program` is the traced program (empty if the model has no such program). `partitions` is the partition step's
+    document.
     `programs`, `onnx` and `origins` (the call that each ONNX node comes from) are by graph digest. `shapes` has each
     input's shape at each of `points`. `tolerances`: precision of an output → largest allowed error. With `by_onnx`
     the models in `onnx` are the reference, and there are no programs.

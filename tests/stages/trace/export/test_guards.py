@@ -21,9 +21,11 @@ def test_a_guard_that_always_holds_needs_no_guess(job_of: Callable[..., Any]) ->
     assert not guesses_for(job_of, "L['x'].size()[0] >= 1", "L['x'].size()[1] % 4 == 0", "L['x'].size()[2] == 3")
 
 
-def test_the_guesses_are_the_smallest_size_that_breaks_a_guard_and_a_middle_size(job_of: Callable[..., Any]) -> None:
-    first, second = guesses_for(job_of, "L['x'].size()[1] % 8 == 0")
-    assert first.sizes == (8, 4) and second.sizes[1] % 8 == 4
+def test_the_guesses_are_the_smallest_the_middle_and_the_largest_size_that_break_a_guard(
+    job_of: Callable[..., Any],
+) -> None:
+    first, second, third = guesses_for(job_of, "L['x'].size()[1] % 8 == 0")
+    assert [guess.sizes for guess in (first, third)] == [(8, 4), (8, 28)] and second.sizes[1] % 8 == 4
     assert first.text == "x.1 % 8 == 0"
     assert first.hint == "write dims: {width: {at: [x.1], multiple_of: 8}}"
 
@@ -38,8 +40,9 @@ def test_a_relation_of_two_dims_has_no_hint(job_of: Callable[..., Any]) -> None:
     assert first.sizes[0] > first.sizes[1] and first.hint is None
 
 
-def test_no_guess_is_added_if_a_known_point_breaks_the_guard(job_of: Callable[..., Any]) -> None:
-    assert not guesses_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
+def test_a_known_point_that_breaks_the_guard_is_the_only_guess(job_of: Callable[..., Any]) -> None:
+    (guess,) = guesses_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
+    assert guess.sizes == (1, 4) and guess.hint == "change the profiles so that x.0 is at least 2 and at most 64"
 
 
 def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> None:

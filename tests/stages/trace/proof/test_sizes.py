@@ -8,8 +8,10 @@ import torch
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import SourceError
 
-TWO = {"a": ((1, 4), (2, 4), (2, 4)), "b": ((1, 4), (2, 4), (2, 4))}
-THREE = TWO | {"c": ((1, 4), (2, 4), (2, 4))}
+#: Axes with equal ranges, but not declared alike: their opts differ.
+TWO = {"a": ((1, 4), (2, 4), (2, 4)), "b": ((1, 4), (1, 4), (2, 4))}
+THREE = {"a": TWO["a"], "b": TWO["a"], "c": TWO["b"]}
+ALIKE = {"a": TWO["a"], "b": TWO["a"]}
 
 
 def error_of(traced, job_of, function, shapes, **more) -> SourceError:
@@ -42,8 +44,13 @@ def test_only_the_two_equal_axes_of_three_are_reported(traced, job_of) -> None:
     assert "must always be as long as" in error_of(traced, job_of, lambda a, b, c: a * b * c, THREE).text
 
 
+@pytest.mark.parametrize("function", [lambda a, b: a * b, lambda a, b: torch.where(a > 0, a, b)])
+def test_axes_of_1_to_2_that_are_declared_alike_are_tied(traced, job_of, function) -> None:
+    assert traced(function, job_of(ALIKE)).interface["ties"] == [[1, 0]]
+
+
 def test_accepts_axes_of_1_to_2_that_are_one_dim_or_are_not_combined(traced, job_of) -> None:
-    traced(lambda a, b: a * b, job_of(TWO, dims=[NamedDim("n", (("a", 0), ("b", 0)))]))
+    traced(lambda a, b: a * b, job_of(ALIKE, dims=[NamedDim("n", (("a", 0), ("b", 0)))]))
     traced(lambda a, b: (a * 2, b * 3), job_of(TWO))
 
 

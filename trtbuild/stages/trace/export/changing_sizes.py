@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from trtbuild.core.model.shapes import places_of
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Difference, difference, points_of
 from trtbuild.stages.program.text import target_name
-from trtbuild.stages.trace.export.constraints import describe, places_of
+from trtbuild.stages.trace.export.constraints import describe
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
 

@@ -10,32 +10,29 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.shapes import ShapePlan, places_of
 from trtbuild.core.model.spec import Input
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A problem and the text to write. `path` is the dotted place in the model, for its origin."""
+    """A problem and the text to write. `path` is the dotted place in the model, for its origin.
+
+    `symbol` is the restricted symbol. `equal` is the symbol that it must equal, and `size` is the only size that it may
+    have; each is None for a violation of another kind.
+    """
 
     text: str
     hint: str
     path: str
+    symbol: int
+    equal: int | None = None
+    size: int | None = None
 
 
 def torch_name(symbol: int) -> str:
     """The name for torch of symbol number `symbol`, or of its unit if it has a ``multiple_of``."""
     return f"trtdim{symbol}"
-
-
-def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
-    """The axes of a symbol, as a manifest writes them: ``image.2``."""
-    return [
-        f"{entry.name}.{number}"
-        for entry, shape in zip(inputs, plan.shapes, strict=True)
-        for number, axis in enumerate(shape)
-        if isinstance(axis, SymbolAxis) and axis.symbol == symbol
-    ]
 
 
 def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
@@ -69,6 +66,7 @@ def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[V
                     f"{describe(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
                     _static_hint(plan, inputs, symbol, None),
                     _path(plan, inputs, symbol),
+                    symbol,
                 )
             )
     return result
@@ -91,6 +89,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             else f"{dim} may have any size, but the model needs a multiple of {step}",
             f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}",
             path,
+            symbol,
         )
     match = re.fullmatch(r"trtdim(\d+)", fix)
     if match and int(match[1]) < len(plan.symbols):
@@ -101,6 +100,8 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             f"{dim} must always be as long as {describe(plan, inputs, other_symbol)}, but they are declared as two dims",
             f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(all_places)}]}}}}",
             path,
+            symbol,
+            equal=other_symbol,
         )
     match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fix)
     if match:
@@ -113,6 +114,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             f"change the profiles so that {places[0]} is {bounds}; a branch on this size in the model can be two models, "
             "each with its own profiles",
             path,
+            symbol,
         )
     relation = _named(fix, plan, inputs)
     return Violation(
@@ -120,6 +122,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
         f"a manifest cannot express this relation: derive {places[0]}'s size inside the model, or make it static "
         f"(the same min, opt and max in all profiles)",
         path,
+        symbol,
     )
 
 
@@ -128,6 +131,8 @@ def _fixed(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> 
         f"{describe(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
         _static_hint(plan, inputs, symbol, size),
         _path(plan, inputs, symbol),
+        symbol,
+        size=size,
     )
 
 
@@ -178,5 +183,5 @@ def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
 
 
 def _is_unnamed(name: str, places: Sequence[str]) -> bool:
-    """Whether `trtbuild.core.model.shapes` generated the name: ``<input>_<axis>``."""
-    return len(places) == 1 and name.rstrip("_") == places[0].replace(".", "_")
+    """Whether `trtbuild.core.model.shapes` generated the name from the first place: ``<input>_<axis>``."""
+    return name.rstrip("_") == places[0].replace(".", "_")

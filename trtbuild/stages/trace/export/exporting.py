@@ -11,7 +11,11 @@ Rules
 5. torch assumes that every dynamic size is 2 or more, so it replaces a dim whose range ends at 2 by a number. Such a
    dim is traced with a range up to `LEAST_MAX`. A model that does not allow this (it has a table of two rows) is traced
    as declared.
-6. Keyword inputs of a program of torch.export must be in the program's order: torch.export reads them by position when
+6. Symbols that must be equal, and are declared alike (`TraceJob.alike`), are tied: the model is traced again with one
+   symbol for both. Otherwise it is an error.
+7. If a guard fixes a symbol to the example's size, the model is traced with larger examples: the guard may be about a
+   derived size that is 1 in the example alone (``x[1:]`` with 2 rows). The proof decides whether the result is right.
+8. Keyword inputs of a program of torch.export must be in the program's order: torch.export reads them by position when
    it traces such a module again (2.13), although the module itself reads them by name.
 """
 
@@ -19,8 +23,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import re
-from dataclasses import dataclass
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,11 +35,13 @@ from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, GuardOnDataDependentSymNode
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, kept_symbols
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
-from trtbuild.stages.trace.export.constraints import torch_name, violations
+from trtbuild.stages.trace.export.constraints import Violation, torch_name, violations
 from trtbuild.stages.trace.export.decomposing import decomposed
+from trtbuild.stages.trace.export.guard_filter import GuardFilter
+from trtbuild.stages.trace.export.guards import arguments_by_number
 from trtbuild.stages.trace.export.signature import bound_to_forward
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.advice import shape_advice, text_of, value_advice
@@ -40,24 +49,30 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 #: The smallest upper end of a dim's range, in its unit (rule 5).
 LEAST_MAX = 3
+#: Larger examples (rule 7) have at most this many elements.
+_MOST_ELEMENTS = 1 << 27
 
 
 @dataclass
 class Exported:
-    """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized."""
+    """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
+
+    `guards` are the guards that nothing has proven yet. `ties` are the pairs of symbols of the given job that are tied.
+    """
 
     raw: ExportedProgram
     program: ExportedProgram
     guards: tuple[str, ...]
+    ties: tuple[tuple[int, int], ...] = ()
 
 
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
     arguments = bound_to_forward(module, job, args, kwargs, frames)
-    kwargs = _in_order(module, arguments.signature, kwargs)
+    exporter = _Exporter(module, job, arguments, frames)
     try:
-        raw = _export(module, arguments, job, args, kwargs)
+        raw = exporter.export()
     except GuardOnDataDependentSymNode as error:
         frames.raise_from(
             error,
@@ -68,31 +83,103 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
             internal=True,
         )
     except (Exception, SystemExit) as error:
-        _raise_violations(error, job)
+        _raise_violations(exporter, error, frames)
         raise_eager(module, job, frames)
         _raise_unknown_output(module, error, job, frames)
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
-    guards = tuple(getattr(raw, "_guards_code", None) or ())
+    guards = (*(getattr(raw, "_guards_code", None) or ()), *exporter.filter.assumed)
     try:
         program = decomposed(raw) or raw.run_decompositions({})
     except Exception as error:
         frames.raise_from(
             error, "torch cannot functionalize the traced model", code="export", fallback=job.place("source")
         )
-    return Exported(raw, program, guards)
+    return Exported(raw, program, guards, tuple(exporter.ties))
 
 
-def _export(
-    module: torch.nn.Module, bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> ExportedProgram:
-    def export_up_to(least: int) -> ExportedProgram:
-        dynamic = _dynamic_shapes(bound, job, args, kwargs, dims_of(job.shapes, least))
-        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+class _Exporter:
+    """Calls torch.export until it accepts the module, with ties (rule 6) and larger examples (rule 7).
 
-    if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
-        with contextlib.suppress(Exception):  # the error is raised for the declared ranges, below
-            return export_up_to(LEAST_MAX)
-    return export_up_to(0)
+    `job` and `filter` belong to the last call whose error or program is returned.
+    """
+
+    def __init__(self, module: torch.nn.Module, job: TraceJob, bound: inspect.BoundArguments, frames: Frames) -> None:
+        self.ties: list[tuple[int, int]] = []
+        self._module, self._declared, self._bound, self._frames = module, job, bound, frames
+        self._choose(job)
+
+    def _choose(self, job: TraceJob) -> None:
+        self.job = job
+        self.filter = GuardFilter(job, arguments_by_number(self._bound.signature, job.inputs), self._frames)
+
+    def export(self) -> ExportedProgram:
+        """Raises the errors of torch.export."""
+        while True:
+            try:
+                return self._export()
+            except Exception as error:
+                found = violations_in(error, self.job)
+                ties = self._ties(found)
+                if not ties:
+                    program = self._export_larger(found)
+                    if program is None:
+                        raise
+                    return program
+                self.ties += ties
+                self._choose(self._declared.tied(self.ties))
+
+    def _ties(self, found: Sequence[Violation]) -> list[tuple[int, int]]:
+        """The ties that remove violations, by the declared numbers of the symbols. Empty if one pair is not declared
+        alike: its error is reported then."""
+        declared = [*dict.fromkeys(kept_symbols(len(self._declared.shapes.symbols), self.ties))]
+        pairs = [(declared[v.symbol], declared[v.equal]) for v in found if v.equal is not None]
+        return pairs if all(self._declared.alike(*pair) for pair in pairs) else []
+
+    def _export_larger(self, found: Sequence[Violation]) -> ExportedProgram | None:
+        """Export with larger examples of the symbols that are fixed to one size. None if that is not accepted either."""
+        job, used = self.job, self.filter
+        fixed = {violation.symbol for violation in found if violation.size is not None}
+        for shapes in larger_examples(job.shapes, fixed):
+            self._choose(replace(job, shapes=shapes))
+            with contextlib.suppress(Exception):  # the first error is the one that the user can do something about
+                return self._export()
+        self.job, self.filter = job, used
+        return None
+
+    def _export(self) -> ExportedProgram:
+        job = self.job
+        args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
+        kwargs = _in_order(self._module, self._bound.signature, kwargs)
+        if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
+            try:
+                return self._export_up_to(LEAST_MAX, args, kwargs)
+            except Exception as error:  # the declared ranges, below, raise it again, but do not show equal sizes
+                if self._ties(violations_in(error, job)):
+                    raise
+        return self._export_up_to(0, args, kwargs)
+
+    def _export_up_to(self, least: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+        dynamic = _dynamic_shapes(self._bound, self.job, args, kwargs, dims_of(self.job.shapes, least))
+        with self.filter.active(sys._getframe()):
+            return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+
+
+def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
+    """The plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
+    tried = {plan.example}
+    for enlarged in (lambda units: 2 * units + 1, lambda units: sys.maxsize):
+        symbols = tuple(
+            replace(
+                symbol, example=min(enlarged(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max)
+            )
+            if number in fixed
+            else symbol
+            for number, symbol in enumerate(plan.symbols)
+        )
+        larger = ShapePlan(symbols, plan.shapes)
+        if larger.example not in tried and sum(map(math.prod, larger.example)) <= _MOST_ELEMENTS:
+            tried.add(larger.example)
+            yield larger
 
 
 def dims_of(plan: ShapePlan, least: int = 0) -> list[Any]:
@@ -162,12 +249,26 @@ def _raise_unknown_output(module: torch.nn.Module, error: BaseException, job: Tr
         ) from error
 
 
-def _raise_violations(error: BaseException, job: TraceJob) -> None:
-    if not isinstance(error, UserError | ConstraintViolationError | ValueError):
-        return
-    found = violations(text_of(error), job.shapes, job.inputs)
+def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
+    """Raise the SourceError of a refusal of torch.export, at the line of user code that restricts the size."""
+    job = exporter.job
+    found = violations_in(error, job)
     if not found:
         return
     texts = [violation.text for violation in found]
     hints = list(dict.fromkeys(violation.hint for violation in found))
-    raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **job.place(found[0].path)) from error
+    declared = job.place(found[0].path)
+    place = next((exporter.filter.places[v.symbol] for v in found if v.symbol in exporter.filter.places), None)
+    if place is None:
+        raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **declared) from error
+    if declared:
+        hints.append(f"the manifest declares it at {declared['file']}:{declared['line']}")
+    raise SourceError(
+        "; ".join(texts), code="constraint", hint="; ".join(hints), file=place[0], line=place[1]
+    ) from error
+
+
+def violations_in(error: BaseException, job: TraceJob) -> list[Violation]:
+    if not isinstance(error, UserError | ConstraintViolationError | ValueError):
+        return []
+    return violations(text_of(error), job.shapes, job.inputs)

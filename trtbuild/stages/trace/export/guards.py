@@ -2,14 +2,15 @@
 
 torch.export reports a guard on one named dim that fails inside its range. It does not report three kinds of guards
 (found by experiment, torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations
-between two dims (``h <= w``), and sizes that it assumes not to be 1. The program's guards contain these. Each guard is
-evaluated over the ranges, and `proof` tries the sizes at which it fails. If model and program agree there, too, the
-guard does no harm.
+between two dims (``h <= w``), and sizes that it assumes not to be 1. (It does report a derived size that it assumes not to
+be 1; `guard_filter` removes this report.) The program's guards contain these. Each guard is evaluated over the ranges, and
+`proof` tries the sizes at which it fails. If model and program agree there, too, the guard does no harm.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import itertools
 import math
@@ -17,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, places_of
 from trtbuild.core.model.spec import Input
-from trtbuild.stages.trace.export.constraints import places_of
 
 #: The largest number of sizes that are tried for one guard.
 _TRIED = 4_000
@@ -46,28 +47,33 @@ def guesses(
     points: Iterable[tuple[int, ...]] = (),
 ) -> list[Guess]:
     """Find sizes that break guards. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. A guard that one of `points` or an earlier guess breaks needs no further guess."""
+    instead of each tensor. For a guard that one of `points` or an earlier guess breaks, that point is the only guess."""
     results: list[Guess] = []
     tried = list(points)
+    most = len(tried) + _GUESSES
     for code in guards:
-        guard = _Guard.read(code, arguments, plan, inputs)
+        guard = Guard.read(code, arguments, plan, inputs)
         if guard is None or not guard.symbols:
             continue
         failing = guard.failing()
-        if not failing or any(not guard.holds([sizes[s] for s in guard.symbols]) for sizes in tried):
+        if not failing:
             continue
-        for values in dict.fromkeys((failing[0], failing[len(failing) // 2])):
+        known = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
+        if known is not None:
+            results.append(Guess(known, guard.text, guard.hint()))
+            continue
+        for values in dict.fromkeys((failing[0], failing[len(failing) // 2], failing[-1])):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
             results.append(Guess(tuple(sizes), guard.text, guard.hint()))
             tried.append(tuple(sizes))
-        if len(results) >= _GUESSES:
+        if len(tried) >= most:
             break
     return results
 
 
-class _Guard:
+class Guard:
     """A guard as a function of its symbols."""
 
     def __init__(
@@ -81,7 +87,7 @@ class _Guard:
         self.symbols = tuple(sorted({axis.symbol for axis in names.values() if isinstance(axis, SymbolAxis)}))
 
     @classmethod
-    def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> _Guard | None:
+    def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> Guard | None:
         """Parse a guard; None if it is not about the sizes of inputs."""
         reader = _SizeReader(arguments, plan, inputs)
         try:
@@ -109,6 +115,12 @@ class _Guard:
             return bool(eval(self._code, _NAMESPACE, names))
         except (ZeroDivisionError, OverflowError):
             return False
+
+    def failing_at_every_size(self, most: int) -> list[int] | None:
+        """The sizes of its only symbol at which the guard fails, of all sizes. None if there are more than `most`."""
+        (symbol,) = (self._plan.symbols[number] for number in self.symbols)
+        sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
+        return None if len(sizes) > most else [size for size in sizes if not self.holds([size])]
 
     def failing(self) -> list[tuple[int, ...]]:
         """Sizes at which the guard fails, smallest first. They are a sample if there are too many sizes."""
@@ -171,6 +183,16 @@ class _SizeReader(ast.NodeTransformer):
         return value
 
 
+def axis_of(
+    code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]
+) -> int | SymbolAxis | None:
+    """The axis that an expression of torch names (``L['x'].size()[2]``); None if it is not an axis of an input."""
+    reader = _SizeReader(arguments, plan, inputs)
+    with contextlib.suppress(SyntaxError, LookupError, ValueError, TypeError):
+        reader.visit(ast.parse(code, mode="eval").body)
+    return next(iter(reader.names.values()), None)
+
+
 def arguments_by_number(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
     """The arguments of forward, with the number of the manifest's input instead of each tensor."""
     args = [number for number, entry in enumerate(inputs) if not entry.keyword]
@@ -189,4 +211,4 @@ def _sample(symbol: Any, count: int) -> list[int]:
     return sorted({*sizes[:third], *sizes[-third:], *spread})
 
 
-_NAMESPACE = {**SYMPY_INTERP, "math": math, "inf": math.inf}
+_NAMESPACE = {**SYMPY_INTERP, "math": math, "inf": math.inf, "torch": torch}

@@ -10,6 +10,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
+from trtbuild.core.model.shapes import Ties
 from trtbuild.core.values.encoding import to_json
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
@@ -21,8 +22,11 @@ from trtbuild.stages.trace.job import TraceJob
 _NO_VALUE = object()
 
 
-def interface(exported: ExportedProgram, arranged: Arranged, weights: ModuleWeights, job: TraceJob) -> dict[str, Any]:
-    """The interface of a program. `exported` is the program before `arrange`, which has the output structure."""
+def interface(
+    exported: ExportedProgram, arranged: Arranged, weights: ModuleWeights, job: TraceJob, ties: Ties = ()
+) -> dict[str, Any]:
+    """The interface of a program. `exported` is the program before `arrange`, which has the output structure. `ties` are
+    the ties of the declared symbols; `job` has the symbols that are left."""
     program = arranged.program
     symbols = Symbols(program)
     tree, names = _outputs(exported, arranged, job)
@@ -51,6 +55,7 @@ def interface(exported: ExportedProgram, arranged: Arranged, weights: ModuleWeig
         "symbols": [
             {"name": s.name, "min": s.min, "max": s.max, "multiple_of": s.multiple_of} for s in job.shapes.symbols
         ],
+        **({"ties": [list(pair) for pair in ties]} if ties else {}),
     }
 
 

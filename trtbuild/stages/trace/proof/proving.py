@@ -9,7 +9,10 @@ Rules
    operators on the same values there (`dataflow`). This is a stronger proof, and takes milliseconds. If it fails,
    numbers are compared.
 3. A call may not write to its inputs or to the module's weights and buffers (a branch could do so at one size only).
-4. The program runs on the stored form of the weights, like all later steps.
+4. If the places of NaN are all that differs, bool inputs are tried as all False and as all True, too. One of them is a
+   mask that hides no key. The random mask of a single key may hide it, and PyTorch's implementations of attention differ
+   in what they return for a row without a key.
+5. The program runs on the stored form of the weights, like all later steps.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from trtbuild.core.model.shapes import places_of
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.export.arranging import Arranged
 from trtbuild.stages.trace.export.checks import mutated, refuse_elsewhere
-from trtbuild.stages.trace.export.constraints import places_of
 from trtbuild.stages.trace.export.exporting import raise_eager
 from trtbuild.stages.trace.export.guards import Guess
 from trtbuild.stages.trace.export.weights import identity, plain
@@ -49,6 +52,9 @@ TOLERANCE: dict[torch.dtype, float] = {
     torch.bfloat16: 3e-2,
 }
 
+
+#: The difference of two tensors that have NaN at different places.
+NAN_ELSEWHERE = "NaN at other places"
 
 #: Numbers are compared at all points if the estimate from the first point is less than this.
 WORTHWHILE_S = 1.0
@@ -80,7 +86,9 @@ class Proof:
         self._module, self._arranged, self._job, self._frames, self._seen = module, arranged, job, frames, seen
         points = {sizes: Point(sizes) for sizes in dict.fromkeys((_example(job), *job.points))}
         for guess in guesses:
-            points.setdefault(guess.sizes, Point(guess.sizes, guess))
+            point = points.setdefault(guess.sizes, Point(guess.sizes, guess))
+            if point.guess is None:
+                points[guess.sizes] = Point(guess.sizes, guess)
         # small points first: they show most errors in milliseconds
         self._points = sorted(points.values(), key=lambda p: (_elements(p, job), p.sizes))
         self._weights = [plain(weight.value) for weight in arranged.weights]
@@ -157,7 +165,7 @@ def difference(got: torch.Tensor, want: torch.Tensor) -> float | str | None:
     if not (want.is_floating_point() or want.is_complex()):
         return None if torch.equal(got, want) else "other values"
     if torch.equal(torch.isnan(got), torch.isnan(want)) is False:
-        return "NaN at other places"
+        return NAN_ELSEWHERE
     same = (got == want) | torch.isnan(want)
     if bool(same.all()):
         return None
@@ -181,25 +189,42 @@ def _prove_at(
     frames: Frames,
 ) -> None:
     values = tensors(job.inputs, job.shapes.sizes(point.sizes))
+    problem = _problem_with(values, point, module, arranged, weights, job, frames)
+    # a mask that hides every key of a row gives NaN, or not, depending on the implementation of attention (rule 4)
+    for fill in (False, True) if any(value.dtype is torch.bool for value in values) else ():
+        if problem is None or not problem.endswith(NAN_ELSEWHERE):
+            break
+        filled = [torch.full_like(value, fill) if value.dtype is torch.bool else value for value in values]
+        problem = _problem_with(filled, point, module, arranged, weights, job, frames)
+    if problem is not None:
+        raise _frozen(point, problem, module, job, frames)
+
+
+def _problem_with(
+    values: list[torch.Tensor],
+    point: Point,
+    module: torch.nn.Module,
+    arranged: Arranged,
+    weights: list[torch.Tensor],
+    job: TraceJob,
+    frames: Frames,
+) -> str | None:
+    """The first difference between program and model on `values`; None if they agree. Raises SourceError if the model
+    fails."""
     model_output = _eager(point, module, [value.clone() for value in values], job, frames)
     try:
         outputs = _run(arranged, weights, values)
     except Exception as error:
-        raise _frozen(point, f"it fails there: {first_lines(described(error), 1)}", module, job, frames) from error
+        return f"it fails there: {first_lines(described(error), 1)}"
     flat = [leaf for leaf in pytree.tree_leaves(model_output) if isinstance(leaf, torch.Tensor)]
     if len(flat) != len(arranged.outputs):
-        problem = f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
-        raise _frozen(point, problem, module, job, frames)
+        return f"the model returns {len(flat)} tensors there, not {len(arranged.outputs)}"
     for number, (index, expected) in enumerate(zip(arranged.outputs, flat, strict=True)):
         refuse_elsewhere(number, expected, job)
-        output_difference = difference(outputs[index], expected)
-        if output_difference is not None:
-            text = (
-                output_difference
-                if isinstance(output_difference, str)
-                else f"a relative difference of {output_difference:.2g}"
-            )
-            raise _frozen(point, f"output {number} has {text}", module, job, frames)
+        gap = difference(outputs[index], expected)
+        if gap is not None:
+            return f"output {number} has {gap if isinstance(gap, str) else f'a relative difference of {gap:.2g}'}"
+    return None
 
 
 def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], job: TraceJob, frames: Frames) -> Any:
@@ -216,9 +241,8 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
             error,
             f"the model itself fails at {_sizes(point, job)}, which the profiles allow",
             code="eager",
-            hint=_hint(point, job)
-            if point.guess
-            else value_advice(error, job.inputs) or "change the profiles' shapes, or the model",
+            hint=value_advice(error, job.inputs)
+            or (_hint(point, job) if point.guess else "change the profiles' shapes, or the model"),
             fallback=_place(point, job),
         )
     for (kind, name, tensor), version in zip(state, versions, strict=True):

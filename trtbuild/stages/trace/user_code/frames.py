@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from trtbuild.errors import SourceError
@@ -56,6 +56,15 @@ class Frames:
         for frame in reversed(own or list(frames)):
             return self.shown(frame.filename), frame.lineno or 0
         return None
+
+    def innermost(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
+        """File and line of the innermost call of user code between `frame` and its caller `outermost`."""
+        shown: list[traceback.FrameSummary] = []
+        while frame is not None and frame is not outermost:
+            if self.is_shown(frame.f_code.co_filename):
+                shown.insert(0, traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False))
+            frame = frame.f_back
+        return self.deepest(shown)
 
     def in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
         """The innermost place in user code in a ``stack_trace``, which torch stores at each node."""

@@ -1,0 +1,93 @@
+"""Guards that restrict no declared size are no errors; a guard that fails somewhere is, at the line that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.trace.conftest import make_job, trace_in_process
+from trtbuild.errors import SourceError
+
+THIS_FILE = "tests/stages/trace/export/test_guard_filter.py"
+
+
+class GrowingCache(nn.Module):
+    """A step of a decoder whose cache has a dynamic length: it slices by the smaller of two lengths."""
+
+    def forward(self, x: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+        length = past.shape[1]
+        whole = past.repeat(1, 2)
+        return whole[:, : min(2 + length, 2 * length)] + x
+
+
+class Halved(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : torch.sym_int(0.5 * x.shape[1])] * 2
+
+
+class WithoutFirst(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[1:] * 2
+
+
+def shapes_of(traced):
+    return traced.interface["outputs"][0]["shape"]
+
+
+def test_a_guard_that_holds_at_every_size_is_no_error():
+    job = make_job({"x": (1, 1), "past": ((1, 2), (1, 8), (1, 256))})
+    assert trace_in_process(GrowingCache().eval(), job)
+
+
+def test_a_guard_with_rounding_that_holds_at_every_size_is_no_error():
+    assert trace_in_process(Halved().eval(), make_job({"x": ((1, 4), (1, 8), (1, 64))}))
+
+
+@pytest.mark.parametrize("opt", [2, 3, 8])
+def test_a_derived_size_may_be_one(opt):
+    traced = trace_in_process(WithoutFirst().eval(), make_job({"x": ((2, 3), (opt, 3), (8, 3))}))
+    assert shapes_of(traced) == [["add", -1, ["sym", 0]], 3]
+
+
+def test_a_model_that_differs_where_a_derived_size_is_one_names_the_smallest_size():
+    class Special(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rest = x[1:]
+            if rest.shape[0] == 1:
+                return rest * 3
+            return rest * 2
+
+    with pytest.raises(SourceError, match=r"not the model at x\.0 = 2") as caught:
+        trace_in_process(Special().eval(), make_job({"x": ((2, 3), (4, 3), (8, 3))}))
+    assert "x.0 is at least 3" in (caught.value.hint or "")
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.rstrip().endswith(text))
+
+
+def test_an_axis_that_a_branch_fixes_names_the_line():
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] == 4:  # fixes the axis
+                return x * 2
+            return x * 3
+
+    with pytest.raises(SourceError, match="fixes it to 4") as caught:
+        trace_in_process(Fixed().eval(), make_job({"x": ((1, 3), (4, 3), (8, 3))}))
+    assert (caught.value.file, caught.value.line) == (THIS_FILE, line_of("# fixes the axis"))
+    assert "the manifest declares it at trtbuild.yaml:10" in (caught.value.hint or "")
+
+
+def test_a_branch_that_splits_the_range_names_the_line():
+    class Split(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[0] > 3 else x  # splits the range
+
+    with pytest.raises(SourceError, match="needs at least 4") as caught:
+        trace_in_process(Split().eval(), make_job({"x": ((1, 3), (6, 3), (8, 3))}))
+    assert (caught.value.file, caught.value.line) == (THIS_FILE, line_of("# splits the range"))

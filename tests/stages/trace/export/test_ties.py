@@ -1,0 +1,85 @@
+"""Axes that must be equal and are declared alike are one dim; where their ranges differ, it is an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stages.trace.conftest import make_job, trace_in_process
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, derive, different_opts
+from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
+from trtbuild.errors import SourceError
+
+ONE = ((1, 3), (4, 3), (8, 3))
+
+
+def add(x, y):
+    return x + y
+
+
+def test_axes_that_are_declared_alike_are_tied():
+    traced = trace_in_process(add, make_job({"x": ONE, "y": ONE}))
+    assert traced.interface["ties"] == [[1, 0]]
+    assert [entry["name"] for entry in traced.interface["symbols"]] == ["x_0"]
+    assert [entry["shape"] for entry in traced.interface["inputs"]] == [[["sym", 0], 3]] * 2
+
+
+def test_three_axes_are_tied_and_a_free_one_keeps_its_dim():
+    shape = ((1, 2), (4, 6), (8, 9))
+    traced = trace_in_process(
+        lambda x, y, z: (x[:, :1] + y[:, :1] + z[:, :1], y), make_job(dict.fromkeys("xyz", shape))
+    )
+    inputs = [entry["shape"][0] for entry in traced.interface["inputs"]]
+    assert inputs == [["sym", 0]] * 3
+    assert len(traced.interface["symbols"]) == 4
+
+
+def test_a_program_without_ties_has_no_entry():
+    assert "ties" not in trace_in_process(lambda x, y: (x * 2, y), make_job({"x": ONE, "y": ONE})).interface
+
+
+def test_axes_whose_range_ends_at_two_are_tied():
+    small = ((1, 3), (2, 3), (2, 3))
+    traced = trace_in_process(add, make_job({"x": small, "y": small}))
+    assert traced.interface["ties"] == [[1, 0]]
+
+
+@pytest.mark.parametrize("other", [((1, 3), (4, 3), (9, 3)), ((2, 3), (4, 3), (8, 3))])
+def test_axes_with_other_ranges_are_not_tied(other):
+    with pytest.raises(SourceError, match="must always be as long as"):
+        trace_in_process(add, make_job({"x": ONE, "y": other}))
+
+
+def test_axes_with_another_range_in_one_profile_are_not_tied():
+    profiles = [{"x": ONE, "y": ONE}, {"x": ((2, 3), (4, 3), (8, 3)), "y": ((1, 3), (4, 3), (8, 3))}]
+    with pytest.raises(SourceError, match="must always be as long as"):
+        trace_in_process(add, make_job(profiles))
+
+
+def test_dims_with_names_are_tied_and_the_first_name_stays():
+    dims = [NamedDim("batch", (("x", 0),)), NamedDim("rows", (("y", 0),))]
+    traced = trace_in_process(add, make_job({"x": ONE, "y": ONE}, dims=dims))
+    assert [entry["name"] for entry in traced.interface["symbols"]] == ["batch"]
+
+
+def test_symbols_that_differ_in_a_later_opt_only_are_known():
+    shapes = [(((1,), (4,), (8,)), ((1,), (4,), (8,))), (((1,), (2,), (8,)), ((1,), (3,), (8,)))]
+    profiles = [
+        Profile(f"p{n}", tuple((name, ShapeRange(*sizes)) for name, sizes in zip("xy", pair, strict=True)))
+        for n, pair in enumerate(shapes)
+    ]
+    plan, _ = derive([Input("x"), Input("y")], (), profiles)
+    assert plan is not None
+    assert different_opts(plan, profiles) == ((0, 1),)
+    assert different_opts(plan, profiles[:1]) == ()
+
+
+def test_tied_plans_number_the_symbols_that_are_left():
+    symbols = tuple(Symbol(name, 1, 8, 4) for name in "abcd")
+    plan = ShapePlan(symbols, ((SymbolAxis(0), SymbolAxis(1)), (SymbolAxis(2), 5, SymbolAxis(3))))
+    tied = plan.tied([(3, 1), (2, 0)])
+    assert [symbol.name for symbol in tied.symbols] == ["a", "b"]
+    assert tied.shapes == ((SymbolAxis(0), SymbolAxis(1)), (SymbolAxis(0), 5, SymbolAxis(1)))
+    assert plan.tied([(3, 2), (2, 1), (1, 0)]).shapes == (
+        (SymbolAxis(0), SymbolAxis(0)),
+        (SymbolAxis(0), 5, SymbolAxis(0)),
+    )

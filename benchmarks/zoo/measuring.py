@@ -40,12 +40,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The project of the models, the cache of its builds, the size of the models, and the arguments that start trtbuild."""
+    """The project of the models, the cache of its builds, and the size of the models.
+
+    `trtbuild` are the arguments that start the program, and `jobs` is the number of steps that run at the same time.
+    """
 
     project: Path
     cache: Path
     size: Size
     trtbuild: Sequence[str] = (sys.executable, "-m", "trtbuild")
+    jobs: int = 1
 
     def measure(self, names: Sequence[str]) -> Iterator[list[Row]]:
         """Build the models `names`, or all, and verify them. Yields their rows after each of the two commands.
@@ -60,8 +64,8 @@ class Zoo:
         yield self.verify(rows)
 
     def build(self, models: Mapping[str, str]) -> list[Row]:
-        """Build `models` (name → precision), one step at a time. A model that cannot be built has a row with the reason."""
-        document = self._run("build", [*models, "--keep-going", "--jobs", "1"])
+        """Build `models` (name → precision). A model that cannot be built has a row with the reason."""
+        document = self._run("build", [*models, "--keep-going", "--jobs", str(self.jobs)])
         if not document["steps"]:
             raise RuntimeError(f"trtbuild build: {_sentence(document['errors'])}")
         return [

@@ -54,11 +54,14 @@ class Boxes(nn.Module):  # type: ignore[misc]
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         features = list(self.detector.backbone(image).values())
         outputs = self.detector.head(features)
-        sizes = [(image.shape[-2], image.shape[-1])] * image.shape[0]
-        anchors = self.detector.anchor_generator(ImageList(image, sizes), features)
-        coder = self.detector.box_coder
-        boxes = [coder.decode_single(outputs["bbox_regression"][i], anchors[i]) for i in range(len(anchors))]
-        return torch.stack(boxes), outputs["cls_logits"].sigmoid()
+        # The anchors of one image. All images have the same, and a list of all would fix the batch.
+        (anchors,) = self.detector.anchor_generator(
+            ImageList(image[:1], [(image.shape[-2], image.shape[-1])]), features
+        )
+        codes = outputs["bbox_regression"]
+        batch = image.shape[0]
+        boxes = self.detector.box_coder.decode_single(codes.flatten(0, 1), anchors.repeat(batch, 1))
+        return boxes.reshape(batch, -1, 4), outputs["cls_logits"].sigmoid()
 
 
 def retinanet() -> nn.Module:

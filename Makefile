@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: build check test lint fuzz docs site screens bench clean
+.PHONY: build check test lint fuzz docs site screens bench zoo clean
 
 build: $(READY)
 	$(BIN)/trtbuild build
@@ -50,6 +50,20 @@ bench: $(READY) $(PEERS)/.ready
 $(PEERS)/.ready: benchmarks/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
+	touch $@
+
+# Public architectures with random weights, built and verified; the tables of docs/zoo.md: an hour, and 40 GB. `make zoo
+# ONLY=gpt2,yolo11n SIZE=small` is a part of it. The libraries of the models are in a virtual environment of their own: 8 GB.
+ZOO  := benchmarks/zoo/.work/venv
+SIZE := published
+zoo: $(ZOO)/.ready
+	$(ZOO)/bin/python -m benchmarks.zoo --size $(SIZE) --only '$(ONLY)'
+
+# From PyPI alone: a configured index may have a CPU build of torch, beside which torchvision of PyPI cannot be imported.
+$(ZOO)/.ready: pyproject.toml benchmarks/zoo/requirements.txt
+	test -x $(ZOO)/bin/python || $(PYTHON) -m venv $(ZOO)
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_CONSTRAINT= $(ZOO)/bin/python -m pip install --quiet \
+		--requirement benchmarks/zoo/requirements.txt --editable '.[torch,rtx,verify]'
 	touch $@
 
 # The screens of docs/terminal.md: real builds, seen on an emulated terminal.

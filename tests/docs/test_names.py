@@ -29,8 +29,8 @@ def spans(page: Path) -> list[str]:
 
 @cache
 def file_names() -> frozenset[str]:
-    """Return the names, without folders, of all Python files of the project."""
-    return frozenset(path.name for tree in TREES for path in (ROOT / tree).rglob("*.py"))
+    """Return the names, without folders, of all Python files of the project. ``.work`` has files of other projects."""
+    return frozenset(path.name for tree in TREES for path in (ROOT / tree).rglob("*.py") if ".work" not in path.parts)
 
 
 def exists(path: str) -> bool:

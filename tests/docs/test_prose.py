@@ -16,7 +16,7 @@ from tests.docs.prose import MOST_WORDS, RULES, Rule, faults, sentences
 
 ROOT = Path(__file__).parents[2]
 NOT_DONE = Path(__file__).parent / "prose_not_done.txt"
-#: ``benchmarks/.work`` has generated projects, which are not part of the source.
+#: ``.work`` has generated projects and virtual environments, which are not part of the source.
 FILES = [
     *(
         path

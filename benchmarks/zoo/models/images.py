@@ -1,0 +1,74 @@
+"""Image models of transformers: CLIP, with its text model, the encoder of SAM, SegFormer and DINOv2."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModelWithProjection,
+    CLIPVisionConfig,
+    CLIPVisionModelWithProjection,
+    Dinov2Config,
+    Dinov2Model,
+    SamVisionConfig,
+    SamVisionModel,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
+)
+
+from .sizes import by_size, finished
+
+
+def clip_vision() -> nn.Module:
+    """The image model of CLIP ViT-B/32; small: two layers of 128 channels."""
+    torch.manual_seed(0)
+    small = CLIPVisionConfig(
+        hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, projection_dim=64
+    )
+    return finished(CLIPVisionModelWithProjection(by_size(CLIPVisionConfig(), small)))
+
+
+def clip_text() -> nn.Module:
+    """The text model of CLIP ViT-B/32; small: two layers of 128 channels."""
+    torch.manual_seed(0)
+    small = CLIPTextConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        projection_dim=64,
+        vocab_size=1000,
+        eos_token_id=999,
+    )
+    return finished(CLIPTextModelWithProjection(by_size(CLIPTextConfig(), small)))
+
+
+def sam_encoder() -> nn.Module:
+    """The image encoder of SAM ViT-B; small: two layers of 96 channels, one with attention to the whole image."""
+    torch.manual_seed(0)
+    small = SamVisionConfig(
+        hidden_size=96,
+        output_channels=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        mlp_dim=192,
+        global_attn_indexes=[1],
+    )
+    return finished(SamVisionModel(by_size(SamVisionConfig(), small)))
+
+
+def segformer() -> nn.Module:
+    """SegFormer-B0; small: one block in each stage."""
+    torch.manual_seed(0)
+    return finished(SegformerForSemanticSegmentation(SegformerConfig(depths=by_size([2, 2, 2, 2], [1, 1, 1, 1]))))
+
+
+def dinov2() -> nn.Module:
+    """DINOv2 ViT-S/14 with positions of 518 × 518 images; small: two layers of 96 channels."""
+    torch.manual_seed(0)
+    hidden, layers, heads = by_size((384, 12, 6), (96, 2, 3))
+    config = Dinov2Config(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, image_size=518, patch_size=14
+    )
+    return finished(Dinov2Model(config))

@@ -1,0 +1,79 @@
+"""Segmentation, optical flow and detection models of torchvision."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torchvision.models import optical_flow, resnet, segmentation
+from torchvision.models._utils import IntermediateLayerGetter
+from torchvision.models.detection import RetinaNet
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+from torchvision.models.detection.image_list import ImageList
+from torchvision.ops.feature_pyramid_network import LastLevelP6P7
+
+from .sizes import by_size, finished
+
+
+def deeplab_v3() -> nn.Module:
+    """DeepLabV3 on ResNet-50; small: on a ResNet with one block in each stage, and 32 channels in the head."""
+    torch.manual_seed(0)
+    if by_size(True, False):
+        return finished(segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None))
+    network = resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1], replace_stride_with_dilation=[False, True, True])
+    features = IntermediateLayerGetter(network, return_layers={"layer4": "out"})
+    head = nn.Sequential(segmentation.deeplabv3.ASPP(2048, [12, 24, 36], 32), nn.Conv2d(32, 21, 1))
+    return finished(segmentation.DeepLabV3(features, head))
+
+
+class Flow(nn.Module):  # type: ignore[misc]
+    """RAFT with a fixed number of updates. It returns the last of its flows."""
+
+    def __init__(self, updates: int) -> None:
+        super().__init__()
+        self.raft = optical_flow.raft_small(weights=None)
+        self.updates = updates
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        flow: torch.Tensor = self.raft(first, second, num_flow_updates=self.updates)[-1]
+        return flow
+
+
+def raft() -> nn.Module:
+    """RAFT-small with 12 updates; small: with 2 updates."""
+    torch.manual_seed(0)
+    return finished(Flow(by_size(12, 2)))
+
+
+class Boxes(nn.Module):  # type: ignore[misc]
+    """RetinaNet up to its non-maximum suppression: the decoded boxes and the scores of all anchors."""
+
+    def __init__(self, detector: RetinaNet) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = list(self.detector.backbone(image).values())
+        outputs = self.detector.head(features)
+        # The anchors of one image. All images have the same, and a list of all would fix the batch.
+        (anchors,) = self.detector.anchor_generator(
+            ImageList(image[:1], [(image.shape[-2], image.shape[-1])]), features
+        )
+        codes = outputs["bbox_regression"]
+        batch = image.shape[0]
+        boxes = self.detector.box_coder.decode_single(codes.flatten(0, 1), anchors.repeat(batch, 1))
+        return boxes.reshape(batch, -1, 4), outputs["cls_logits"].sigmoid()
+
+
+def retinanet() -> nn.Module:
+    """RetinaNet on ResNet-50 for 91 classes; small: on ResNet-18 for 4 classes."""
+    torch.manual_seed(0)
+    name, classes = by_size(("resnet50", 91), ("resnet18", 4))
+    backbone = resnet_fpn_backbone(
+        backbone_name=name,
+        weights=None,
+        norm_layer=nn.BatchNorm2d,
+        trainable_layers=5,
+        returned_layers=[2, 3, 4],
+        extra_blocks=LastLevelP6P7(256, 256),
+    )
+    return finished(Boxes(RetinaNet(backbone, classes)))

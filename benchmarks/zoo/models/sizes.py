@@ -1,0 +1,36 @@
+"""The sizes of the models: the published size, or a small one with fewer layers and channels and the same inputs."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+T = TypeVar("T")
+
+#: The environment variable that chooses the size: ``small``, or anything else for the published size.
+VARIABLE = "ZOO_SIZE"
+
+
+def by_size(published: T, small: T) -> T:
+    """Return the value of the size that the environment chooses."""
+    return small if os.environ.get(VARIABLE) == "small" else published
+
+
+def finished(module: nn.Module) -> nn.Module:
+    """Return `module` in evaluation mode, with random weights that are the same in each process.
+
+    Vectors (biases, the weights of normalization layers, scales of layers) are random, too. Their usual first values, zero,
+    one or 1e-6, would hide an error in their use.
+    """
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in module.parameters():
+            if tensor.squeeze().dim() <= 1 or not tensor.any():
+                tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+        for name, tensor in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                tensor.add_(0.2 * torch.rand(tensor.shape, generator=generator))
+    return module.eval()

@@ -63,8 +63,11 @@ def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int |
 
 
 def _pair_distances(x: torch.Tensor, p: float = 2) -> torch.Tensor:
-    """``_pdist_forward``: the distance of each row and each later row."""
+    """``_pdist_forward``: the distance of each row and each later row. A dynamic number of rows stays in PyTorch, because
+    ``triu_indices`` needs a number."""
     count = x.shape[0]
+    if not isinstance(count, int):
+        return NotImplemented
     first, second = torch.triu_indices(count, count, offset=1, device=x.device)
     return torch.linalg.vector_norm(x.index_select(0, first) - x.index_select(0, second), ord=p, dim=-1)
 

@@ -10,8 +10,8 @@ Rules
    and program at sizes that break it.
 3. Every other guard stays, so torch reports it. The line of user code that made it is the place of the error.
 
-The two functions of torch that are replaced while a model is exported are not public. If one of them does not exist, no
-guard is removed, and errors have no line of user code.
+Two functions of torch are replaced while this thread exports a model. They are not public. If one of them does not exist,
+no guard is removed, and errors have no line of user code.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import sympy
 import torch.export._trace
@@ -37,6 +37,9 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 #: The largest number of sizes of one symbol at which a guard is tried.
 _MOST_SIZES = 1_000_000
+
+#: Held while the functions of torch are replaced, so that each thread restores what it found.
+_PATCHING = threading.RLock()
 
 Place = tuple[str, int]
 
@@ -68,22 +71,29 @@ class GuardFilter:
         if not all(hasattr(owner, name) for owner, name in names):
             yield
             return
-        solve, locate = torch.export._trace.produce_guards_and_solve_constraints, ShapeEnv._get_sloc
+        thread = threading.get_ident()
+        with _PATCHING:
+            solve, locate = torch.export._trace.produce_guards_and_solve_constraints, ShapeEnv._get_sloc
 
-        def filter_and_solve(fake_mode: Any, *args: Any, **kwargs: Any) -> Any:
-            self._filter(fake_mode.shape_env)
-            return solve(fake_mode, *args, **kwargs)
+            def filter_and_solve(fake_mode: Any, *args: Any, **kwargs: Any) -> Any:
+                if threading.get_ident() == thread:
+                    self._filter(fake_mode.shape_env)
+                return solve(fake_mode, *args, **kwargs)
 
-        def locate_in_user_code(env: ShapeEnv, *args: Any, **kwargs: Any) -> SLoc:
-            found = locate(env, *args, **kwargs)
-            place = self._frames.innermost(sys._getframe(1), outermost)
-            return _UserLocation(found.framework_loc, found.maybe_user_loc, place)
+            def locate_in_user_code(env: ShapeEnv, *args: Any, **kwargs: Any) -> SLoc:
+                location = locate(env, *args, **kwargs)
+                if threading.get_ident() != thread:
+                    return location
+                place = self._frames.innermost(sys._getframe(1), outermost)
+                return _UserLocation(location.framework_loc, location.maybe_user_loc, place)
 
-        with (
-            mock.patch.object(torch.export._trace, "produce_guards_and_solve_constraints", filter_and_solve),
-            mock.patch.object(ShapeEnv, "_get_sloc", locate_in_user_code),
-        ):
-            yield
+            torch.export._trace.produce_guards_and_solve_constraints = filter_and_solve
+            ShapeEnv._get_sloc = locate_in_user_code
+            try:
+                yield
+            finally:
+                torch.export._trace.produce_guards_and_solve_constraints = solve
+                ShapeEnv._get_sloc = locate
 
     def _filter(self, env: ShapeEnv) -> None:
         axes = _axes(env)
@@ -145,10 +155,10 @@ def _code(expression: Any, axes: Mapping[Any, str]) -> str:
 
 def _axes(env: ShapeEnv) -> dict[Any, str]:
     """The expression of the axis that torch made each symbol for: ``L['x'].size()[0]``."""
-    found = {}
+    axes = {}
     for symbol, sources in env.var_to_sources.items():
         names = [source.name if isinstance(source.name, str) else source.name() for source in sources]
         axis = next((name for name in names if ".size()[" in name), None)
         if axis is not None:
-            found[symbol] = axis
-    return found
+            axes[symbol] = axis
+    return axes

@@ -33,7 +33,7 @@ targets: {ada: {sm: 89}}
 profiles:
   rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
   squares: {x: {min: [1, 8, 8], opt: [4, 8, 8], max: [8, 8, 8]}}
-  both: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}, y: {min: [1, 8], opt: [4, 8], max: [8, 8]}}
+  both: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}, y: {min: [1, 8], opt: [4, 8], max: [9, 8]}}
 defaults: {targets: [ada]}
 """
 

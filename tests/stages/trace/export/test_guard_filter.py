@@ -1,4 +1,4 @@
-"""Guards that restrict no declared size are no errors; a guard that fails somewhere is, at the line that made it."""
+"""A guard that restricts no declared size is accepted. Any other guard is an error, at the line that made it."""
 
 from __future__ import annotations
 

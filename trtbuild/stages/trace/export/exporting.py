@@ -276,7 +276,9 @@ def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames)
     texts = [violation.text for violation in found]
     hints = list(dict.fromkeys(violation.hint for violation in found))
     declared = job.place(found[0].path)
-    place = next((exporter.filter.places[v.symbol] for v in found if v.symbol in exporter.filter.places), None)
+    places = exporter.filter.places
+    # two dims that must be equal are a matter of the manifest
+    place = next((places[v.symbol] for v in found if v.equal is None and v.symbol in places), None)
     if place is None:
         raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **declared) from error
     if declared:

@@ -203,7 +203,7 @@ def status(flags: Flags) -> int:
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
 @common
 def inspect(path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
-    """Show the contents of a package, or of all packages of the project.
+    """Show the contents of one package or of all.
 
     Shows inputs, profiles, targets, partitions, the operators that stay in PyTorch, and the result of trtbuild verify.
     """

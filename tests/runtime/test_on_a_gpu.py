@@ -18,7 +18,7 @@ import trtbuild
 from tests.runtime.fake_tensorrt.samples import SAMPLES
 from tests.runtime.rigs import Rig, rig
 from trtbuild.driver.packages import engines as engines_of_packages
-from trtbuild.driver.packages import loading
+from trtbuild.driver.packages import machine
 from trtbuild.errors import CallRefused, EngineError, PackageError
 from trtbuild.runtime.calls.loaded import Loaded
 from trtbuild.toolchain.libraries import devices, table
@@ -106,7 +106,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: rig.library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: rig.memory)
     monkeypatch.setattr(engines_of_packages, "gpu", lambda ordinal: None)
-    monkeypatch.setattr(loading, "_current", lambda: 0)
+    monkeypatch.setattr(machine, "_current", lambda: 0)
     monkeypatch.setitem(sys.modules, "torch", None)
     return write_and_load
 

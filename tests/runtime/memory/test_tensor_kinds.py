@@ -16,7 +16,7 @@ from tests.runtime.fake_tensorrt import FakeTensorRT
 from tests.runtime.memory.test_memory import HostMemory
 from tests.runtime.test_on_a_gpu import write_package
 from trtbuild.driver.packages import engines as engines_of_packages
-from trtbuild.driver.packages import loading
+from trtbuild.driver.packages import machine
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.calls.arguments import Arguments
 from trtbuild.runtime.engines.workspaces import ALIGNMENT
@@ -41,7 +41,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: memory)
     monkeypatch.setattr(engines_of_packages, "gpu", lambda ordinal: None)
-    monkeypatch.setattr(loading, "_current", lambda: 0)
+    monkeypatch.setattr(machine, "_current", lambda: 0)
     write_package(tmp_path / "rows", {name: trt.plan("affine") for name in ("first", "second")})
     return trtbuild.load(tmp_path / "rows").module()
 

@@ -173,8 +173,10 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None
             program.exported.graph_module.recompile()
             return program
 
-        def lower(program: Program, precision: Precision, decompositions: Mapping[Any, Any], points: Any) -> Program:
-            request = Request(precision=precision, decompositions=decompositions)
+        def lower(
+            program: Program, precision: Precision, decompositions: Mapping[Any, Any], points: Any, **settings: Any
+        ) -> Program:
+            request = Request(precision=precision, decompositions=decompositions, **settings)
             return lowering.run_passes(program, request, (*PASSES, Pass("planted", changed, "a fault")))
 
         monkeypatch.setattr(lowering, "lower", lower)

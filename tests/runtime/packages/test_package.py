@@ -174,7 +174,7 @@ def test_a_missing_package_is_an_error_with_a_hint(tmp_path: Path, package: Path
         tmp_path / "file": ("it is a file", "trtbuild build writes it"),
         tmp_path: ("it has no index.json", "there are packages in it: net"),
         package / "index.json": ("it is a file", f"name its directory: {package}"),
-        tmp_path / "net.pt2": ("no such directory", "torch.export.load"),
+        tmp_path / "net.pt2": ("there is no file", "trtbuild.save writes it"),
     }
     for path, (text, hint) in cases.items():
         with pytest.raises(PackageMissing, match=text) as raised:

@@ -24,7 +24,7 @@ def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of
     assert error.code == "constraint"
     assert "dim 'batch' (image.0) may have any size, but the model needs a multiple of 2" in error.text
     assert error.hint == (
-        "write dims: {batch: {at: [image.0], multiple_of: 2}}; the manifest declares it at trtbuild.yaml:20"
+        "write dims: {batch: {at: [image.0], multiple_of: 2}}; the size is declared at trtbuild.yaml:20"
     )
     assert error.file == "tests/stages/trace/export/test_exporting.py"
 
@@ -41,7 +41,7 @@ def test_the_error_about_a_fixed_size_suggests_a_static_axis(traced, job_of) -> 
     assert error.code == "constraint"
     assert "axis image.0 is declared dynamic, but the model fixes it to 8" in error.text
     assert "write 8 as min, opt and max of image.0 in every profile" in error.hint
-    assert error.hint.endswith("the manifest declares it at trtbuild.yaml:10")
+    assert error.hint.endswith("the size is declared at trtbuild.yaml:10")
     assert error.file == "tests/stages/trace/export/test_exporting.py"
 
 

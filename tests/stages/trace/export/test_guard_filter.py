@@ -80,7 +80,7 @@ def test_an_axis_that_a_branch_fixes_names_the_line():
     with pytest.raises(SourceError, match="fixes it to 4") as caught:
         trace_in_process(Fixed().eval(), make_job({"x": ((1, 3), (4, 3), (8, 3))}))
     assert (caught.value.file, caught.value.line) == (THIS_FILE, line_of("# fixes the axis"))
-    assert "the manifest declares it at trtbuild.yaml:10" in (caught.value.hint or "")
+    assert "the size is declared at trtbuild.yaml:10" in (caught.value.hint or "")
 
 
 def test_a_branch_that_splits_the_range_names_the_line():

@@ -282,7 +282,7 @@ def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames)
     if place is None:
         raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **declared) from error
     if declared:
-        hints.append(f"the manifest declares it at {declared['file']}:{declared['line']}")
+        hints.append(f"the size is declared at {declared['file']}:{declared['line']}")
     raise SourceError(
         "; ".join(texts), code="constraint", hint="; ".join(hints), file=place[0], line=place[1]
     ) from error

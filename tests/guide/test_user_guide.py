@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import trtbuild as torch_tensorrt
-from tests.guide.conftest import ConvNet, check
+from tests.guide.conftest import ConvNet, assert_equals_eager
 from trtbuild.errors import UsageError
 
 SMALL = (1, 3, 16, 16)
@@ -43,18 +43,18 @@ def ranged(**more: Any) -> torch_tensorrt.Input:
 
 def test_static_and_dynamic_shapes(model: Any, here: dict[str, Any]) -> None:
     inputs = torch_tensorrt.Input(shape=[1, 3, 16, 16], dtype=torch.float32)
-    check(torch_tensorrt.compile(model, ir="dynamo", inputs=inputs, **here), model, torch.randn(SMALL))
+    assert_equals_eager(torch_tensorrt.compile(model, ir="dynamo", inputs=inputs, **here), model, torch.randn(SMALL))
     inputs = torch_tensorrt.Input(
         min_shape=[1, 3, 16, 16], opt_shape=[4, 3, 16, 16], max_shape=[8, 3, 16, 16], dtype=torch.float32
     )
     trt_gm = torch_tensorrt.compile(model, ir="dynamo", inputs=inputs, **here)
     for batch in (1, 4, 8):
-        check(trt_gm, model, torch.randn(batch, 3, 16, 16))
+        assert_equals_eager(trt_gm, model, torch.randn(batch, 3, 16, 16))
 
 
 def test_the_torchscript_frontend(model: Any, here: dict[str, Any]) -> None:
     trt_ts = torch_tensorrt.compile(model, ir="ts", inputs=[ranged()], **here)
-    check(trt_ts, model, torch.randn(2, 3, 16, 16))
+    assert_equals_eager(trt_ts, model, torch.randn(2, 3, 16, 16))
 
 
 def test_custom_dynamic_shape_constraints(here: dict[str, Any]) -> None:
@@ -68,8 +68,8 @@ def test_custom_dynamic_shape_constraints(here: dict[str, Any]) -> None:
     dynamic_shapes = ({2: seq_len}, {2: seq_len})
     exp_program = torch.export.export(model, tuple(inputs), dynamic_shapes=dynamic_shapes)
     trt_gm = torch_tensorrt.dynamo.compile(exp_program, inputs, **here)
-    check(trt_gm, model, *inputs)
-    check(trt_gm, model, torch.randn(1, 12, 10, 64), torch.randn(1, 12, 10, 64))
+    assert_equals_eager(trt_gm, model, *inputs)
+    assert_equals_eager(trt_gm, model, torch.randn(1, 12, 10, 64), torch.randn(1, 12, 10, 64))
 
 
 class Encoder(torch.nn.Module):
@@ -101,15 +101,15 @@ def test_a_dynamic_dimension_that_several_inputs_share(here: dict[str, Any]) -> 
     ]
     trt_model = torch_tensorrt.compile(model, ir="dynamo", inputs=inputs, **here)
     for batch in (1, 8):
-        check(trt_model, model, torch.randint(0, 2, (batch, 16)), torch.randint(0, 2, (batch, 16)))
+        assert_equals_eager(trt_model, model, torch.randint(0, 2, (batch, 16)), torch.randint(0, 2, (batch, 16)))
 
 
 def test_mark_dynamic(model: Any, here: dict[str, Any]) -> None:
     inputs = torch.randn(4, 3, 16, 16)
     torch._dynamo.mark_dynamic(inputs, 0, min=1, max=8)
     trt_gm = torch.compile(model, backend="trtbuild", options=here)
-    check(trt_gm, model, inputs)
-    check(trt_gm, model, torch.randn(2, 3, 16, 16))
+    assert_equals_eager(trt_gm, model, inputs)
+    assert_equals_eager(trt_gm, model, torch.randn(2, 3, 16, 16))
 
 
 # -- exported programs
@@ -118,8 +118,8 @@ def test_mark_dynamic(model: Any, here: dict[str, Any]) -> None:
 def test_a_program_is_compiled(model: Any, here: dict[str, Any]) -> None:
     inputs = [torch.randn(SMALL, dtype=torch.float32)]
     exp_program = torch.export.export(model, tuple(inputs))
-    check(torch_tensorrt.dynamo.compile(exp_program, inputs, **here), model, *inputs)
-    check(torch_tensorrt.compile(exp_program, ir="dynamo", arg_inputs=inputs, **here), model, *inputs)
+    assert_equals_eager(torch_tensorrt.dynamo.compile(exp_program, inputs, **here), model, *inputs)
+    assert_equals_eager(torch_tensorrt.compile(exp_program, ir="dynamo", arg_inputs=inputs, **here), model, *inputs)
 
 
 def test_trace_and_compile(model: Any, here: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ def test_trace_and_compile(model: Any, here: dict[str, Any]) -> None:
     assert isinstance(exp_program, torch.export.ExportedProgram)
     trt_gm = torch_tensorrt.dynamo.compile(exp_program, arg_inputs=inputs, **here)
     for batch in (1, 32):
-        check(trt_gm, model, torch.randn(batch, 3, 16, 16))
+        assert_equals_eager(trt_gm, model, torch.randn(batch, 3, 16, 16))
     static = torch_tensorrt.dynamo.trace(model, [torch.randn(SMALL)])
     assert not static.range_constraints
 
@@ -144,7 +144,7 @@ def test_frequent_settings(model: Any, here: dict[str, Any]) -> None:
         min_block_size=1,
         **here,
     )
-    check(trt_gm, model, torch.randn(2, 3, 16, 16), tolerance=2e-2)
+    assert_equals_eager(trt_gm, model, torch.randn(2, 3, 16, 16), tolerance=2e-2)
 
 
 # -- torch.compile
@@ -170,8 +170,8 @@ def test_settings_of_torch_compile(here: dict[str, Any]) -> None:
             **here,
         },
     )
-    check(optimized_model, model, inputs, tolerance=1e-2)
-    check(optimized_model, model, inputs, tolerance=1e-2)
+    assert_equals_eager(optimized_model, model, inputs, tolerance=1e-2)
+    assert_equals_eager(optimized_model, model, inputs, tolerance=1e-2)
 
 
 def test_graph_breaks_are_explained(model: Any, here: dict[str, Any]) -> None:
@@ -179,7 +179,7 @@ def test_graph_breaks_are_explained(model: Any, here: dict[str, Any]) -> None:
     explanation = torch._dynamo.explain(model)(*inputs)
     assert explanation.graph_break_count == 0
     torch._dynamo.reset()
-    check(torch.compile(model, backend="trtbuild", dynamic=False, options=here), model, *inputs)
+    assert_equals_eager(torch.compile(model, backend="trtbuild", dynamic=False, options=here), model, *inputs)
 
 
 # -- saving and loading
@@ -189,9 +189,9 @@ def test_save_and_load_a_static_model(model: Any, here: dict[str, Any], tmp_path
     inputs = [torch.randn(SMALL)]
     trt_gm = torch_tensorrt.compile(model, ir="dynamo", arg_inputs=inputs, **here)
     torch_tensorrt.save(trt_gm, f"{tmp_path}/trt.ep", arg_inputs=inputs)
-    check(torch.export.load(f"{tmp_path}/trt.ep").module(), model, *inputs)
+    assert_equals_eager(torch.export.load(f"{tmp_path}/trt.ep").module(), model, *inputs)
     torch_tensorrt.save(trt_gm, f"{tmp_path}/trt.pt2", output_format="exported_program", inputs=inputs)
-    check(torch_tensorrt.load(f"{tmp_path}/trt.pt2", device="cpu").module(), model, *inputs)
+    assert_equals_eager(torch_tensorrt.load(f"{tmp_path}/trt.pt2", device="cpu").module(), model, *inputs)
 
 
 def test_save_with_the_dims_of_torch_export(model: Any, here: dict[str, Any], tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_save_with_the_dims_of_torch_export(model: Any, here: dict[str, Any], tm
     torch_tensorrt.save(trt_gm, f"{tmp_path}/trt_dynamic.ep", arg_inputs=[example_input], dynamic_shapes=dynamic_shapes)
     loaded_model = torch_tensorrt.load(f"{tmp_path}/trt_dynamic.ep", device="cpu").module()
     for batch in (4, 16):
-        check(loaded_model, model, torch.randn(batch, 3, 16, 16))
+        assert_equals_eager(loaded_model, model, torch.randn(batch, 3, 16, 16))
 
 
 def test_save_with_inputs(model: Any, here: dict[str, Any], tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_save_with_inputs(model: Any, here: dict[str, Any], tmp_path: Path) -> N
     torch_tensorrt.save(trt_gm, f"{tmp_path}/trt_dynamic.ep", arg_inputs=inputs)
     loaded_model = torch_tensorrt.load(f"{tmp_path}/trt_dynamic.ep", device="cpu").module()
     for batch in (4, 16):
-        check(loaded_model, model, torch.randn(batch, 3, 16, 16))
+        assert_equals_eager(loaded_model, model, torch.randn(batch, 3, 16, 16))
 
 
 def test_save_several_dynamic_dimensions(model: Any, here: dict[str, Any], tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_save_several_dynamic_dimensions(model: Any, here: dict[str, Any], tmp_p
     trt_model = torch_tensorrt.compile(model, ir="dynamo", arg_inputs=inputs, **here)
     torch_tensorrt.save(trt_model, f"{tmp_path}/model.ep", arg_inputs=inputs)
     loaded = torch_tensorrt.load(f"{tmp_path}/model.ep", device="cpu").module()
-    check(loaded, model, torch.randn(4, 3, 8, 16))
-    check(loaded, model, torch.randn(12, 3, 24, 24))
+    assert_equals_eager(loaded, model, torch.randn(4, 3, 8, 16))
+    assert_equals_eager(loaded, model, torch.randn(12, 3, 24, 24))
 
 
 def test_save_with_keyword_arguments(here: dict[str, Any], tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_save_with_keyword_arguments(here: dict[str, Any], tmp_path: Path) -> No
     torch_tensorrt.save(trt_model, f"{tmp_path}/model.ep", arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs)
     loaded = torch_tensorrt.load(f"{tmp_path}/model.ep", device="cpu").module()
     for batch in (1, 8):
-        check(loaded, model, torch.randn(batch, 10), mask=torch.randn(batch, 5))
+        assert_equals_eager(loaded, model, torch.randn(batch, 10), mask=torch.randn(batch, 5))
 
 
 # -- words that differ

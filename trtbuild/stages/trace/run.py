@@ -171,7 +171,7 @@ def trace_module(
     checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
     arranged = arrange(exported.program, weights, job)
     numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
-    guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points)
+    guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points, exported.assumed)
     program, values = arranged.program, _values(arranged, job)
 
     def kept() -> Any:

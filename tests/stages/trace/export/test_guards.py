@@ -65,3 +65,11 @@ def test_large_ranges_are_sampled_at_both_ends(job_of: Callable[..., Any]) -> No
     job = job_of({"x": ((1, 1), (8, 8), (100_000, 100_000))})
     guess, *_ = guesses(["L['x'].size()[0] + L['x'].size()[1] < 200000"], {"x": 0}, job.shapes, job.inputs)
     assert guess.sizes == (100_000, 100_000)
+
+
+def test_every_assumed_guard_has_a_guess(job_of: Callable[..., Any]) -> None:
+    job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
+    unreported = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]
+    assumed = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]
+    sizes = {guess.sizes[0] for guess in guesses(unreported, {"x": 0}, job.shapes, job.inputs, (), assumed)}
+    assert sizes >= set(range(2, 30))

@@ -57,12 +57,14 @@ _MOST_ELEMENTS = 1 << 27
 class Exported:
     """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
 
-    `guards` are the guards that nothing has proven yet. `ties` are the pairs of symbols of the given job that are tied.
+    `guards` are the guards that torch.export does not report. `assumed` are the guards that were taken out of its report
+    (`guard_filter`). The proof tries sizes that break them. `ties` are the pairs of symbols of the given job that are tied.
     """
 
     raw: ExportedProgram
     program: ExportedProgram
     guards: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
     ties: tuple[tuple[int, int], ...] = ()
 
 
@@ -88,14 +90,14 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         _raise_unknown_output(module, error, job, frames)
         _raise_resized(error, job, frames)
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
-    guards = (*(getattr(raw, "_guards_code", None) or ()), *exporter.filter.assumed)
+    guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
         program = functionalized(raw)
     except Exception as error:
         frames.raise_from(
             error, "torch cannot functionalize the traced model", code="export", fallback=job.place("source")
         )
-    return Exported(raw, program, guards, tuple(exporter.ties))
+    return Exported(raw, program, guards, tuple(exporter.filter.assumed), tuple(exporter.ties))
 
 
 def functionalized(raw: ExportedProgram) -> ExportedProgram:

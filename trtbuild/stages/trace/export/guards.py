@@ -45,22 +45,26 @@ def guesses(
     plan: ShapePlan,
     inputs: Sequence[Input],
     points: Iterable[tuple[int, ...]] = (),
+    assumed: Sequence[str] = (),
 ) -> list[Guess]:
     """Find sizes that break guards. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. For a guard that one of `points` or an earlier guess breaks, that point is the only guess."""
+    instead of each tensor. For a guard that one of `points` or an earlier guess breaks, that point is the only guess.
+
+    `assumed` are guards that were taken out of torch's check (`guard_filter`). Each of them gets its own guesses. `guards`
+    get about `_GUESSES` new guesses together."""
     results: list[Guess] = []
     tried = list(points)
-    most = len(tried) + _GUESSES
-    for code in guards:
+    unreported = 0
+    for code, is_assumed in [*((code, False) for code in guards), *((code, True) for code in assumed)]:
         guard = Guard.read(code, arguments, plan, inputs)
-        if guard is None or not guard.symbols:
-            continue
-        failing = guard.failing()
-        if not failing:
+        failing = guard.failing() if guard is not None and guard.symbols else []
+        if guard is None or not failing:
             continue
         known = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
-        if known is not None:
+        if known is not None and not is_assumed:
             results.append(Guess(known, guard.text, guard.hint()))
+            continue
+        if not is_assumed and unreported >= _GUESSES:
             continue
         for values in dict.fromkeys((failing[0], failing[len(failing) // 2], failing[-1])):
             sizes = [symbol.example for symbol in plan.symbols]
@@ -68,8 +72,7 @@ def guesses(
                 sizes[symbol] = size
             results.append(Guess(tuple(sizes), guard.text, guard.hint()))
             tried.append(tuple(sizes))
-        if len(tried) >= most:
-            break
+            unreported += not is_assumed
     return results
 
 

@@ -53,4 +53,6 @@ def _kind(value: Any) -> str:
 
 def _is_same(value: Any, constant: Any) -> bool:
     """Whether a constant has the value of the example call. Values of other types are refused elsewhere."""
-    return bool(value == constant) if isinstance(constant, bool | int | float | str | None) else True
+    if not isinstance(constant, bool | int | float | str | None):
+        return True
+    return isinstance(value, bool) == isinstance(constant, bool) and bool(value == constant)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trtbuild import dynamo as dynamo
+    from trtbuild.driver.in_program.arguments.inputs import Input as Input
     from trtbuild.driver.in_program.compiling import compile as compile
-    from trtbuild.driver.in_program.inputs import Input as Input
     from trtbuild.driver.in_program.saving import save as save
     from trtbuild.driver.in_program.tracing import trace as trace
     from trtbuild.driver.packages.loading import load as load
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Public name → the module that defines it.
 _PUBLIC = {
-    "Input": "trtbuild.driver.in_program.inputs",
+    "Input": "trtbuild.driver.in_program.arguments.inputs",
     "TritonPythonModel": "trtbuild.driver.running.triton_model",
     "compile": "trtbuild.driver.in_program.compiling",
     "load": "trtbuild.driver.packages.loading",

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.verification import Point, points
 

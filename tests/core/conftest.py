@@ -13,7 +13,8 @@ from hypothesis import settings
 
 from trtbuild.core.engines.binding import names_of, weights_to_json
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
 from trtbuild.core.packages.package_writing import index_to_json
 from trtbuild.core.packages.packaging import name_table

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from trtbuild.core.engines.binding import Interface, Slot
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import (
     Input,
     Model,

@@ -18,7 +18,8 @@ import torch
 import torch.utils._pytree as pytree
 
 from tests.conftest import BuiltExamples
-from trtbuild.core.model.shapes import ShapePlan, derive, symbol_values
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.recipes.record import Record

@@ -17,7 +17,8 @@ import torch
 from tests.store.memory_store import MemoryStore
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.shapes import ShapePlan, derive, symbol_values
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import (
     Input,
     Model,

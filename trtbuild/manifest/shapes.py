@@ -1,11 +1,11 @@
-"""A model's inputs, profiles and dims, and the check that they agree. The rules are in `core.model.shapes`."""
+"""A model's inputs, profiles and dims, and the check that they agree. The rules are in `core.model.declared_shapes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.model.shapes import ShapeProblem, derive
+from trtbuild.core.model.declared_shapes import ShapeProblem, derive
 from trtbuild.core.model.spec import Input, NamedDim, Origin, Profile, ShapeRange
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range

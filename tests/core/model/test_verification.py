@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import product
 
 from tests.core.recipe_values import MODEL
-from trtbuild.core.model.shapes import derive, symbol_values
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import symbol_values
 from trtbuild.core.model.spec import Input, Model, NamedDim, Profile, ShapeRange
 from trtbuild.core.model.verification import (
     COARSENESS,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.recipe_values import MODEL
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.shapes import derive
+from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.planning.comparison import comparison
 
 

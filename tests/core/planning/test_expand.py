@@ -9,7 +9,8 @@ import pytest
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, NamedDim, Origin, Profile, ShapeRange, Source, Target
 from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.planning.expand import engine_job, input_range, units

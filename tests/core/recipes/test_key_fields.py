@@ -91,7 +91,6 @@ OUTSIDE = {
     spec.Origin: "the place of a value in a manifest",
     shapes.ShapePlan: "symbols and axes: each dim and each input's shape is in the trace",
     shapes.SymbolAxis: "the number of a symbol: in the trace, in each input's shape",
-    shapes.ShapeProblem: "an error",
     spec.GraphKind: "a constant of the code, which follows from the source's kind",
 }
 

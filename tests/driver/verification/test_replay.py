@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, ShapeRange, Source
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.errors import UsageError

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.model.shapes import derive, different_opts, symbol_values
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import different_opts, symbol_values
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
 from trtbuild.stages.trace.run import Traced, trace_module

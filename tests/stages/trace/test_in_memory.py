@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from trtbuild.core.model.shapes import derive
+from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.spec import Input, Profile, ShapeRange, Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.in_memory import ProgramAxis, program_inputs, trace_in_memory

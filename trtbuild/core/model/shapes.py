@@ -1,18 +1,9 @@
-"""Derives the dimensions of a model from its profiles: the dynamic axes, the symbols that they share, and their ranges.
+"""The dynamic sizes of a model: symbols with their ranges, and the shape of each input in terms of them.
 
-Rules
-1. A dim's range is the union of its ranges in all profiles. If the union is one number, the axis is static. A dynamic axis
-   has a min of at least 1.
-2. Several axes may share a named dim. Their min, opt and max must be equal in every profile.
-3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
-4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
-   the size in units.
-5. The example of a dim is the first profile's opt. If that is 0 or 1 (in units), the example is the smallest legal size of
-   at least 2 units, because torch.export specializes sizes 0 and 1.
-6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
-7. Two symbols that a trace found to be always equal become one (`ShapePlan.tied`) if they are declared alike: with the
-   same min, opt and max in every profile, and the same ``multiple_of``.
-8. All problems are reported at once: a problem of one input or dim does not stop the checks of other inputs and dims.
+`trtbuild.core.model.declared_shapes` derives them from the profiles.
+
+Two symbols that a trace found to be always equal become one (`ShapePlan.tied`) if they are declared alike: with the same
+min, opt and max in every profile, and the same ``multiple_of``.
 """
 
 from __future__ import annotations
@@ -22,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
+from trtbuild.core.model.spec import Input, Profile
 
 
 @dataclass(frozen=True)
@@ -89,30 +80,7 @@ class ShapePlan:
 
 
 MinOptMax = Literal["min", "opt", "max"]
-_MIN_OPT_MAX: tuple[MinOptMax, ...] = ("min", "opt", "max")
-
-
-@dataclass(frozen=True)
-class ShapeProblem:
-    """A problem of the declared shapes.
-
-    A problem of a dim has `dim` and `place`. A problem of an input in a profile has `profile` and `input`. If only one list
-    or axis is wrong, it also has `which` and `axis`.
-    """
-
-    text: str
-    hint: str | None = None
-    dim: str | None = None
-    place: str | None = None
-    profile: str | None = None
-    input: str | None = None
-    which: MinOptMax | None = None
-    axis: int | None = None
-
-    @property
-    def path(self) -> str:
-        """The key of the dim or input in `Model.places`: ``dims.<dim>`` or ``profiles.<profile>.<input>``."""
-        return f"dims.{self.dim}" if self.dim is not None else f"profiles.{self.profile}.{self.input}"
+MIN_OPT_MAX: tuple[MinOptMax, ...] = ("min", "opt", "max")
 
 
 def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
@@ -137,7 +105,7 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
 
 def different_opts(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
     """The pairs of symbols that differ in nothing but the opt of a profile other than the first. They cannot be tied."""
-    values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in _MIN_OPT_MAX}
+    values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
 
     def column(which: MinOptMax, symbol: int) -> list[int]:
         return [sizes[symbol] for sizes in values[which]]
@@ -149,217 +117,3 @@ def different_opts(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[
         and replace(plan.symbols[one], name="") == replace(plan.symbols[other], name="")
         and all(column(which, one) == column(which, other) for which in ("min", "max"))
     )
-
-
-def derive(
-    inputs: Sequence[Input], dims: Sequence[NamedDim], profiles: Sequence[Profile]
-) -> tuple[ShapePlan | None, tuple[ShapeProblem, ...]]:
-    """Return the shape plan of a model and no problems, or None and all problems.
-
-    There must be at least one profile. Every profile must have exactly the shapes of `inputs`, in their order.
-    """
-    ranks, problems = _ranks(profiles)
-    invalid_inputs = {problem.input for problem in problems}
-    named = _named_axes(inputs, dims, ranks, problems)
-    valid_ranks = {name: rank for name, rank in ranks.items() if name not in invalid_inputs}
-    plan = _symbols(inputs, named, profiles, valid_ranks, problems)
-    return (None, tuple(problems)) if problems else (plan, ())
-
-
-def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProblem]]:
-    """The rank of each input whose rank is consistent, and the problems of ranks and ranges in the profiles."""
-    problems: list[ShapeProblem] = []
-    ranks: dict[str, tuple[int, str]] = {}
-    inconsistent: set[str] = set()
-    for profile in profiles:
-        for name, shape in profile.shapes:
-            if not len(shape.min) == len(shape.opt) == len(shape.max):
-                counts = [len(getattr(shape, which)) for which in _MIN_OPT_MAX]
-                # The problem is reported at the list whose length differs from the lengths of both others.
-                differing = next(
-                    (w for w, count in zip(_MIN_OPT_MAX, counts, strict=True) if counts.count(count) == 1), None
-                )
-                problems.append(
-                    ShapeProblem(
-                        f"min, opt and max of {name!r} have {counts[0]}, {counts[1]} and {counts[2]} axes",
-                        "write the same number of axes",
-                        profile=profile.name,
-                        input=name,
-                        which=differing if len(set(counts)) == 2 else None,
-                    )
-                )
-                inconsistent.add(name)
-                continue
-            problems += _range_problems(profile.name, name, shape)
-            rank, first = ranks.setdefault(name, (len(shape.min), profile.name))
-            if rank != len(shape.min):
-                inconsistent.add(name)
-                problems.append(
-                    ShapeProblem(
-                        f"{name!r} has rank {len(shape.min)} here and {rank} in profile {first!r}",
-                        "an input has one rank in all profiles",
-                        profile=profile.name,
-                        input=name,
-                    )
-                )
-    return {name: rank for name, (rank, _) in ranks.items() if name not in inconsistent}, problems
-
-
-def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:
-    problems: list[ShapeProblem] = []
-    for axis, (low, mid, high) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
-        text, hint, which = "", "", _MIN_OPT_MAX[0]
-        if not low <= mid <= high:
-            text = f"{name}.{axis}: min {low}, opt {mid}, max {high} are not in order"
-            hint, which = "min ≤ opt ≤ max", "min" if mid <= high else "opt" if low <= high else "max"
-        elif low < 0:
-            text, hint = f"{name}.{axis}: a size cannot be {low}", "sizes are at least 0, dynamic ones at least 1"
-        elif low == 0 and high > 0:
-            text, hint = f"{name}.{axis}: a dynamic dim cannot have min 0", "the smallest min is 1"
-        if text:
-            problems.append(ShapeProblem(text, hint, profile=profile, input=name, which=which, axis=axis))
-    return problems
-
-
-def _named_axes(
-    inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
-) -> dict[tuple[str, int], NamedDim]:
-    """The named dim of each axis that has a named dim. Problems with the dims' places are added to `problems`."""
-    input_names = [entry.name for entry in inputs]
-    named: dict[tuple[str, int], NamedDim] = {}
-    for dim in dims:
-        for name, axis in dim.at:
-            text, hint = "", ""
-            if name not in input_names:
-                text = f"dim {dim.name!r} is at {name}.{axis}, but there is no input {name!r}"
-                hint = f"the inputs are: {', '.join(input_names)}"
-            elif name in ranks and not 0 <= axis < ranks[name]:
-                text = f"dim {dim.name!r} is at {name}.{axis}, but {name!r} has {ranks[name]} axes"
-                hint = f"axes are 0 to {ranks[name] - 1}" if ranks[name] else f"{name!r} is a scalar"
-            elif (name, axis) in named:
-                text = f"{name}.{axis} is in dim {named[name, axis].name!r} and in dim {dim.name!r}"
-                hint = "name one dim for each axis"
-            if text:
-                problems.append(ShapeProblem(text, hint, dim=dim.name, place=f"{name}.{axis}"))
-            else:
-                named[name, axis] = dim
-    return named
-
-
-Sizes = tuple[int, int, int]
-
-
-def _sizes(profile: Profile, name: str, axis: int) -> Sizes:
-    """min, opt and max of an axis in a profile."""
-    shape = dict(profile.shapes)[name]
-    return shape.min[axis], shape.opt[axis], shape.max[axis]
-
-
-def _symbols(
-    inputs: Sequence[Input],
-    named: dict[tuple[str, int], NamedDim],
-    profiles: Sequence[Profile],
-    ranks: dict[str, int],
-    problems: list[ShapeProblem],
-) -> ShapePlan:
-    """The plan. It is valid only if no problem is added to `problems`."""
-    taken = {dim.name for dim in named.values()}
-    symbols: list[Symbol] = []
-    numbers: dict[str, int] = {}
-    first_place: dict[str, tuple[str, int]] = {}
-    shapes: list[tuple[Axis, ...]] = []
-    for entry in inputs:
-        axes: list[Axis] = []
-        for axis in range(ranks.get(entry.name, 0)):
-            ranges = [_sizes(profile, entry.name, axis) for profile in profiles]
-            low, high = min(r[0] for r in ranges), max(r[2] for r in ranges)
-            dim = named.get((entry.name, axis))
-            if dim is not None:
-                _check_multiples(dim, (entry.name, axis), profiles, problems)
-                first = first_place.setdefault(dim.name, (entry.name, axis))
-                _check_equal(dim, first, (entry.name, axis), profiles, problems)
-            if low == high:
-                axes.append(low)
-                continue
-            if low == 0:  # each profile alone is valid: one has the static size 0, another has a larger size
-                profile = next(p for p, sizes in zip(profiles, ranges, strict=True) if sizes[0] == 0)
-                problems.append(
-                    ShapeProblem(
-                        f"{entry.name}.{axis}: a dynamic dim cannot have min 0",
-                        "the smallest min is 1",
-                        profile=profile.name,
-                        input=entry.name,
-                        which="min",
-                        axis=axis,
-                    )
-                )
-            name = dim.name if dim else f"{entry.name}_{axis}"
-            while dim is None and name in taken:
-                name += "_"
-            if name not in numbers:
-                numbers[name] = len(symbols)
-                unit = dim.multiple_of if dim else 1
-                symbols.append(Symbol(name, low, high, _example(ranges[0][1], low, high, unit), unit))
-            axes.append(SymbolAxis(numbers[name]))
-        shapes.append(tuple(axes))
-    return ShapePlan(tuple(symbols), tuple(shapes))
-
-
-def _check_multiples(
-    dim: NamedDim, at: tuple[str, int], profiles: Sequence[Profile], problems: list[ShapeProblem]
-) -> None:
-    name, axis = at
-    for profile in profiles:
-        sizes = _sizes(profile, name, axis)
-        wrong = [which for which, size in zip(_MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
-        if wrong:
-            values = ", ".join(f"{which} {size}" for which, size in zip(_MIN_OPT_MAX, sizes, strict=True))
-            fixes = [_nearest_multiples(sizes[_MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong]
-            problems.append(
-                ShapeProblem(
-                    f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
-                    "write " + ", ".join(fixes),
-                    profile=profile.name,
-                    input=name,
-                    which=wrong[0],
-                    axis=axis,
-                )
-            )
-
-
-def _nearest_multiples(size: int, unit: int) -> str:
-    below = size - size % unit
-    return f"{below} or {below + unit} instead of {size}" if below else f"{unit} instead of {size}"
-
-
-def _check_equal(
-    dim: NamedDim,
-    first: tuple[str, int],
-    second: tuple[str, int],
-    profiles: Sequence[Profile],
-    problems: list[ShapeProblem],
-) -> None:
-    for profile in profiles:
-        ranges = [_sizes(profile, *place) for place in (first, second)]
-        if ranges[0] != ranges[1]:
-            shown = [
-                f"{name}.{axis} is {'..'.join(map(str, sizes))}"
-                for (name, axis), sizes in zip((first, second), ranges, strict=True)
-            ]
-            wrong = next(which for which, a, b in zip(_MIN_OPT_MAX, *ranges, strict=True) if a != b)
-            problems.append(
-                ShapeProblem(
-                    f"dim {dim.name!r} has different ranges: {shown[0]}, {shown[1]} (min..opt..max)",
-                    "all places of a dim have the same min, opt and max",
-                    profile=profile.name,
-                    input=second[0],
-                    which=wrong,
-                    axis=second[1],
-                )
-            )
-
-
-def _example(opt: int, low: int, high: int, unit: int) -> int:
-    if opt // unit >= 2:
-        return opt
-    return min(max(2 * unit, low), high)

@@ -23,9 +23,9 @@ from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
-from trtbuild.driver.in_program import checked
-from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.inputs import Input
+from trtbuild.driver.in_program.arguments import checked
+from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.inputs import Input
 from trtbuild.driver.in_program.messages import in_arguments
 from trtbuild.driver.in_program.modules import inputs_of, label_of, module_for, positional_inputs
 from trtbuild.driver.in_program.options import Options, options_of
@@ -59,7 +59,7 @@ def compile(
     * `inputs`: an `Input`, or tensor, for each positional argument; lists of lists for several optimization profiles.
       `kwarg_inputs`: the same by name. They can be left out for an ``ExportedProgram``. `arg_inputs` is another name of
       `inputs`.
-    * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.inputs`).
+    * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.arguments.inputs`).
     * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default is the one for the
       type of `module`. ``"ts"`` scripts an ``nn.Module``.
     * `name`: the model's name in the package and in messages. The default is the name of the module's class.

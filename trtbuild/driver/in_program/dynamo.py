@@ -23,9 +23,9 @@ from typing import Any
 
 from trtbuild.core.model import spec
 from trtbuild.core.model.spec import NamedDim, Origin, Profile, ShapeRange
+from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.inputs import dtype_name
 from trtbuild.driver.in_program.compiling import build_module
-from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.inputs import dtype_name
 from trtbuild.driver.in_program.kept_weights import KeptWeights
 from trtbuild.driver.in_program.messages import in_arguments
 from trtbuild.driver.in_program.options import Options, options_of

@@ -12,9 +12,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.exported import describe_program
-from trtbuild.driver.in_program.inputs import describe
+from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.exported import describe_program
+from trtbuild.driver.in_program.arguments.inputs import describe
 from trtbuild.errors import SourceError, UsageError
 
 Kind = Literal["module", "program", "script"]

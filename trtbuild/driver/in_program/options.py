@@ -10,7 +10,7 @@ from typing import Any
 
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings, Precision, Target
-from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
 from trtbuild.driver.in_program.targets import target_of
 from trtbuild.driver.packages.machine import gpu_number

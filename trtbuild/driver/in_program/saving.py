@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.atomic import replace_file
-from trtbuild.driver.in_program import checked
+from trtbuild.driver.in_program.arguments import checked
+from trtbuild.driver.in_program.arguments.saved_inputs import refuse_other_inputs
 from trtbuild.driver.in_program.modules import positional_inputs
-from trtbuild.driver.in_program.saved_inputs import refuse_other_inputs
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError

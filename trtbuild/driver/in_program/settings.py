@@ -12,8 +12,8 @@ from typing import Any
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings, Precision
 from trtbuild.core.values.nearest import suggestion
-from trtbuild.driver.in_program import checked
-from trtbuild.driver.in_program.inputs import SHORT, dtype_name
+from trtbuild.driver.in_program.arguments import checked
+from trtbuild.driver.in_program.arguments.inputs import SHORT, dtype_name
 from trtbuild.errors import UsageError
 
 #: Torch-TensorRT's name of a builder setting → the manifest's name, and a function that converts the value.

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core.model.shapes import ShapePlan, derive, different_opts
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan, different_opts
 from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes import keys
-from trtbuild.driver.in_program.described import Described
+from trtbuild.driver.in_program.arguments.described import Described
 from trtbuild.driver.in_program.messages import in_arguments
 from trtbuild.driver.in_program.modules import inputs_of, label_of, module_for, positional_inputs
 from trtbuild.errors import UsageError

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtbuild import manifest
-from trtbuild.core.model.shapes import ShapePlan, derive
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.packages.package_files import read_files
 from trtbuild.core.planning.graph import stages_until

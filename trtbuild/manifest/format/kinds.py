@@ -111,7 +111,7 @@ SYNONYMS = {
 INT64_MAX = 2**63 - 1
 
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
-#: Negative sizes are rejected here. `core.model.shapes` checks that a dynamic size is at least 1.
+#: Negative sizes are rejected here. `core.model.declared_shapes` checks that a dynamic size is at least 1.
 Size = Annotated[int, Field(ge=0, le=INT32_MAX), Allowed("a whole number ≥ 0")]
 Shape = Annotated[list[Size], Field(max_length=8), Allowed("a list of at most 8 sizes")]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.stages.trace.conftest import make_job, trace_in_process
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, derive, different_opts
+from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, different_opts
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 from trtbuild.errors import SourceError
 

@@ -183,5 +183,5 @@ def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
 
 
 def _is_unnamed(name: str, places: Sequence[str]) -> bool:
-    """Whether `trtbuild.core.model.shapes` generated the name from the first place: ``<input>_<axis>``."""
+    """Whether `trtbuild.core.model.declared_shapes` generated the name from the first place: ``<input>_<axis>``."""
     return name.rstrip("_") == places[0].replace(".", "_")

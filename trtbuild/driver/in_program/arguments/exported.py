@@ -17,8 +17,8 @@ from typing import Any
 
 from trtbuild.core.model.spec import Input as SpecInput
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
-from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.inputs import describe
+from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.inputs import describe
 from trtbuild.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""The rules of core/model/shapes.py, in the order of their numbers."""
+"""The rules of core/model/declared_shapes.py, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.model.shapes import ShapePlan, ShapeProblem, Symbol, SymbolAxis, derive, symbol_values
+from trtbuild.core.model.declared_shapes import ShapeProblem, derive
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, symbol_values
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 
 Sizes = tuple[int, int, int]

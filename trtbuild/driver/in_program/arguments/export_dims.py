@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
-from trtbuild.driver.in_program import checked
-from trtbuild.driver.in_program.described import Described
+from trtbuild.driver.in_program.arguments import checked
+from trtbuild.driver.in_program.arguments.described import Described
 from trtbuild.errors import UsageError
 
 _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=32)}}'

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from trtbuild.core.model.spec import Input as SpecInput
 from trtbuild.core.model.spec import NamedDim, ShapeRange
-from trtbuild.driver.in_program.inputs import Input, describe, dtype_name
+from trtbuild.driver.in_program.arguments.inputs import Input, describe, dtype_name
 from trtbuild.errors import UsageError
 
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))

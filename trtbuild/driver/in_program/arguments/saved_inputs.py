@@ -17,9 +17,9 @@ from typing import Any
 
 from trtbuild.core.model.spec import Input, Profile, ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex
-from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.export_dims import with_dims
-from trtbuild.driver.in_program.inputs import describe
+from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.export_dims import with_dims
+from trtbuild.driver.in_program.arguments.inputs import describe
 from trtbuild.errors import UsageError
 
 _HINT = (

@@ -21,9 +21,9 @@ from typing import Any
 from trtbuild.core.model import spec
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
 from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
-from trtbuild.driver.in_program import checked
-from trtbuild.driver.in_program.described import Described
-from trtbuild.driver.in_program.export_dims import with_dims
+from trtbuild.driver.in_program.arguments import checked
+from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.export_dims import with_dims
 from trtbuild.errors import UsageError
 
 Shape = Sequence[int]

@@ -67,7 +67,6 @@ _INPUTS = (
         r"export the model from its Python source instead \(`python:`\), or save it with torch\.jit\.trace, which",
         "compile the nn.Module that it was made from, or make it with torch.jit.trace, which",
     ),
-    (r" \(the manifest's side of it: [^)]*\)", ""),
     (r"in the manifest\b", "in inputs"),
 )
 _SHAPES = (

@@ -8,7 +8,7 @@ from torch import nn
 
 from trtbuild.core.model.spec import Input, NamedDim
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.proof.proving import difference
+from trtbuild.stages.trace.proof.differences import difference
 
 BATCH = {"x": ((1, 4), (2, 4), (8, 4))}
 BY_TWO = {"x": ((4, 4), (8, 4), (16, 4))}

@@ -4,11 +4,11 @@ Rules
 1. The points are the example, the min and max of every profile, and for each guard that export does not report
    (`guards`) a size at which it fails. Each point is compared once.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
-   difference must be at most `TOLERANCE` of the largest number. Integers, bools and constants must be equal. A float that
-   the model reads from a tensor (``item``) is compared in the tensor's type. Numbers are always compared at the smallest
-   point. If the other points would take long, it is enough that model and program call the same
-   operators on the same values there (`dataflow`). This is a stronger proof, and takes milliseconds. If it fails,
-   numbers are compared.
+   difference must be at most `TOLERANCE` (`differences`) of the largest number. Integers, bools and constants must be
+   equal. A float that the model reads from a tensor (``item``) is compared in the tensor's type. Numbers are always
+   compared at the smallest point. If the other points would take long, it is enough that model and program call the same
+   operators on the same values there (`dataflow`). This is a stronger proof, and takes milliseconds. If it fails, numbers
+   are compared.
 3. A call may not write to its inputs or to the module's weights and buffers (a branch could do so at one size only).
 4. If the places of NaN are all that differs, bool inputs are tried as all False and as all True, too. One of them is a
    mask that hides no key. The random mask of a single key may hide it, and PyTorch's implementations of attention differ
@@ -40,23 +40,11 @@ from trtbuild.stages.trace.export.weights import identity, plain
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.background import ForkedCall
 from trtbuild.stages.trace.proof.dataflow import Flows, Leaves
+from trtbuild.stages.trace.proof.differences import NAN_ELSEWHERE, difference
 from trtbuild.stages.trace.proof.divergence import diverging_line
 from trtbuild.stages.trace.proof.returned import OtherResult, returned_tensors
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames, described, first_lines
-
-TOLERANCE: dict[torch.dtype, float] = {
-    torch.float64: 1e-9,
-    torch.complex128: 1e-9,
-    torch.float32: 2e-5,
-    torch.complex64: 2e-5,
-    torch.float16: 4e-3,
-    torch.bfloat16: 3e-2,
-}
-
-
-#: The difference of two tensors that have NaN at different places.
-NAN_ELSEWHERE = "NaN at other places"
 
 #: Numbers are compared at all points if the estimate from the first point is less than this.
 WORTHWHILE_S = 1.0
@@ -156,30 +144,6 @@ class Proof:
         expected = flows.results(eager, values, leaf)
         actual = flows.results(lambda inputs: _run(self._arranged, self._weights, inputs), values, leaf)
         return [actual[index] for index in self._arranged.outputs] == expected
-
-
-def difference(got: torch.Tensor, want: torch.Tensor) -> float | str | None:
-    """The largest difference relative to the largest number; a text if it cannot be computed; None within `TOLERANCE`."""
-    if got.dtype != want.dtype:
-        return f"dtype {got.dtype} instead of {want.dtype}"
-    if got.shape != want.shape:
-        return f"shape {list(got.shape)} instead of {list(want.shape)}"
-    if not (want.is_floating_point() or want.is_complex()):
-        return None if torch.equal(got, want) else "other values"
-    if torch.equal(torch.isnan(got), torch.isnan(want)) is False:
-        return NAN_ELSEWHERE
-    same = (got == want) | torch.isnan(want)
-    if bool(same.all()):
-        return None
-    finite = torch.isfinite(want) & torch.isfinite(got)
-    if not bool((finite | same).all()):
-        return "infinities at other places"
-    wide_dtype = torch.complex128 if want.is_complex() else torch.float64
-    a, b = got[finite].to(wide_dtype), want[finite].to(wide_dtype)
-    largest = float(b.abs().max())
-    largest_difference = float((a - b).abs().max())
-    relative = largest_difference / largest if largest else float("inf")
-    return None if relative <= TOLERANCE.get(want.dtype, 0.0) else relative
 
 
 def _prove_at(
@@ -283,7 +247,7 @@ def _frozen(point: Point, problem: str, module: torch.nn.Module, job: TraceJob, 
         size_texts = [_sizes(point, job), _sizes(Point(_example(job)), job)]
         text += f": this line runs at {size_texts[not is_here]}, and not at {size_texts[is_here]}"
         if place:
-            hint += f" (the manifest's side of it: {place['file']}:{place['line']})"
+            hint += f"; the size is declared at {place['file']}:{place['line']}"
         place = {"file": frames.shown(file), "line": line}
     return SourceError(text, code="frozen-branch", hint=hint, **place)
 

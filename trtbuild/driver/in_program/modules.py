@@ -3,7 +3,8 @@
 Rules
 1. `ir` has Torch-TensorRT's names. None and ``"default"`` mean: the type of the module decides.
 2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as by Torch-TensorRT.
-3. ``ir="dynamo"`` is for an ``nn.Module``, and for a program of torch.export. ``ir="exported_program"`` is for the latter.
+3. ``ir="dynamo"`` is for an ``nn.Module``, and for a program of torch.export. ``ir="exported_program"`` is for a program
+   only.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _INSTEAD: Mapping[Kind, str] = {
 
 
 def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
-    """Return the one of two names of an argument that is given. Raises UsageError for both."""
+    """Return the positional inputs, which have two names. Raises UsageError if both are given."""
     if inputs is not None and arg_inputs is not None:
         raise UsageError(
             "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
@@ -54,7 +55,7 @@ def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
 
 
 def module_for(module: Any, ir: Any) -> Any:
-    """Return the module to trace: `module`, or the script of it (rule 2). Raises UsageError, SourceError."""
+    """Return the module to trace: `module`, or its script (rule 2). Raises UsageError, SourceError."""
     kind = _kind(module)
     if ir is None:
         ir = "default"
@@ -70,9 +71,9 @@ def module_for(module: Any, ir: Any) -> Any:
 
 
 def label_of(module: Any) -> str:
-    """Return the name of a module's class; for a script, of the class that it was made from."""
-    own = getattr(module, "original_name", None) if _kind(module) == "script" else None
-    return own if isinstance(own, str) and own else type(module).__name__
+    """Return the name of a module's class. For a script, it is the class of the module that was scripted."""
+    original = getattr(module, "original_name", None) if _kind(module) == "script" else None
+    return original if isinstance(original, str) and original else type(module).__name__
 
 
 def inputs_of(
@@ -94,7 +95,7 @@ def _kind(module: Any) -> Kind:
     if name == "ScriptFunction":
         raise UsageError("a function of TorchScript cannot be compiled", hint="script the nn.Module that calls it")
     if not callable(getattr(module, "forward", None)):
-        raise UsageError(f"a {name} cannot be compiled", hint="give an nn.Module, or what torch.export.export returns")
+        raise UsageError(f"a {name} cannot be compiled", hint="give an nn.Module, or the result of torch.export.export")
     import torch
 
     if isinstance(module, torch.jit.ScriptModule):
@@ -102,7 +103,7 @@ def _kind(module: Any) -> Kind:
     if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
         raise UsageError(
             "the result of .module() of an exported program cannot be compiled",
-            hint="give the program itself, as torch.export.export and torch.export.load return it",
+            hint="give the program itself: the result of torch.export.export or torch.export.load",
         )
     return "module"
 

@@ -35,8 +35,8 @@ def trace(
     """Trace `module` and return a ``torch.export.ExportedProgram``.
 
     The arguments are those of `compile`. The program is traced, functionalized and compared with the module in the same
-    way, at the smallest and the largest sizes. So a program that is returned can be compiled; random operators, writes to
-    buffers and a module in training mode are errors.
+    way, at the smallest and the largest sizes. So the program can be compiled. Random operators, writes to buffers
+    and a module in training mode are errors.
 
     The program's ``module()`` takes the arguments of `module`. Its symbols have the ranges of `inputs`. `compile`,
     ``torch.export.save`` and ``exported_program:`` in a manifest accept it. Its weights are in main memory.

@@ -106,19 +106,19 @@ class _Truncation:
                 node.replace_input_with(source, self._cast(source, _WIDE, node))
 
     def _cast(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        """Cast a value, before its first reader. The cast up belongs to the module that made the value."""
-        own = stack_of(source)
-        stack: Stack = own if dtype is _WIDE and source.op == "call_function" else stack_of(reader)
-        made = self._casts.get((source, dtype))
-        if made is None:
+        """Cast a value, before its first reader. A cast to float64 belongs to the module that computed the value."""
+        is_result = dtype is _WIDE and source.op == "call_function"
+        stack: Stack = stack_of(source) if is_result else stack_of(reader)
+        cast = self._casts.get((source, dtype))
+        if cast is None:
             with self._graph.inserting_before(reader):
-                made = self._graph.call_function(_cast, (source,), {"dtype": dtype})
-            propagate(made)
-            set_stack(made, stack)
-            self._casts[source, dtype] = made
+                cast = self._graph.call_function(_cast, (source,), {"dtype": dtype})
+            propagate(cast)
+            set_stack(cast, stack)
+            self._casts[source, dtype] = cast
         elif dtype is _NARROW:
-            set_stack(made, common_stack([stack_of(made), stack]))
-        return made
+            set_stack(cast, common_stack([stack_of(cast), stack]))
+        return cast
 
     def _drop_identities(self) -> None:
         """Remove casts of the model that cast float32 to float32 now."""

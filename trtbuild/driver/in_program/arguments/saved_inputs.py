@@ -1,4 +1,4 @@
-"""The inputs that a program gives to `trtbuild.save`: they have to be those that the module was compiled for.
+"""Check the inputs that a program gives to `trtbuild.save`: the module must have been compiled for them.
 
 A file has the inputs and the ranges of its engines, so `save` needs no inputs. Torch-TensorRT's `save` takes them, because
 it traces the module again.
@@ -6,7 +6,7 @@ it traces the module again.
 Rules
 1. Inputs have the number, the names (of keyword inputs), the dtypes and the ranks of the module's inputs.
 2. A static shape, or a tensor, is an example: one of the module's profiles has to accept it.
-3. An `Input` with a range, or a Dim of `dynamic_shapes`, has the min and the max of the compiled ones. With
+3. An `Input` with a range, or a Dim of `dynamic_shapes`, has the min and the max of the compiled range. With
    `dynamic_shapes`, an axis without a Dim is static.
 """
 
@@ -32,25 +32,24 @@ def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dyn
     """Raise UsageError if the given inputs are not those that a module was compiled for. None is not checked."""
     positional = [entry for entry in index.inputs if not entry.keyword]
     if inputs is not None or kwarg_inputs:
-        given = describe(inputs, kwarg_inputs, arguments=[entry.name for entry in positional])
-        _check(index, given, _pairs(index, given, inputs is not None))
+        described = describe(inputs, kwarg_inputs, arguments=[entry.name for entry in positional])
+        _check(index, described, _pairs(index, described, inputs is not None))
     if dynamic_shapes is not None:
-        whole = _examples(index)
-        _check_dims(index, with_dims(whole, dynamic_shapes))
+        _check_dims(index, with_dims(_examples(index), dynamic_shapes))
 
 
-def _pairs(index: PackageIndex, given: Described, has_positional: bool) -> list[tuple[int, int]]:
-    """Return the number of each given input, and that of the module's input that it is."""
+def _pairs(index: PackageIndex, described: Described, has_positional: bool) -> list[tuple[int, int]]:
+    """Return the number of each described input, and the number of the same input of the module."""
     named = {entry.name: number for number, entry in enumerate(index.inputs) if entry.keyword}
     by_position = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
-    positional = [number for number, entry in enumerate(given.inputs) if not entry.keyword]
+    positional = [number for number, entry in enumerate(described.inputs) if not entry.keyword]
     if has_positional and len(positional) != len(by_position):
         raise UsageError(
             f"{len(positional)} positional inputs are given, and the module was compiled for {len(by_position)}",
             hint=_HINT,
         )
     pairs = list(zip(positional, by_position, strict=False))
-    for number, entry in enumerate(given.inputs):
+    for number, entry in enumerate(described.inputs):
         if entry.keyword:
             if entry.name not in named:
                 raise UsageError(
@@ -61,10 +60,10 @@ def _pairs(index: PackageIndex, given: Described, has_positional: bool) -> list[
     return pairs
 
 
-def _check(index: PackageIndex, given: Described, pairs: Sequence[tuple[int, int]]) -> None:
-    for number, own in pairs:
-        entry, packed = given.inputs[number], index.inputs[own]
-        for profile in given.profiles:
+def _check(index: PackageIndex, described: Described, pairs: Sequence[tuple[int, int]]) -> None:
+    for number, packed_number in pairs:
+        entry, packed = described.inputs[number], index.inputs[packed_number]
+        for profile in described.profiles:
             shape = profile.shapes[number][1]
             if entry.dtype != packed.dtype or len(shape.opt) != len(packed.shape):
                 raise UsageError(
@@ -72,8 +71,8 @@ def _check(index: PackageIndex, given: Described, pairs: Sequence[tuple[int, int
                     f"{packed.dtype} with {len(packed.shape)}",
                     hint=_HINT,
                 )
-    for profile in given.profiles:
-        shapes = {own: profile.shapes[number][1] for number, own in pairs}
+    for profile in described.profiles:
+        shapes = {packed_number: profile.shapes[number][1] for number, packed_number in pairs}
         if not _fits_any(shapes, index):
             alone = [number for number, shape in shapes.items() if not _fits_any({number: shape}, index)]
             number = alone[0] if alone else next(iter(shapes))
@@ -84,10 +83,10 @@ def _fits_any(shapes: dict[int, ShapeRange], index: PackageIndex) -> bool:
     return any(_fits(shapes, profile.shapes) for profile in index.profiles)
 
 
-def _fits(shapes: dict[int, ShapeRange], own: Sequence[ShapeRange]) -> bool:
+def _fits(shapes: dict[int, ShapeRange], compiled_shapes: Sequence[ShapeRange]) -> bool:
     """Whether a profile accepts examples, and has the ranges of the inputs that are ranges."""
     for number, shape in shapes.items():
-        compiled = own[number]
+        compiled = compiled_shapes[number]
         if shape.min == shape.max:
             inside = all(
                 low <= size <= high for low, size, high in zip(compiled.min, shape.opt, compiled.max, strict=True)
@@ -119,9 +118,9 @@ def _examples(index: PackageIndex) -> Described:
     return Described(inputs, (Profile("0", static),))
 
 
-def _check_dims(index: PackageIndex, given: Described) -> None:
+def _check_dims(index: PackageIndex, described: Described) -> None:
     """Raise UsageError if the Dims are not the ranges of the module (rule 3)."""
-    (profile,) = given.profiles
+    (profile,) = described.profiles
     for number, (name, shape) in enumerate(profile.shapes):
         for axis, (low, high) in enumerate(zip(shape.min, shape.max, strict=True)):
             compiled = [each.shapes[number] for each in index.profiles]

@@ -28,10 +28,10 @@ def change_calls(program: Program, targets: Collection[Any], change: Callable[[t
 def insert(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     """Insert a call before a call, in the same module. Returns its node."""
     with before.graph.inserting_before(before):
-        made = before.graph.call_function(target, args, kwargs)
-    set_stack(made, stack_of(before))
-    propagate(made)
-    return made
+        call = before.graph.call_function(target, args, kwargs)
+    set_stack(call, stack_of(before))
+    propagate(call)
+    return call
 
 
 def replace(node: torch.fx.Node, by: torch.fx.Node) -> None:

@@ -32,12 +32,12 @@ def _search(node: torch.fx.Node) -> None:
         return
     shape = [1] * value.dim() if argument(node, 2, "keepdim", False) else []
     row = insert(node, _aten.reshape.default, source, [1, -1])
-    found = insert(node, node.target, row, 1)
+    search = insert(node, node.target, row, 1)
     if node.target in _ARGUMENTS:
-        replace(node, insert(node, _aten.reshape.default, found, shape))
+        replace(node, insert(node, _aten.reshape.default, search, shape))
         return
     for reader in list(node.users):
         if reader.target is operator.getitem:
-            part = insert(reader, operator.getitem, found, reader.args[1])
+            part = insert(reader, operator.getitem, search, reader.args[1])
             replace(reader, insert(reader, _aten.reshape.default, part, shape))
     node.graph.erase_node(node)

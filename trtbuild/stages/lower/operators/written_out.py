@@ -1,8 +1,8 @@
 """Decompositions that PyTorch does not have, of operators without an ONNX translation.
 
 Rules
-1. A decomposition is right for all sizes. PyTorch's own ones for pooling assign elements to cells for the sizes of the
-   example, so `functionalize` uses these where an axis is dynamic.
+1. A decomposition is right for all sizes. PyTorch's decompositions of pooling assign elements to cells for the
+   sizes of the example, so `functionalize` uses these where an axis is dynamic.
 2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
    one cell would make the others NaN.
 3. Distances are norms of differences. Eager PyTorch computes long Euclidean ones by a matrix product, and so does

@@ -38,7 +38,7 @@ from trtbuild.stages.trace.user_code.frames import Frames
 #: The largest number of sizes of one symbol at which a guard is tried.
 _MOST_SIZES = 1_000_000
 
-#: Held while the functions of torch are replaced, so that each thread restores what it found.
+#: Held while the functions of torch are replaced. Without it, two threads could restore them in the wrong order.
 _PATCHING = threading.RLock()
 
 Place = tuple[str, int]

@@ -6,8 +6,8 @@ Rules
 1. The element type holds every value of the number exactly (`NUMBER_TYPES`). So the number that a package returns is the
    one that the model returns.
 2. A number that is returned twice is one output.
-3. The new nodes are in no module, like the nodes that compute sizes. They name their device, as export does: a program
-   that is moved to a GPU makes them there.
+3. The new nodes are in no module, like the nodes that compute sizes. They name their device, as export does, so a
+   program that is moved to a GPU computes them there.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def leaves_of(exported: ExportedProgram) -> list[Leaf]:
     """The leaves of the result of a functionalized program, in order."""
     (output,) = exported.graph.find_nodes(op="output")
     nodes = {node.name: node for node in output.all_input_nodes}
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     for spec in _user_outputs(exported):
         if isinstance(spec.arg, ConstantArgument):
-            found.append(ConstantLeaf(spec.arg.value))
+            leaves.append(ConstantLeaf(spec.arg.value))
         elif type(spec.arg) in _TYPES:
-            found.append(NumberLeaf(_TYPES[type(spec.arg)], _read_from(nodes[spec.arg.name])))
+            leaves.append(NumberLeaf(_TYPES[type(spec.arg)], _read_from(nodes[spec.arg.name])))
         else:
-            found.append(TensorLeaf())
-    return found
+            leaves.append(TensorLeaf())
+    return leaves
 
 
 def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
@@ -122,28 +122,28 @@ def _user_outputs(exported: ExportedProgram) -> list[OutputSpec]:
 def _tensor_of(number: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
     value = number.meta["val"]
     options = {"dtype": dtype, "device": torch.device("cpu")}
-    made = number.graph.call_function(torch.ops.aten.scalar_tensor.default, (number,), options)
+    scalar = number.graph.call_function(torch.ops.aten.scalar_tensor.default, (number,), options)
     fakes = next(
         node.meta["val"].fake_mode
         for node in number.graph.find_nodes(op="placeholder")
         if isinstance(node.meta.get("val"), torch._subclasses.FakeTensor)
     )
     with fakes:
-        made.meta = {"val": torch.ops.aten.scalar_tensor.default(value, **options)}
-    return made
+        scalar.meta = {"val": torch.ops.aten.scalar_tensor.default(value, **options)}
+    return scalar
 
 
 def _read_from(number: torch.fx.Node) -> torch.dtype | None:
     """The least exact floating type of the tensors that a number was read from; None if there is no such tensor."""
-    found: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
     seen = {number}
     waiting = [number]
     while waiting:
         node = waiting.pop()
         if node.target in _READS:
-            found += [source.meta["val"].dtype for source in node.all_input_nodes]
+            dtypes += [source.meta["val"].dtype for source in node.all_input_nodes]
         elif not isinstance(node.meta.get("val"), torch.Tensor):
             waiting += [source for source in node.all_input_nodes if source not in seen]
             seen.update(node.all_input_nodes)
-    floating = [dtype for dtype in found if dtype.is_floating_point]
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
     return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)

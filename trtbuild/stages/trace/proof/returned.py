@@ -12,7 +12,7 @@ from trtbuild.stages.trace.export.leaves import ConstantLeaf, Leaf, NumberLeaf, 
 
 
 class OtherResult(Exception):
-    """The module returns something else than the program. The text says what."""
+    """The module does not return what the program returns. The text names the difference."""
 
 
 def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from benchmarks import (
+from benchmarks.figure import Row, line, table, to_json
+from benchmarks.measurements import (
     chunks,
     cold_build,
     crowd,
@@ -29,7 +30,6 @@ from benchmarks import (
     restore,
     transfer,
 )
-from benchmarks.figure import Row, line, table, to_json
 from benchmarks.session import Session, Sizes
 
 #: Name → benchmark, in the order in which they run.

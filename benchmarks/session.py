@@ -108,7 +108,11 @@ class Session:
         shutil.rmtree(output, ignore_errors=True)
         sizes = self.sizes
         arguments = [str(output), str(sizes.layers), str(sizes.hidden), str(sizes.image)]
-        command: list[str | Path] = [sys.executable, Path(__file__).with_name("straight_vit.py"), *arguments]
+        command: list[str | Path] = [
+            sys.executable,
+            Path(__file__).parent / "measurements" / "straight_vit.py",
+            *arguments,
+        ]
         done = run(command, project, environment=self.environment(), memory=True)
         self.say(f"  the script: {done}")
         shutil.rmtree(output)

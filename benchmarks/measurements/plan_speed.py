@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import peers
 from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.measure import Median, Run, run, run_alternately
-from benchmarks.null_build import built
+from benchmarks.measurements.null_build import built
 from benchmarks.session import Session
 
 

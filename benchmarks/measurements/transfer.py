@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chunks, dead_remotes, projects
+from benchmarks import projects
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import run
+from benchmarks.measurements import chunks, dead_remotes
 from benchmarks.nginx import Nginx, running
 from benchmarks.session import Session, ran
 

@@ -34,8 +34,8 @@ def rows(session: Session) -> Iterator[Row]:
         session.say(f"  writing {size / 1e9:g} GB")
         _random_file(path, size)
     session.say("  hashing")
-    code = "import sys; from benchmarks.digests import measure; measure(sys.argv[1], int(sys.argv[2]))"
-    environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
+    code = "import sys; from benchmarks.measurements.digests import measure; measure(sys.argv[1], int(sys.argv[2]))"
+    environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", code, str(path), str(session.sizes.cold_repeats)]
     medians = json.loads(run(command, folder, environment=environment).stdout)
     name = f"digest of a {size / 1e9:g} GB file"

@@ -43,8 +43,9 @@ def rows(session: Session) -> Iterator[Row]:
         if not (root / "index.json").exists():
             session.say(f"  writing {size / 1e6:g} MB")
             _write(root, engines, weights, size)
-        code = "import sys; from benchmarks.load import measure; measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
-        environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[1])}
+        module = "benchmarks.measurements.load"
+        code = f"import sys; from {module} import measure; measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
+        environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
         device = "cuda:0" if engines else "cpu"
         command = [sys.executable, "-c", code, str(root), device, str(max(5, session.sizes.cold_repeats))]
         medians = json.loads(run(command, folder, environment=environment).stdout)

@@ -66,7 +66,7 @@ def _run_together(folder: Path, count: int, rounds: int = 1) -> tuple[float, lis
     """Return the seconds from the start signal to the end of the last process, and the error texts."""
     folder.mkdir(exist_ok=True)
     (folder / "built").touch()
-    command = [sys.executable, "-m", "benchmarks.crowd", str(folder), str(rounds)]
+    command = [sys.executable, "-m", "benchmarks.measurements.crowd", str(folder), str(rounds)]
     processes = [
         subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for number in range(count)

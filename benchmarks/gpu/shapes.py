@@ -69,11 +69,11 @@ def error_of(got: Any, expected: Any) -> float:
     """The largest max|a-b| / max|b| over all outputs; infinite where structure, dtype or shape differs."""
     import torch.utils._pytree as pytree
 
-    from trtbuild.stages.verify.comparing import gap
+    from trtbuild.stages.verify.comparing import deviation
 
     ours, theirs = flat(got), flat(expected)
     if isinstance(expected, dict) and pytree.tree_structure(dict(expected)) != pytree.tree_structure(dict(got)):
         return math.inf
     if len(ours) != len(theirs):
         return math.inf
-    return max((gap(a, b).error for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    return max((deviation(a, b).error for a, b in zip(ours, theirs, strict=True)), default=0.0)

@@ -215,7 +215,7 @@ def _collect(place: Path) -> object:
     """The first two records are removed by age; the third was used. EDITED shares chunks with another removed blob."""
     store = _store(place)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
-    store.only_asks()
+    store.only_read()
     return sorted(store.has_records(record(number).recipe.key for number in (1, 2, 3)))
 
 

@@ -16,7 +16,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.errors import RemoteFault
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.collection.shared_directory import collect_directory
-from trtbuild.store.layers.fetching import bring
+from trtbuild.store.layers.fetching import fetch_records
 from trtbuild.store.layers.sendable import found_locally, reading
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
@@ -67,7 +67,7 @@ def _with_half_of_the_blobs(place: Path) -> None:
         path.unlink()
 
 
-# -- bring
+# -- fetch_records
 
 
 def _with_a_team(place: Path) -> None:
@@ -81,28 +81,28 @@ def _with_a_team(place: Path) -> None:
     write_bundle(str(place / "bundle"), {KEY: sendable.entry({})}, reading(store))
 
 
-def _bring(place: Path) -> object:
-    return _bring_from(place, _team(place))
+def _fetch_blob(place: Path) -> object:
+    return _fetch_from(place, _team(place))
 
 
 def _import(place: Path) -> object:
     bundle = open_bundle(str(place / "bundle"))
     try:
-        return _bring_from(place, RemoteStore(bundle, "the bundle", connections=1))
+        return _fetch_from(place, RemoteStore(bundle, "the bundle", connections=1))
     finally:
         bundle.close()
 
 
-def _bring_from(place: Path, remote: RemoteStore) -> object:
+def _fetch_from(place: Path, remote: RemoteStore) -> object:
     store = LocalStore(place / "store")
     try:
-        brought = bring(remote, [KEY], store)
+        result = fetch_records(remote, [KEY], store)
     finally:
         remote.close()
-    if brought.failed:
-        raise RemoteFault(brought.failed[KEY])
+    if result.failed:
+        raise RemoteFault(result.failed[KEY])
     stored = store.get_record(KEY)
-    assert stored is not None, brought
+    assert stored is not None, result
     return {name: len(store.get_bytes(output.sha256)) for name, output in stored.outputs.items()}
 
 
@@ -163,7 +163,7 @@ def _age(place: Path, but: str = "") -> None:
 REMOTE_OPERATIONS = {
     "publish to a shared directory": Operation(_with_a_record, _publish),
     "publish a record whose blobs are there in part": Operation(_with_half_of_the_blobs, _publish, starts_damaged=True),
-    "bring from a shared directory": Operation(_with_a_team, _bring),
+    "fetch from a shared directory": Operation(_with_a_team, _fetch_blob),
     "import a bundle": Operation(_with_a_team, _import),
     "collect a shared directory": Operation(_with_old_records, _collect),
     "collect condemned files": Operation(_with_condemned, _collect),

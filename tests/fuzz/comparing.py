@@ -31,10 +31,10 @@ from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import units
 from trtbuild.runtime.calls.output_tree import Fields, restorer
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
-from trtbuild.stages.verify.comparing import Gap, gap
+from trtbuild.stages.verify.comparing import Deviation, deviation
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs
 from trtbuild.stages.verify.precisions import of_outputs
-from trtbuild.stages.verify.running import Fails, Torch, Unchecked, Values, Weights
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, Torch, Values, Weights
 
 #: The distance between 1 and the next larger number of a type.
 _LAST_BIT = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -153,10 +153,10 @@ class _Comparer:
     ) -> None:
         try:
             ours = self._onnx(part, arguments, point)
-        except Unchecked as error:
+        except NotRunnable as error:
             self._seen.unchecked.append(f"{part.name}: {error}")
             return
-        except Fails as error:
+        except PartFailed as error:
             self._seen.differences.append(f"{part.name} at {where}: {error}")
             return
         precision = coarsest(of_outputs(self._eager.program(part)))
@@ -187,17 +187,17 @@ class _Comparer:
                 if our != their:
                     self._seen.differences.append(f"{run.place}, {k}: {our} instead of {their}")
                 continue
-            distance = gap(our, their)
+            distance = deviation(our, their)
             if distance.error <= allowed:
                 continue
             if our.dtype == their.dtype and our.shape == their.shape:
-                if perturbed is None and _gap(run.results(run.inputs)[k], their).error:
+                if perturbed is None and _deviation(run.results(run.inputs)[k], their).error:
                     self._seen.differences.append(f"{run.place}, {k}: PyTorch gives different results each time")
                     continue
                 if perturbed is None:
                     perturbed = _perturbed_results(run, self._chooses)
                 if distance.error <= _TIMES * max(
-                    (_gap(results[k], their).error for results in perturbed), default=0.0
+                    (_deviation(results[k], their).error for results in perturbed), default=0.0
                 ):
                     continue
             self._seen.differences.append(f"{run.place}, {k}: {distance.text or f'{distance.error:.1e} away'}")
@@ -237,6 +237,6 @@ def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: tor
     return (wide + noise * scale).to(value.dtype)
 
 
-def _gap(perturbed: Any, expected: torch.Tensor) -> Gap:
+def _deviation(perturbed: Any, expected: torch.Tensor) -> Deviation:
     """The distance of changed results. Shapes that depend on data may differ."""
-    return gap(perturbed, expected) if isinstance(perturbed, torch.Tensor) else Gap(math.inf)
+    return deviation(perturbed, expected) if isinstance(perturbed, torch.Tensor) else Deviation(math.inf)

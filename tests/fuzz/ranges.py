@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from tests.fuzz.comparing import filled_memory
 from tests.fuzz.pipeline import Case
 from trtbuild.core.model.verification import points
-from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.comparing import deviation
 from trtbuild.stages.verify.inputs import random_inputs
 
 
@@ -67,6 +67,6 @@ def examine(case: Case) -> None:
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
     return len(first) == len(second) and all(
-        gap(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+        deviation(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
         for a, b in zip(first, second, strict=True)
     )

@@ -18,7 +18,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteRefused
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.collection.check import verify
-from trtbuild.store.layers.fetching import Brought, bring
+from trtbuild.store.layers.fetching import Fetched, fetch_records
 from trtbuild.store.layers.sendable import held, reading
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
@@ -47,11 +47,11 @@ def exported(store: LocalStore, records: list[Record], path: Path) -> Path:
     return path
 
 
-def imported(path: Path, store: LocalStore) -> Brought:
+def imported(path: Path, store: LocalStore) -> Fetched:
     bundle = open_bundle(str(path))
     remote = RemoteStore(bundle, "the bundle", store.trust, connections=4)
     try:
-        return bring(remote, bundle.keys, store)
+        return fetch_records(remote, bundle.keys, store)
     finally:
         remote.close()
         bundle.close()
@@ -75,9 +75,9 @@ def records_in(store: LocalStore) -> list[Path]:
 
 
 def test_exported_records_are_imported_unchanged(bundle: Path, filled: list[Record], other: LocalStore) -> None:
-    brought = imported(bundle, other)
-    assert sorted(brought.came) == sorted(record.recipe.key for record in filled)
-    assert (brought.present, brought.missing, brought.untrusted, brought.failed) == ([], [], {}, {})
+    result = imported(bundle, other)
+    assert sorted(result.fetched) == sorted(record.recipe.key for record in filled)
+    assert (result.present, result.missing, result.untrusted, result.failed) == ([], [], {}, {})
     for record in filled:
         assert other.get_record(record.recipe.key) == record
         for output in record.outputs.values():
@@ -92,7 +92,7 @@ def test_shared_chunks_are_stored_once(bundle: Path) -> None:
 def test_a_second_import_transfers_nothing(bundle: Path, filled: list[Record], other: LocalStore) -> None:
     imported(bundle, other)
     second = imported(bundle, other)
-    assert (len(second.present), second.came, second.bytes_moved) == (3, [], 0)
+    assert (len(second.present), second.fetched, second.bytes_moved) == (3, [], 0)
 
 
 def test_bundles_of_equal_records_have_equal_bytes(
@@ -116,15 +116,15 @@ def test_a_bundle_is_a_plain_tar_in_the_documented_order(bundle: Path) -> None:
 
 
 def test_an_empty_bundle_is_valid(local: LocalStore, other: LocalStore, tmp_path: Path) -> None:
-    assert imported(exported(local, [], tmp_path / "empty"), other) == Brought()
+    assert imported(exported(local, [], tmp_path / "empty"), other) == Fetched()
 
 
 def test_an_import_does_not_replace_an_existing_record(
     bundle: Path, filled: list[Record], other: LocalStore, record_of: Callable[..., Record]
 ) -> None:
     mine = other.put_record(record_of(1, who="somebody else", plan=other.put_bytes(b"mine")))
-    brought = imported(bundle, other)
-    assert brought.present == [mine.recipe.key]
+    result = imported(bundle, other)
+    assert result.present == [mine.recipe.key]
     assert other.get_record(mine.recipe.key) == mine
 
 
@@ -371,8 +371,8 @@ def test_does_not_import_a_record_under_another_key(bundle: Path, other: LocalSt
     wrong = sorted([(f"ac/00/{'0' * 64}", data), *entries])
     path = tmp_path / "replayed"
     path.write_bytes(bundle_of([first, *files, *wrong]))
-    brought = imported(path, other)
-    assert list(brought.failed) == ["0" * 64] and "another key" in brought.failed["0" * 64]
+    result = imported(path, other)
+    assert list(result.failed) == ["0" * 64] and "another key" in result.failed["0" * 64]
     assert other.get_record("0" * 64) is None
     assert verify(other).damage == ()
 
@@ -391,9 +391,9 @@ def test_does_not_import_a_record_with_swapped_chunks(
         members.append((name, data))
     path = tmp_path / "swapped"
     path.write_bytes(bundle_of(members))
-    brought = imported(path, other)
-    assert list(brought.failed) == [key]
-    assert other.get_record(key) is None and len(brought.came) == 2
+    result = imported(path, other)
+    assert list(result.failed) == [key]
+    assert other.get_record(key) is None and len(result.fetched) == 2
     assert verify(other).damage == ()
 
 
@@ -410,8 +410,8 @@ def test_detects_a_bundle_that_changes_during_reading(bundle: Path, filled: list
     with open(bundle, "r+b") as file:
         file.write(bytes(bundle.stat().st_size))
     remote = RemoteStore(opened, "the bundle", other.trust, connections=2)
-    brought = bring(remote, opened.keys, other)
-    assert brought.came == [] and len(brought.failed) == 3
+    result = fetch_records(remote, opened.keys, other)
+    assert result.fetched == [] and len(result.failed) == 3
     os.truncate(bundle, 100)
     with pytest.raises(RemoteDown, match="changed while it was read"):
         opened.get("ac", opened.keys[0], 1 << 20)
@@ -425,7 +425,7 @@ def test_detects_a_bundle_that_changes_during_reading(bundle: Path, filled: list
 
 IMPORT_PROGRAM = """\
 import sys
-from trtbuild.store.layers.fetching import bring
+from trtbuild.store.layers.fetching import fetch_records
 from trtbuild.store.bundle import open_bundle
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
@@ -433,7 +433,8 @@ from trtbuild.store.remote.store import RemoteStore
 bundle = open_bundle(sys.argv[1])
 store = LocalStore(sys.argv[2])
 print("opened", flush=True)
-bring(RemoteStore(bundle, "the bundle", None, connections=2), bundle.keys, store, lambda brought: print("one", flush=True))
+remote = RemoteStore(bundle, "the bundle", None, connections=2)
+fetch_records(remote, bundle.keys, store, lambda _: print("one", flush=True))
 """
 
 
@@ -450,5 +451,5 @@ def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
     store = LocalStore(root)
     assert verify(store).damage == ()
     second = imported(bundle, store)
-    assert len(second.came) + len(second.present) == 3
+    assert len(second.fetched) + len(second.present) == 3
     assert verify(store).damage == ()

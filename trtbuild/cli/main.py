@@ -65,7 +65,9 @@ def init(source: str | None, flags: Flags) -> int:
     from trtbuild.driver.answers import new_project
 
     show.document(
-        flags, new_project.create(request(flags).project, source, new_project.installed_toolchain()), projects.begun
+        flags,
+        new_project.create(request(flags).project, source, new_project.installed_toolchain()),
+        projects.init_lines,
     )
     return 0
 
@@ -78,7 +80,7 @@ def doctor(flags: Flags) -> int:
     from trtbuild.driver.doctor import examination
 
     document = examination.examine(request(flags))
-    show.document(flags, document, diagnoses.diagnosed)
+    show.document(flags, document, diagnoses.doctor_lines)
     return 0 if document.ok else 1
 
 
@@ -128,11 +130,11 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
         *verified_build.files(workspace, result),
     ]
     document = report.build_document(result)
-    show.document(flags, document, builds.built)
+    show.document(flags, document, builds.build_lines)
     show.problems(builds.failures(document))
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
-        answer = partial(show.text, flags, for_people=builds.built)
+        answer = partial(show.text, flags, for_people=builds.build_lines)
         snapshot.keep(workspace, verified_build.as_repeated(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
 
@@ -146,7 +148,7 @@ def plan(models: tuple[str, ...], flags: Flags) -> int:
     from trtbuild.driver.answers import inquiries
 
     document = inquiries.plan(request(flags, models))
-    show.document(flags, document, plans.planned)
+    show.document(flags, document, plans.plan_lines)
     return 0 if document.ok else 2
 
 
@@ -158,7 +160,7 @@ def why(name: str, flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.why(request(flags), name), plans.why)
+    show.document(flags, inquiries.why(request(flags), name), plans.why_lines)
     return 0
 
 
@@ -185,7 +187,7 @@ def status(flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.status(request(flags)), plans.status)
+    show.document(flags, inquiries.status(request(flags)), plans.status_lines)
     return 0
 
 
@@ -236,7 +238,7 @@ def diff(first: str, second: str, flags: Flags) -> int:
     from trtbuild.driver.answers import differences
 
     document = differences.diff(request(flags), first, second)
-    show.document(flags, document, differences_screen.differing)
+    show.document(flags, document, differences_screen.diff_lines)
     return 0 if document.same else 1
 
 
@@ -260,7 +262,7 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
     from trtbuild.driver.cache import locking
 
     document = locking.lock(request(flags, models), check=check)
-    show.document(flags, document, locks.locked)
+    show.document(flags, document, locks.lock_lines)
     return 0 if document.ok else 1
 
 

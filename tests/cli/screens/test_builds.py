@@ -33,7 +33,7 @@ def test_a_build_lists_its_outputs_and_counts() -> None:
         outputs=[an_output("vit"), an_output("mlp", written=False)],
         warnings=["slow", "slow"],
     )
-    assert unstyled(builds.built(result)) == [
+    assert unstyled(builds.build_lines(result)) == [
         "package  dist/vit  1 engine, 3.0 MiB",
         "warning: slow",
         "done: 1 run, 1 hit in 4.2 s",
@@ -43,18 +43,18 @@ def test_a_build_lists_its_outputs_and_counts() -> None:
 
 def test_a_build_with_nothing_to_do_is_one_line() -> None:
     result = a_build(*[a_step("vit", "trace", "hit")] * 3, outputs=[an_output("vit", written=False)])
-    assert unstyled(builds.built(result)) == ["up to date: 3 hit in 4.210 s"]
+    assert unstyled(builds.build_lines(result)) == ["up to date: 3 hit in 4.210 s"]
 
 
 def test_a_build_that_writes_an_output_is_done_not_up_to_date() -> None:
     result = a_build(a_step("vit", "trace", "hit"), outputs=[an_output("vit")])
-    assert unstyled(builds.built(result)) == ["package  dist/vit", "done: 1 hit in 4.2 s"]
+    assert unstyled(builds.build_lines(result)) == ["package  dist/vit", "done: 1 hit in 4.2 s"]
 
 
 @pytest.mark.parametrize(("number", "lines"), [(21, 22), (200, 22)])
 def test_many_outputs_are_counted(number: int, lines: int) -> None:
     result = a_build(a_step("m", "trace", "run"), outputs=[an_output(f"m{k}") for k in range(number)])
-    assert len(builds.built(result)) == lines
+    assert len(builds.build_lines(result)) == lines
 
 
 def test_failures_are_listed_completely_and_equal_texts_once() -> None:
@@ -67,7 +67,7 @@ def test_failures_are_listed_completely_and_equal_texts_once() -> None:
         errors=[error("a/trace"), error("b/trace"), error("c/trace", "died", ".trtbuild/logs/c.log")],
         ok=False,
     )
-    assert builds.built(result) == []
+    assert builds.build_lines(result) == []
     assert unstyled(builds.failures(result)) == [
         "FAIL a/trace, b/trace",
         "  net.py:3: it fails",

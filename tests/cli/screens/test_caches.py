@@ -46,7 +46,7 @@ def unstyled(lines: list[str]) -> list[str]:
 
 
 def test_statistics_are_in_the_order_of_the_stages() -> None:
-    assert unstyled(caches.stats(STATS)) == [
+    assert unstyled(caches.stats_lines(STATS)) == [
         "cache         /c",
         "records       68",
         "  trace       3",
@@ -57,15 +57,15 @@ def test_statistics_are_in_the_order_of_the_stages() -> None:
         "on disk       170.0 MiB",
     ]
     damaged = replace(STATS, chunks=0, dedup_ratio=1.0, quarantine_entries=2, quarantine_bytes=2048)
-    assert unstyled(caches.stats(damaged))[-1].startswith("quarantine    2 entries, 2.0 KiB")
-    assert "stored        168.0 MiB" in unstyled(caches.stats(damaged))
+    assert unstyled(caches.stats_lines(damaged))[-1].startswith("quarantine    2 entries, 2.0 KiB")
+    assert "stored        168.0 MiB" in unstyled(caches.stats_lines(damaged))
 
 
 def test_a_verification_lists_damaged_entries() -> None:
     result = CacheVerify(ok=True, records=2, lists=0, blobs=3, bytes_read=2048, damage=[])
-    assert unstyled(caches.verified(result)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
+    assert unstyled(caches.verify_lines(result)) == ["sound: 2 records, 3 blobs, 2.0 KiB read"]
     damage = [DamagedEntry(kind="blob", name="ab12", text="it does not match its digest")]
-    assert unstyled(caches.verified(replace(result, damage=damage)))[:2] == [
+    assert unstyled(caches.verify_lines(replace(result, damage=damage)))[:2] == [
         "damaged: 1 entry moved to the quarantine; 2 records, 3 blobs, 2.0 KiB read",
         "  blob  ab12  it does not match its digest",
     ]
@@ -82,7 +82,7 @@ def test_the_lines_of_a_collection_are_aligned() -> None:
         kept_bytes=512,
         kept_because={"in use": 2, "pinned": 0},
     )
-    assert unstyled(caches.collected(result)) == [
+    assert unstyled(caches.gc_lines(result)) == [
         "would remove  61 records, 126 blobs  7.8 MiB",
         "kept          1 record, 58 blobs       512 B",
         "  2 kept: in use",
@@ -91,7 +91,7 @@ def test_the_lines_of_a_collection_are_aligned() -> None:
 
 def test_a_collection_in_steps_explains_condemned_blobs() -> None:
     result = replace(COLLECTED, leftovers_removed=1, blobs_condemned=31, condemned_bytes=6 * 2**20, blobs_restored=1)
-    assert unstyled(caches.collected(result)) == [
+    assert unstyled(caches.gc_lines(result)) == [
         "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",
         "kept       1 record, 12 blobs              9.0 MiB",
         "condemned  31 blobs                        6.0 MiB",

@@ -12,7 +12,7 @@ SIDE = Side(name="vit", kind="model", model="vit", known_from="manifest", engine
 
 def lines_of(*entries: Difference) -> list[str]:
     result = Diff(same=False, a=SIDE, b=SIDE, differences=entries)
-    return [click.unstyle(line) for line in differences.differing(result)][2:]
+    return [click.unstyle(line) for line in differences.diff_lines(result)][2:]
 
 
 def test_a_value_of_one_side_only_is_described_in_words() -> None:

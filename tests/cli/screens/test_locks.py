@@ -30,7 +30,7 @@ NEWER = LockDifference(area="version", name="vit: torch", change="changed", was=
 
 
 def lines_of(**changes: Any) -> list[str]:
-    return [click.unstyle(line) for line in locks.locked(replace(LOCKED, **changes))]
+    return [click.unstyle(line) for line in locks.lock_lines(replace(LOCKED, **changes))]
 
 
 def test_a_lock_lists_its_models_and_its_changes() -> None:

@@ -29,12 +29,12 @@ def a_state(model: str, up_to_date: bool, unknown: int = 0, reason: Reason | Non
 
 def test_steps_of_one_name_for_several_targets_are_one_row() -> None:
     steps = [a_step("vit", "engine/layers.0", "run", changed("weights.w0"), target) for target in TARGETS]
-    assert unstyled(plans.planned(a_plan(*steps))) == [
+    assert unstyled(plans.plan_lines(a_plan(*steps))) == [
         "vit",
         "  run      engine/layers.0 × 5 targets  weights.w0 changed",
         "plan: 5 run",
     ]
-    assert unstyled(plans.planned(a_plan(*steps[:2])))[1] == (
+    assert unstyled(plans.plan_lines(a_plan(*steps[:2])))[1] == (
         "  run      engine/layers.0 @ada,ampere  weights.w0 changed"
     )
 
@@ -47,7 +47,7 @@ def test_unknown_steps_share_one_row_and_hits_are_counted() -> None:
         a_step("vit", "package", "unknown", NEW),
         a_step("mlp", "trace", "hit", RECORDED),
     )
-    assert unstyled(plans.planned(result)) == [
+    assert unstyled(plans.plan_lines(result)) == [
         "vit",
         "  run      trace  vit.py changed",
         "  unknown  lower, engine @ada, package",
@@ -56,7 +56,7 @@ def test_unknown_steps_share_one_row_and_hits_are_counted() -> None:
 
 
 def test_a_plan_with_nothing_to_do_says_so() -> None:
-    assert plans.planned(a_plan(a_step("vit", "trace", "hit", RECORDED))) == ["plan: nothing to run, 1 hit"]
+    assert plans.plan_lines(a_plan(a_step("vit", "trace", "hit", RECORDED))) == ["plan: nothing to run, 1 hit"]
 
 
 def test_a_thousand_engines_stay_readable() -> None:
@@ -68,7 +68,7 @@ def test_a_thousand_engines_stay_readable() -> None:
         if model != "m007"
     ]
     steps += [a_step("m007", "trace", "run", changed("file:seven.py"))]
-    assert unstyled(plans.planned(a_plan(*steps))) == [
+    assert unstyled(plans.plan_lines(a_plan(*steps))) == [
         "m000, m001, m002 and 196 more",
         "  run      engine/model × 5 targets  onnx changed",
         "m007",
@@ -81,14 +81,14 @@ def test_a_long_list_of_reasons_is_shortened_with_the_number_of_the_others() -> 
     steps = [
         a_step("vit", f"engine/layers.{number}", "run", changed(f"weights.w{number}"), "ada") for number in range(100)
     ]
-    lines = unstyled(plans.planned(a_plan(*steps)))
+    lines = unstyled(plans.plan_lines(a_plan(*steps)))
     assert lines[-2:] == [f"  … and {100 - plans.MOST_ROWS} more rows", "plan: 100 run"]
     assert len(lines) == plans.MOST_ROWS + 3
 
 
 def test_errors_of_a_plan_have_their_place_and_hint() -> None:
     error = an_error("no toolchain builds SM 90", file="trtbuild.yaml", line=3, hint="use a GPU")
-    lines = unstyled(plans.planned(a_plan(a_step("vit", "trace", "run", NEW), errors=[error])))
+    lines = unstyled(plans.plan_lines(a_plan(a_step("vit", "trace", "run", NEW), errors=[error])))
     assert "error: trtbuild.yaml:3: no toolchain builds SM 90\n  → use a GPU" in lines
 
 
@@ -100,7 +100,7 @@ def test_why_lists_every_changed_part_and_the_reason_of_the_last_run() -> None:
         ],
         warnings=[],
     )
-    assert unstyled(plans.why(result)) == [
+    assert unstyled(plans.why_lines(result)) == [
         "vit/trace  run: 2 parts changed",
         "    file:vit.py     000000000000 → ffffffffffff",
         "    file:layers.py  000000000000 → ffffffffffff",
@@ -116,7 +116,7 @@ def test_the_status_of_models() -> None:
         a_state("bb", False),
         a_state("c", False, 5, changed("file:c.py")),
     ]
-    assert unstyled(plans.status(Status(models=models, warnings=[]))) == [
+    assert unstyled(plans.status_lines(Status(models=models, warnings=[]))) == [
         "a   up to date",
         "bb  built; its outputs are not in place: trtbuild build bb",
         "c   at least 1 to run, first trace: c.py changed",
@@ -126,7 +126,7 @@ def test_the_status_of_models() -> None:
 
 def test_the_status_of_many_models_lists_those_that_are_not_up_to_date() -> None:
     models = [a_state(f"m{k}", k != 7) for k in range(200)]
-    assert unstyled(plans.status(Status(models=models, warnings=[]))) == [
+    assert unstyled(plans.status_lines(Status(models=models, warnings=[]))) == [
         "m7  built; its outputs are not in place: trtbuild build m7",
         "199 of 200 models up to date",
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 import pytest
 
-from trtbuild.cli.screens.runs import benched, milliseconds, ran
+from trtbuild.cli.screens.runs import bench_lines, milliseconds, run_lines
 from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun, Run, TensorSummary
 from trtbuild.driver.workers.stopwatch import Budget, Latency
 
@@ -47,7 +47,7 @@ def lines(styled: list[str]) -> list[str]:
 
 
 def test_a_run_lists_inputs_and_outputs() -> None:
-    assert lines(ran(RAN)) == [
+    assert lines(run_lines(RAN)) == [
         "det on the CPU: the reference program in PyTorch, no engine, 12.3 ms for the first call",
         "batch 4, height 320, profile photo",
         "inputs",
@@ -61,7 +61,7 @@ def test_a_run_lists_inputs_and_outputs() -> None:
 
 def test_a_run_on_a_gpu_names_the_target() -> None:
     on_gpu = replace(RAN, reference=False, computed_by=None, device="cuda:0", target="ada")
-    assert lines(ran(on_gpu))[0].startswith("det on cuda:0: engines of target ada, ")
+    assert lines(run_lines(on_gpu))[0].startswith("det on cuda:0: engines of target ada, ")
 
 
 def latency(p50: float) -> Latency:
@@ -94,7 +94,7 @@ BENCHED = Bench(
 
 
 def test_latencies_are_listed_by_shape_and_compared_with_eager() -> None:
-    assert lines(benched(BENCHED)) == [
+    assert lines(bench_lines(BENCHED)) == [
         "det on cuda:0: engines of target ada (RTX 4090)",
         "  shape               runner    p50 ms  p90 ms  p99 ms  calls/s               first s",
         "  photo min: batch 1  trtbuild    0.25     0.5    0.75    4,000  4.00× eager     0.50",

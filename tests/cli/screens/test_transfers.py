@@ -35,7 +35,7 @@ def unstyled(lines: list[str]) -> list[str]:
 
 
 def test_a_push_counts_sent_and_present_records() -> None:
-    assert unstyled(transfers.pushed(PUSHED)) == [
+    assert unstyled(transfers.push_lines(PUSHED)) == [
         "pushed  team  3 records, 5.0 MiB  31 records, 64.0 MiB there already"
     ]
 
@@ -45,7 +45,7 @@ def test_unsent_records_are_grouped_by_reason() -> None:
     failed.append(UnsentRecord(remote="team", step="net/trace", key="", reason="it was damaged"))
     missing = [MissingRecord(step="vit/trace", key="", reason="it was not built in this project before")]
     result = replace(PUSHED, not_sent=failed, missing=missing, warnings=["team: full"])
-    assert unstyled(transfers.pushed(result))[1:] == [
+    assert unstyled(transfers.push_lines(result))[1:] == [
         "  not sent  net/engine/0, net/engine/1, net/engine/2 and 6 more to team  it is full",
         "  not sent  net/trace to team                                            it was damaged",
         "→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again",
@@ -57,7 +57,7 @@ def test_unsent_records_are_grouped_by_reason() -> None:
 
 def test_a_pull_lists_records_by_remote() -> None:
     remotes = [PulledFrom(name="team", records=3, bytes=1 << 20), PulledFrom(name="ci", records=1, bytes=10)]
-    assert unstyled(transfers.pulled(replace(PULLED, remotes=remotes))) == [
+    assert unstyled(transfers.pull_lines(replace(PULLED, remotes=remotes))) == [
         "pulled        team  3 records, 1.0 MiB",
         "pulled        ci    1 record, 10 B",
         "here already        2 records",
@@ -66,7 +66,7 @@ def test_a_pull_lists_records_by_remote() -> None:
 
 def test_long_lists_are_shortened() -> None:
     missing = [MissingRecord(step=f"net/engine/{n}", key="", reason="new") for n in range(30)]
-    lines = unstyled(transfers.pulled(replace(PULLED, missing=missing)))
+    lines = unstyled(transfers.pull_lines(replace(PULLED, missing=missing)))
     assert lines[-2:] == ["  … and 10 more", "→ trtbuild build builds it here"]
     assert len(lines) == 1 + 20 + 2
 
@@ -74,7 +74,7 @@ def test_long_lists_are_shortened() -> None:
 def test_untrusted_records_are_listed() -> None:
     refused = [RefusedRecord(key="ab", reason="it is not signed")]
     result = CacheImport(ok=False, file="a.bundle", records=0, present=0, bytes=0, untrusted=refused)
-    lines = unstyled(transfers.imported(result))
+    lines = unstyled(transfers.import_lines(result))
     assert lines[1] == "  not trusted  record ab  it is not signed" and lines[2].startswith("→ add the signer's key")
 
 

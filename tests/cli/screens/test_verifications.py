@@ -16,7 +16,7 @@ from trtbuild.driver.answers.documents import Verification
 
 
 def lines_of(result: Verification) -> list[str]:
-    return [click.unstyle(line) for line in verifications.verified(result)]
+    return [click.unstyle(line) for line in verifications.verify_lines(result)]
 
 
 def test_a_right_model_is_one_line() -> None:
@@ -92,5 +92,5 @@ def test_a_package_that_cannot_be_verified_is_not_ok() -> None:
 
 def test_a_build_that_verifies_has_a_line_about_the_verification() -> None:
     build = a_build(duration_s=1.0, verification=a_verification(a_cut()))
-    lines = [click.unstyle(line) for line in builds.built(build)]
+    lines = [click.unstyle(line) for line in builds.build_lines(build)]
     assert lines[0].startswith("verified  net  right")

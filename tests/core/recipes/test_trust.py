@@ -86,7 +86,7 @@ def test_without_keys_every_record_is_trusted_and_no_record_is_signed() -> None:
     assert not policy.enforced
     assert policy.sign(KEY, DOCUMENT) == ()
     assert policy.refusal(KEY, DOCUMENT, ()) is None
-    assert policy.voucher(KEY, DOCUMENT, [SIGNATURE]) is None
+    assert policy.trusted_signature(KEY, DOCUMENT, [SIGNATURE]) is None
     assert policy.to_json() is None
 
 

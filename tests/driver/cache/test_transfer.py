@@ -249,7 +249,7 @@ def test_results_that_no_remote_has_are_listed(
     assert not document["ok"]
     assert {each["step"].partition("@")[2] for each in document["missing"]} >= {"ada", "ampere"}
     assert all(each["step"].startswith("first/") for each in document["missing"])
-    shown = click.unstyle("\n".join(transfers.pulled(decode(CachePull, document))))
+    shown = click.unstyle("\n".join(transfers.pull_lines(decode(CachePull, document))))
     assert "missing  first/engine/" in shown and "→ trtbuild build builds it here" in shown
     assert not (elsewhere.project / "dist").exists()
 
@@ -262,7 +262,7 @@ def test_a_push_with_missing_results_fails_and_sends_the_others(
     document = elsewhere("cache", "push", environment=remote, expect=1)
     assert document["missing"] and document["not_sent"] == []
     assert document["remotes"][0]["records_sent"] == document["records"] > 0
-    assert "not built" in click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
+    assert "not built" in click.unstyle("\n".join(transfers.push_lines(decode(CachePush, document))))
 
 
 def test_a_push_to_an_unreachable_remote_fails_with_the_reason(built: CommandLine) -> None:
@@ -270,7 +270,7 @@ def test_a_push_to_an_unreachable_remote_fails_with_the_reason(built: CommandLin
     document = built("cache", "push", environment=dead, expect=1)
     assert len(document["not_sent"]) == document["records"]
     assert document["warnings"]
-    shown = click.unstyle("\n".join(transfers.pushed(decode(CachePush, document))))
+    shown = click.unstyle("\n".join(transfers.push_lines(decode(CachePush, document))))
     assert "not sent" in shown and "127.0.0.1:9" in shown
     pulled = built("cache", "pull", environment=dead)  # every result is in the local cache
     assert pulled["ok"] and pulled["present"] == pulled["records"]
@@ -324,7 +324,7 @@ def test_after_export_and_import_a_build_runs_nothing(
     check_all_hits(elsewhere)
     built("cache", "export", str(tmp_path / "again.bundle"))
     assert (tmp_path / "again.bundle").read_bytes() == (tmp_path / "all.bundle").read_bytes()
-    shown = click.unstyle("\n".join(transfers.imported(decode(CacheImport, imported))))
+    shown = click.unstyle("\n".join(transfers.import_lines(decode(CacheImport, imported))))
     assert shown.startswith(f"imported  {tmp_path / 'all.bundle'}  {exported['records']} records")
 
 
@@ -378,7 +378,7 @@ def test_incomplete_results_are_left_out_and_named(built: CommandLine, elsewhere
     exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "--all")
     assert key in [each["key"] for each in exported["left_out"]]
     assert exported["records"] == sum(elsewhere("cache", "stats")["records"].values()) - len(exported["left_out"])
-    assert f"left out  record {key}" in click.unstyle("\n".join(transfers.exported(decode(CacheExport, exported))))
+    assert f"left out  record {key}" in click.unstyle("\n".join(transfers.export_lines(decode(CacheExport, exported))))
 
 
 def test_files_that_are_not_bundles_are_rejected(elsewhere: CommandLine, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from trtbuild.core.values.value_ranges import LIMITS, value_range
 from trtbuild.driver.running.device import put_on
 from trtbuild.driver.running.documents import TensorSummary
-from trtbuild.driver.running.host_tensors import HostTensor, made_up, read, write
+from trtbuild.driver.running.host_tensors import HostTensor, random_tensor, read, write
 from trtbuild.driver.running.run import _summary
 from trtbuild.errors import UsageError
 
@@ -26,7 +26,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
 def test_safetensors_files_are_read_by_the_library_and_vice_versa(
     dtype: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    values = made_up(dtype, shape, 3)
+    values = random_tensor(dtype, shape, 3)
     written, by_library = tmp_path / "written.safetensors", tmp_path / "by_library.safetensors"
     write(written, {"x": values, "y": values})
     loaded = load_file(written)
@@ -39,7 +39,7 @@ def test_safetensors_files_are_read_by_the_library_and_vice_versa(
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
 def test_numpy_files_are_read_back(suffix: str, tmp_path: Path) -> None:
-    path, values = tmp_path / f"x{suffix}", made_up("float16", (2, 3), 0)
+    path, values = tmp_path / f"x{suffix}", random_tensor("float16", (2, 3), 0)
     write(path, {"x": values})
     (read_back,) = read(path).values()
     assert read_back.dtype == "float16"
@@ -60,7 +60,7 @@ def test_bfloat16_values_are_stored_as_their_bits() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
 def test_on_the_cpu_values_become_a_tensor_of_torch(dtype: str, shape: tuple[int, ...]) -> None:
-    tensor = made_up(dtype, shape, 5)
+    tensor = random_tensor(dtype, shape, 5)
     tensor.data.flags.writeable = False  # like values that are read from files
     on_cpu = put_on(None, tensor)
     assert on_cpu.dtype == getattr(torch, dtype) and tuple(on_cpu.shape) == shape
@@ -69,16 +69,16 @@ def test_on_the_cpu_values_become_a_tensor_of_torch(dtype: str, shape: tuple[int
 
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_random_values_are_in_the_range_of_the_input(dtype: str) -> None:
-    small = made_up(dtype, (2000,), 0, value_range(dtype, 3, 9)).as_floats().astype(np.float64)  # type: ignore[arg-type]
+    small = random_tensor(dtype, (2000,), 0, value_range(dtype, 3, 9)).as_floats().astype(np.float64)  # type: ignore[arg-type]
     assert 3 <= small.min() < 3.1 and 8.9 < small.max() <= 9
     if isinstance(LIMITS[dtype][0], int):
         assert sorted(set(small.tolist())) == [3, 4, 5, 6, 7, 8, 9]
-    whole = made_up(dtype, (100,), 0, LIMITS[dtype]).as_floats()
-    assert np.isfinite(whole).all() and made_up(dtype, (), 0, LIMITS[dtype]).shape == ()
+    whole = random_tensor(dtype, (100,), 0, LIMITS[dtype]).as_floats()
+    assert np.isfinite(whole).all() and random_tensor(dtype, (), 0, LIMITS[dtype]).shape == ()
 
 
 def test_random_values_follow_from_the_seed_and_integers_are_0_or_1() -> None:
-    first, same, different = (made_up("int64", (50,), seed).data for seed in (1, 1, 2))
+    first, same, different = (random_tensor("int64", (50,), seed).data for seed in (1, 1, 2))
     assert (first == same).all() and (first != different).any() and set(first.tolist()) == {0, 1}
 
 
@@ -141,7 +141,7 @@ def test_rejects_damaged_safetensors_files(data: bytes, tmp_path: Path) -> None:
 
 def test_rejects_bfloat16_in_a_numpy_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no bfloat16"):
-        write(tmp_path / "x.npz", {"x": made_up("bfloat16", (2,), 0)})
+        write(tmp_path / "x.npz", {"x": random_tensor("bfloat16", (2,), 0)})
 
 
 def test_a_summary_is_computed_from_finite_values() -> None:

@@ -24,7 +24,7 @@ from tests.driver.verification.conftest import (
     verify_here,
 )
 from tests.projects import edit
-from trtbuild.cli.screens.verifications import verified
+from trtbuild.cli.screens.verifications import verify_lines
 from trtbuild.core.packages import provenance
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.packages import provenance_file
@@ -291,7 +291,7 @@ def test_an_error_that_tf32_may_explain_has_a_hint_about_tf32(
         assert engine.by == "engine" and engine.status == "wrong"
         for entry in (*engine.partitions, engine.whole):
             assert "TF32" in entry.hint and entry.hint.startswith("unless") != uses_tf32
-        assert "`builder: {tf32: false}`" in "\n".join(verified(document))
+        assert "`builder: {tf32: false}`" in "\n".join(verify_lines(document))
 
 
 def test_an_onnx_model_is_not_compared_without_a_gpu(trtbuild: CommandLine) -> None:

@@ -26,7 +26,7 @@ from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.errors import ToolchainMissing
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
-from trtbuild.stages.verify.running import Unchecked
+from trtbuild.stages.verify.running import NotRunnable
 
 
 def test_verifying_a_package_alone_keeps_its_earlier_results(
@@ -91,7 +91,7 @@ def test_a_package_that_was_not_compared_is_unchecked(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unchecked(value: Any) -> Any:
-        raise Unchecked("no kernel")
+        raise NotRunnable("no kernel")
 
     monkeypatch.setattr(gpu, "spoil", staticmethod(unchecked))
     document = packages.verify_packages([trtbuild.project / "dist" / "net"], [], Options(), Watcher())
@@ -123,7 +123,7 @@ def test_a_model_that_onnxruntime_cannot_run_is_unchecked(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Any:
-        raise Unchecked("onnxruntime rejects the model: no kernel")
+        raise NotRunnable("onnxruntime rejects the model: no kernel")
 
     monkeypatch.setattr(OnnxRuntime, "__call__", refuse)
     for document, ok in (

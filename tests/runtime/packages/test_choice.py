@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, PackedTarget
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import NoFittingTarget
-from trtbuild.runtime.packages.choice import Here, choose_profile, choose_target, out_of_range, serves
+from trtbuild.runtime.packages.choice import Machine, choose_profile, choose_target, out_of_range, serves
 
 RTX, TRT = {"tensorrt-rtx": "1.7.1.116", "tensorrt": None}, {"tensorrt-rtx": None, "tensorrt": "8.6.0"}
 
@@ -38,8 +38,8 @@ def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
     return PackageIndex("vit", (), (), {}, (), (), "float32", {t.name: t for t in targets}, reference, {}, {})
 
 
-def here(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str = "linux-x86_64") -> Here:
-    return Here(platform, sm, "NVIDIA X", toolchains)
+def here(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str = "linux-x86_64") -> Machine:
+    return Machine(platform, sm, "NVIDIA X", toolchains)
 
 
 PLUS = target("plus", 86, sms=(80, 86, 89, 120), compatibility="ampere_plus")

@@ -11,7 +11,7 @@ from tests.stages.verify.conftest import Calls, Cut, cut_of
 from trtbuild.core.model.verification import Point
 from trtbuild.stages.verify import by_onnxruntime
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
-from trtbuild.stages.verify.running import Fails, Unchecked, Weights
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
 POINT = Point(0, "min", (2,), 0)
 
@@ -68,12 +68,12 @@ def test_half_models_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyPa
     (part,) = half.partitions.partitions
     assert runtime(half)(part, [torch.ones(2, 8)], POINT)[0].shape == (2, 4)
     bfloat = cut_of(module, [(("b", 8), "float32")], "bfloat16")
-    with pytest.raises(Unchecked):
+    with pytest.raises(NotRunnable):
         runtime(bfloat)(bfloat.partitions.partitions[0], [torch.ones(2, 8)], POINT)
 
 
 def test_a_failure_of_onnxruntime_is_an_error(mlp: Cut) -> None:
-    with pytest.raises(Fails, match="onnxruntime fails while it runs"):
+    with pytest.raises(PartFailed, match="onnxruntime fails while it runs"):
         runtime(mlp)(mlp.partitions.partitions[0], [torch.ones(2, 9)], POINT)
 
 
@@ -95,10 +95,10 @@ def test_a_weight_with_another_type_than_in_the_model_is_an_error(mlp: Cut) -> N
     first = weights[0]
     weights._tensors[mlp.job.weights[0]] = first.to(torch.complex64)
     run = OnnxRuntime(lambda graph: mlp.read(mlp.job.onnx[graph]), weights)
-    with pytest.raises(Fails, match="the weight w0 is complex64, which is not its type in the model"):
+    with pytest.raises(PartFailed, match="the weight w0 is complex64, which is not its type in the model"):
         run(mlp.partitions.partitions[0], [torch.ones(2, 8)], POINT)
 
 
 def test_a_type_that_numpy_lacks_is_not_compared(mlp: Cut) -> None:
-    with pytest.raises(Unchecked, match="has no type for float8_e4m3fn"):
+    with pytest.raises(NotRunnable, match="has no type for float8_e4m3fn"):
         runtime(mlp)(mlp.partitions.partitions[0], [torch.ones(2, 8).to(torch.float8_e4m3fn)], POINT)

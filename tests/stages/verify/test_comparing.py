@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trtbuild.stages.verify.comparing import EQUAL, gap
+from trtbuild.stages.verify.comparing import EQUAL, deviation
 
 NAN, INF = math.nan, math.inf
 
@@ -31,7 +31,7 @@ def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     ],
 )
 def test_the_error_is_relative_to_the_largest_number(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None:
-    assert gap(ours, theirs).error == pytest.approx(error) and gap(ours, theirs).text == ""
+    assert deviation(ours, theirs).error == pytest.approx(error) and deviation(ours, theirs).text == ""
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_the_error_is_relative_to_the_largest_number(ours: torch.Tensor, theirs:
     ],
 )
 def test_the_error_of_incomparable_tensors_is_infinite(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
-    result = gap(ours, theirs)
+    result = deviation(ours, theirs)
     assert math.isinf(result.error)
     assert __import__("re").search(text, result.text)
 
 
 def test_empty_tensors_are_equal() -> None:
-    assert gap(torch.ones(3, 0), torch.ones(3, 0)) == EQUAL
+    assert deviation(torch.ones(3, 0), torch.ones(3, 0)) == EQUAL
 
 
 def test_the_fill_value_of_a_mask_hides_no_error() -> None:
     fill = [-1e9] * 3
-    assert gap(torch.tensor([*fill, 1.0, 5.0]), torch.tensor([*fill, 2.0, -3.0])).error == pytest.approx(8 / 3)
-    assert gap(torch.tensor([*fill, 1.0]), torch.tensor([*fill, 1.0 + 1e-6])).error < 1e-5
+    assert deviation(torch.tensor([*fill, 1.0, 5.0]), torch.tensor([*fill, 2.0, -3.0])).error == pytest.approx(8 / 3)
+    assert deviation(torch.tensor([*fill, 1.0]), torch.tensor([*fill, 1.0 + 1e-6])).error < 1e-5
     # a large number counts in max|b| if it occurs only once, or if it differs between the two tensors
-    assert gap(torch.tensor([1e9, 1.0]), torch.tensor([1e9, 2.0])).error == pytest.approx(1e-9)
-    assert gap(torch.tensor([1e9, 1e9 + 256, 1e9, 1.0]), torch.tensor([1e9, 1e9, 1e9 + 128, 2.0])).error < 1e-6
+    assert deviation(torch.tensor([1e9, 1.0]), torch.tensor([1e9, 2.0])).error == pytest.approx(1e-9)
+    assert deviation(torch.tensor([1e9, 1e9 + 256, 1e9, 1.0]), torch.tensor([1e9, 1e9, 1e9 + 128, 2.0])).error < 1e-6

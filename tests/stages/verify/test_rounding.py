@@ -10,20 +10,20 @@ import torch
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
 from tests.stages.verify.conftest import cut_of
-from trtbuild.stages.verify.comparing import Gap
-from trtbuild.stages.verify.rounding import RUNS, Again, gaps
+from trtbuild.stages.verify.comparing import Deviation
+from trtbuild.stages.verify.rounding import RUNS, PerturbedRuns, deviations
 from trtbuild.stages.verify.run import verify
 
 TOLERANCE = 5e-3
 
 
-def gap_and_runs(
+def deviation_and_runs(
     model: Callable[..., torch.Tensor],
     inputs: list[torch.Tensor],
     ours: torch.Tensor,
     weights: list[torch.Tensor] | None = None,
-) -> tuple[Gap, int]:
-    """The gap between `ours` and the result of the model, and the number of runs."""
+) -> tuple[Deviation, int]:
+    """The deviation of `ours` from the result of the model, and the number of runs."""
     runs = []
 
     def run(inputs: object, weights: object) -> list[torch.Tensor]:
@@ -31,13 +31,13 @@ def gap_and_runs(
         return [model(*inputs, *weights)]  # type: ignore[misc]
 
     theirs = model(*inputs, *(weights or []))
-    (result,) = gaps([ours], [theirs], [TOLERANCE], Again(run, inputs, weights or []))
+    (result,) = deviations([ours], [theirs], [TOLERANCE], PerturbedRuns(run, inputs, weights or []))
     return result, len(runs)
 
 
 def test_equal_results_are_not_run_again() -> None:
     x = torch.linspace(-1, 1, 9)
-    assert gap_and_runs(lambda x: x.round(), [x], x.round()) == (Gap(0.0), 0)
+    assert deviation_and_runs(lambda x: x.round(), [x], x.round()) == (Deviation(0.0), 0)
 
 
 @pytest.mark.parametrize(
@@ -56,45 +56,45 @@ def test_a_decision_that_a_last_bit_changes_is_left_out(
     x = torch.tensor([-0.8, 0.2, value, 3.2])
     ours = model(x)
     ours[2] = wrong
-    gap, runs = gap_and_runs(model, [x], ours)
-    assert gap == Gap(gap.error, undecided=1) and gap.error <= TOLERANCE and 0 < runs < RUNS
+    deviation, runs = deviation_and_runs(model, [x], ours)
+    assert deviation == Deviation(deviation.error, undecided=1) and deviation.error <= TOLERANCE and 0 < runs < RUNS
     ours[3] = not ours[3] if ours.dtype == torch.bool else 7  # this number is far from a decision
-    gap, runs = gap_and_runs(model, [x], ours)
-    assert gap.error > TOLERANCE and gap.undecided == 1 and runs == RUNS
+    deviation, runs = deviation_and_runs(model, [x], ours)
+    assert deviation.error > TOLERANCE and deviation.undecided == 1 and runs == RUNS
 
 
 def test_weights_are_changed_by_their_last_bits_like_inputs() -> None:
     x, w = torch.arange(4), torch.tensor([0.1, 0.49999, 0.7, 2.0])
-    gap, _ = gap_and_runs(lambda x, w: w[x] > 0.5, [x], torch.tensor([False, True, True, True]), [w])
-    assert gap == Gap(0.0, undecided=1)
+    deviation, _ = deviation_and_runs(lambda x, w: w[x] > 0.5, [x], torch.tensor([False, True, True, True]), [w])
+    assert deviation == Deviation(0.0, undecided=1)
 
 
 def test_results_without_floating_point_inputs_are_compared() -> None:
     x = torch.arange(8)
     ours = x * 2
     ours[0] += 1
-    gap, runs = gap_and_runs(lambda x: x * 2, [x], ours)
-    assert gap.error == float("inf") and runs == RUNS and gap.undecided == 0
+    deviation, runs = deviation_and_runs(lambda x: x * 2, [x], ours)
+    assert deviation.error == float("inf") and runs == RUNS and deviation.undecided == 0
 
 
 def test_a_special_case_at_zero_is_compared() -> None:
     x = torch.tensor([-1.0, 0.0, 1.0])
-    gap, _ = gap_and_runs(lambda x: x.sign().long(), [x], torch.tensor([-1, 1, 1]))
-    assert gap.error == float("inf") and gap.undecided == 0
+    deviation, _ = deviation_and_runs(lambda x: x.sign().long(), [x], torch.tensor([-1, 1, 1]))
+    assert deviation.error == float("inf") and deviation.undecided == 0
 
 
 def test_values_at_the_ends_of_a_range_are_compared() -> None:
     x = torch.tensor([1.0, 1.25, 2.0])
-    gap, runs = gap_and_runs(lambda x: torch.where((x >= 1) & (x <= 2), x, torch.nan), [x], x * 2)
-    assert gap == Gap(1.0) and runs == RUNS
+    deviation, runs = deviation_and_runs(lambda x: torch.where((x >= 1) & (x <= 2), x, torch.nan), [x], x * 2)
+    assert deviation == Deviation(1.0) and runs == RUNS
 
 
 def test_a_size_that_rounding_decides_is_left_out() -> None:
     x = torch.tensor([0.2, 0.50001, 0.9])
-    gap, _ = gap_and_runs(lambda x: x[x > 0.5], [x], x[2:])
-    assert gap == Gap(0.0, compared=False, undecided=2)
-    gap, _ = gap_and_runs(lambda x: x[x > 0.1], [x], x[2:])  # no value is near 0.1
-    assert gap.error == float("inf") and "shape [1] instead of [3]" in gap.text
+    deviation, _ = deviation_and_runs(lambda x: x[x > 0.5], [x], x[2:])
+    assert deviation == Deviation(0.0, compared=False, undecided=2)
+    deviation, _ = deviation_and_runs(lambda x: x[x > 0.1], [x], x[2:])  # no value is near 0.1
+    assert deviation.error == float("inf") and "shape [1] instead of [3]" in deviation.text
 
 
 def test_a_wrong_number_is_never_left_out() -> None:
@@ -102,8 +102,8 @@ def test_a_wrong_number_is_never_left_out() -> None:
     x, w = torch.randn(4, 64), torch.randn(64, 64)
     ours = x @ w
     ours[0, 0] += 0.05 * ours.abs().max()
-    gap, _ = gap_and_runs(lambda x, w: x @ w, [x], ours, [w])
-    assert gap.error == pytest.approx(0.05, rel=1e-3) and gap.undecided == 0
+    deviation, _ = deviation_and_runs(lambda x, w: x @ w, [x], ours, [w])
+    assert deviation.error == pytest.approx(0.05, rel=1e-3) and deviation.undecided == 0
 
 
 class _Classes(torch.nn.Module):

@@ -22,7 +22,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.run import verify
-from trtbuild.stages.verify.running import Fails, Torch, Unchecked, Weights
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, Torch, Weights
 
 
 def test_a_job_decoded_from_json_equals_the_original(mlp: Cut) -> None:
@@ -183,9 +183,9 @@ def test_a_missing_kernel_is_unchecked_and_a_failure_is_wrong(mlp: Cut) -> None:
 
         return lambda *_: FromTorch(mlp, spoil)
 
-    (part,) = verify(mlp.job, mlp.read, raising(Unchecked("no kernel"))).partitions
+    (part,) = verify(mlp.job, mlp.read, raising(NotRunnable("no kernel"))).partitions
     assert (part.status, part.text, part.points) == ("unchecked", "no kernel", 0)
-    report = verify(mlp.job, mlp.read, raising(Fails("it breaks")))
+    report = verify(mlp.job, mlp.read, raising(PartFailed("it breaks")))
     assert (report.partitions[0].status, report.partitions[0].text) == ("wrong", "it breaks")
 
 
@@ -222,7 +222,7 @@ def test_a_wrong_partition_stays_wrong_if_a_later_run_is_impossible(mlp: Cut) ->
     def spoil(value: torch.Tensor) -> torch.Tensor:
         calls.append(value)
         if len(calls) > 1:
-            raise Unchecked("no room")
+            raise NotRunnable("no room")
         return value * 2
 
     (part,) = verify(mlp.job, mlp.read, lambda *_: FromTorch(mlp, spoil)).partitions

@@ -1,4 +1,4 @@
-"""`bring` fetches complete records. It requests no blob that is present, and a shared blob only once."""
+"""`fetch_records` fetches complete records. It requests no blob that is present, and a shared blob only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.store.transports.memory_transport import MemoryTransport
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
 from trtbuild.store.collection.check import verify
-from trtbuild.store.layers.fetching import bring
+from trtbuild.store.layers.fetching import fetch_records
 from trtbuild.store.layers.sendable import held, reading
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
@@ -61,8 +61,8 @@ def test_fetches_a_shared_blob_once(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     progress: list[int] = []
-    brought = bring(fresh, keys(records), local, lambda state: progress.append(state.done))
-    assert sorted(brought.came) == sorted(keys(records))
+    result = fetch_records(fresh, keys(records), local, lambda state: progress.append(state.done))
+    assert sorted(result.fetched) == sorted(keys(records))
     assert set(fetched(transport, "cas").values()) == {1}
     assert progress == list(range(1, 9))
     assert [local.get_record(key) for key in keys(records)] == records
@@ -72,9 +72,9 @@ def test_fetches_a_shared_blob_once(
 def test_does_not_request_present_entries(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
-    bring(fresh, keys(records), local)
+    fetch_records(fresh, keys(records), local)
     transport.calls.clear()
-    second = bring(fresh, keys(records), local)
+    second = fetch_records(fresh, keys(records), local)
     assert sorted(second.present) == sorted(keys(records)) and second.bytes_moved == 0
     assert transport.calls == []
 
@@ -83,9 +83,9 @@ def test_reports_missing_records(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     del transport.entries["ac", records[0].recipe.key]
-    brought = bring(fresh, [*keys(records), "0" * 64], local)
-    assert sorted(brought.missing) == sorted([records[0].recipe.key, "0" * 64])
-    assert len(brought.came) == 7
+    result = fetch_records(fresh, [*keys(records), "0" * 64], local)
+    assert sorted(result.missing) == sorted([records[0].recipe.key, "0" * 64])
+    assert len(result.fetched) == 7
     assert held(local, records[0].recipe.key) is None
 
 
@@ -93,8 +93,8 @@ def test_an_invalid_entry_fails_only_its_record(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     transport.entries["ac", records[3].recipe.key] = b"<html>"
-    brought = bring(fresh, keys(records), local)
-    assert list(brought.failed) == [records[3].recipe.key] and len(brought.came) == 7
+    result = fetch_records(fresh, keys(records), local)
+    assert list(result.failed) == [records[3].recipe.key] and len(result.fetched) == 7
     assert verify(local).damage == ()
 
 
@@ -109,8 +109,8 @@ def test_a_remote_that_is_down_fails_every_record(
         raise RemoteDown("it is down")
 
     monkeypatch.setattr(transport, "get", down)
-    brought = bring(fresh, keys(records), local)
-    assert set(brought.failed.values()) == {"it is down"} and len(brought.failed) == 8
+    result = fetch_records(fresh, keys(records), local)
+    assert set(result.failed.values()) == {"it is down"} and len(result.failed) == 8
     assert not list(local.root.glob("ac/*/*"))
 
 
@@ -121,12 +121,12 @@ def test_fetches_a_record_again_if_a_file_is_missing(
     local: LocalStore,
     entry_path: Callable[..., Path],
 ) -> None:
-    bring(fresh, keys(records), local)
+    fetch_records(fresh, keys(records), local)
     info = records[5].outputs["info"].sha256
     entry_path(local, "cas", info).unlink()
     assert held(local, records[5].recipe.key) is None
-    second = bring(fresh, keys(records), local)
-    assert second.came == [records[5].recipe.key] and len(second.present) == 7
+    second = fetch_records(fresh, keys(records), local)
+    assert second.fetched == [records[5].recipe.key] and len(second.present) == 7
     assert local.get_bytes(info) == b"5"
 
 

@@ -115,7 +115,7 @@ def test_a_record_with_all_blobs_is_stored_locally(
     mine.put_record(record)
     mine.finish()
     assert theirs.get_record(record.recipe.key) is not None
-    theirs.bring([record.outputs["plan"].sha256])
+    theirs.fetch([record.outputs["plan"].sha256])
     team.entries.clear()
     kept = theirs.local.get_record(record.recipe.key)
     assert kept is not None, "the small blob was fetched with the entry, so the record is complete"
@@ -373,7 +373,7 @@ def test_a_store_that_only_asks_writes_nothing(
     mine.put_record(record)
     mine.finish()
     reader = layered(tmp_path / "asking", team)
-    reader.only_asks()
+    reader.only_read()
     assert reader.get_record(record.recipe.key) is not None
     assert reader.get_bytes(record.outputs["plan"].sha256) == PLAN
     assert not (tmp_path / "asking").exists()
@@ -491,7 +491,7 @@ def test_shares_the_engine_that_replaces_a_damaged_one(
     team.entries["cas", record.outputs["plan"].sha256] = bytes(len(PLAN))
     assert theirs.get_record(record.recipe.key) is not None
     with pytest.raises(BlobMissing):
-        theirs.bring([record.outputs["plan"].sha256])
+        theirs.fetch([record.outputs["plan"].sha256])
     theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"another plan")), replace=True)
     theirs.finish()
     third = layered(tmp_path / "third", team)

@@ -76,7 +76,7 @@ def test_finds_the_locked_record_behind_wrong_records(
     assert found is not None and found.outputs["plan"] == lock.locked
     assert store.source_of(key) == "team1"
     for output in found.outputs.values():
-        store.bring([output.sha256])
+        store.fetch([output.sha256])
     store.get_bytes(found.outputs["layers"].sha256)
     assert store.reports()[0].untrusted >= 1
 
@@ -89,7 +89,7 @@ def test_the_locked_record_replaces_a_wrong_local_record(
     store.refuses = lambda key, record, local: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
     found = store.get_record(wrong.recipe.key)
     assert found is not None
-    store.bring([found.outputs["plan"].sha256])
+    store.fetch([found.outputs["plan"].sha256])
     kept = LocalStore(tmp_path / "mine").get_record(wrong.recipe.key)
     assert kept is not None and kept.outputs == found.outputs
 

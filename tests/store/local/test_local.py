@@ -340,7 +340,7 @@ def test_a_store_that_only_asks_touches_nothing_before_its_first_put(tmp_path: P
         return [path for path in entries if path.exists() and path.stat().st_mtime_ns != 10**18]
 
     reader = LocalStore(tmp_path / "store")
-    reader.only_asks()
+    reader.only_read()
     assert reader.get_record(record.recipe.key) == record
     assert reader.has(output.sha256)
     assert reader.has_records([record.recipe.key]) == {record.recipe.key}

@@ -16,7 +16,7 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import LOCAL, Signature
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust import keyring as keyrings
-from trtbuild.store.trust.keyring import Keyring, MachineKey, judge
+from trtbuild.store.trust.keyring import Keyring, MachineKey, trust_from_json
 from trtbuild.store.trust.signing import Signer
 
 KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
@@ -33,7 +33,7 @@ def signed(signer: Signer, domain: str | None = None, key: str = KEY, document: 
 
 def refusal(policy: Keyring, *signatures: Signature) -> str | None:
     why_not = policy.refusal(KEY, DOCUMENT, signatures)
-    assert (policy.voucher(KEY, DOCUMENT, signatures) is None) == (why_not is not None)
+    assert (policy.trusted_signature(KEY, DOCUMENT, signatures) is None) == (why_not is not None)
     return why_not
 
 
@@ -41,7 +41,7 @@ def test_accepts_a_signature_of_a_trusted_key() -> None:
     policy = Keyring([CI.trusted])
     assert policy.enforced
     assert refusal(policy, signed(CI)) is None
-    assert policy.voucher(KEY, DOCUMENT, [signed(STRANGER), signed(CI)]) == signed(CI)
+    assert policy.trusted_signature(KEY, DOCUMENT, [signed(STRANGER), signed(CI)]) == signed(CI)
 
 
 def test_an_unsigned_record_is_not_trusted() -> None:
@@ -262,7 +262,7 @@ def test_a_worker_has_the_policy_of_its_driver(tmp_path: Path) -> None:
         signer=RELEASE,
         domain="mine",
     )
-    worker = judge(driver.to_json())
+    worker = trust_from_json(driver.to_json())
     assert worker.enforced
     assert worker.sign(KEY, DOCUMENT) == ()
     assert worker.own_domain is None
@@ -278,12 +278,12 @@ def test_a_worker_has_the_policy_of_its_driver(tmp_path: Path) -> None:
     ):
         assert worker.refusal(KEY, DOCUMENT, signatures) == driver.refusal(KEY, DOCUMENT, signatures)
     machine = Keyring([CI.trusted], machine=MachineKey(tmp_path / "k"))
-    assert machine.to_json() == judge(machine.to_json()).to_json()
+    assert machine.to_json() == trust_from_json(machine.to_json()).to_json()
     own = machine.sign(KEY, DOCUMENT)
-    assert judge(machine.to_json()).refusal(KEY, DOCUMENT, own) is None
-    assert not judge(None).enforced
-    assert not judge(Keyring().to_json()).enforced
-    assert judge(Keyring(revoked=[CI.public_key], signer=CI).to_json()).enforced
+    assert trust_from_json(machine.to_json()).refusal(KEY, DOCUMENT, own) is None
+    assert not trust_from_json(None).enforced
+    assert not trust_from_json(Keyring().to_json()).enforced
+    assert trust_from_json(Keyring(revoked=[CI.public_key], signer=CI).to_json()).enforced
 
 
 def test_workers_do_not_get_private_keys() -> None:

@@ -31,7 +31,7 @@ def stats(flags: Flags) -> int:
     """Show the size by stage, and the space that chunking saves."""
     from trtbuild.driver.cache import housekeeping
 
-    show.document(flags, housekeeping.stats(request(flags)), caches.stats)
+    show.document(flags, housekeeping.stats(request(flags)), caches.stats_lines)
     return 0
 
 
@@ -59,7 +59,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     show.document(
         flags,
         document,
-        lambda result: caches.verified(result) + (rebuilds.compared(result.rebuilt) if result.rebuilt else []),
+        lambda result: caches.verify_lines(result) + (rebuilds.compared(result.rebuilt) if result.rebuilt else []),
     )
     return 0 if document.ok else 1
 
@@ -102,7 +102,7 @@ def gc(
     document = housekeeping.collect(
         request(flags), max_size, max_age, dry_run=dry_run, directory=root, grace=grace, locks=locks
     )
-    show.document(flags, document, caches.collected)
+    show.document(flags, document, caches.gc_lines)
     return 0
 
 
@@ -120,7 +120,7 @@ def keygen(name: str, out: str | None, flags: Flags) -> int:
 
     from trtbuild.driver.cache import keygen as key_making
 
-    show.document(flags, key_making.keygen(name, out, os.environ), caches.key_made)
+    show.document(flags, key_making.keygen(name, out, os.environ), caches.keygen_lines)
     return 0
 
 
@@ -139,7 +139,7 @@ def push(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 
     with transfers.progress(flags) as report_progress:
         document = transfer.push(request(flags, models), remote, report_progress)
-    show.document(flags, document, transfers.pushed)
+    show.document(flags, document, transfers.push_lines)
     return 0 if document.ok else 1
 
 
@@ -158,7 +158,7 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 
     with transfers.progress(flags) as report_progress:
         document = transfer.pull(request(flags, models), remote, report_progress)
-    show.document(flags, document, transfers.pulled)
+    show.document(flags, document, transfers.pull_lines)
     return 0 if document.ok else 1
 
 
@@ -193,7 +193,7 @@ def export(file: str, models: tuple[str, ...], export_all: bool, flags: Flags) -
             if export_all
             else bundles.export_models(requested, path, report_progress)
         )
-    show.document(flags, document, transfers.exported)
+    show.document(flags, document, transfers.export_lines)
     return 0
 
 
@@ -210,5 +210,5 @@ def import_(file: str, flags: Flags) -> int:
 
     with transfers.progress(flags) as report_progress:
         document = bundles.import_bundle(request(flags), Path(file), report_progress)
-    show.document(flags, document, transfers.imported)
+    show.document(flags, document, transfers.import_lines)
     return 0 if document.ok else 1

@@ -76,7 +76,7 @@ def run(
     document = run_package(
         request(flags), package, inputs=inputs, profile=profile, which=which, device=device, output=output, seed=seed
     )
-    show.document(flags, document, runs.ran)
+    show.document(flags, document, runs.run_lines)
     return 0
 
 
@@ -146,7 +146,7 @@ def bench(
         )
     if plot is not None:
         _write(Path(flags.get("directory") or ".") / plot, latency_plot.drawn(document))
-    show.document(flags, replace(document, plot=plot), runs.benched)
+    show.document(flags, replace(document, plot=plot), runs.bench_lines)
     return 0
 
 

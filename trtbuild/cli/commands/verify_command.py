@@ -82,6 +82,6 @@ def verify(
             document = of_packages.verify_packages(packages, requested.targets, options, watcher)
         else:
             document = of_models.verify(requested, options, watcher)
-    show.document(flags, document, verifications.verified)
+    show.document(flags, document, verifications.verify_lines)
     show.problems(verifications.failures(document))
     return 0 if document.ok else 1

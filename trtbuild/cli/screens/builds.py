@@ -15,7 +15,7 @@ from trtbuild.store.layers.accounts import Account
 MOST_OUTPUTS = 20
 
 
-def built(document: Build) -> list[str]:
+def build_lines(document: Build) -> list[str]:
     """The lines for standard output: outputs, warnings, and, if there was no error, the summary line."""
     written = [entry for entry in document.outputs if entry.written]
     lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, document.steps)

@@ -8,7 +8,7 @@ from trtbuild.core.planning.graph import STAGES
 from trtbuild.driver.cache.documents import CacheGc, CacheStats, CacheVerify, NewKey
 
 
-def stats(document: CacheStats) -> list[str]:
+def stats_lines(document: CacheStats) -> list[str]:
     """The number of records of each stage, the sizes, and the space that chunking saves."""
     records = document.records
     stages = [*(stage for stage in STAGES if stage in records), *(name for name in records if name not in STAGES)]
@@ -32,7 +32,7 @@ def stats(document: CacheStats) -> list[str]:
     return aligned(rows)
 
 
-def verified(document: CacheVerify) -> list[str]:
+def verify_lines(document: CacheVerify) -> list[str]:
     """The amount of data that was read, and each damaged entry."""
     read = f"{count(document.records, 'record')}, {count(document.blobs, 'blob')}, {size(document.bytes_read)} read"
     damage = document.damage
@@ -46,7 +46,7 @@ def verified(document: CacheVerify) -> list[str]:
     ]
 
 
-def collected(document: CacheGc) -> list[str]:
+def gc_lines(document: CacheGc) -> list[str]:
     """The removed and the kept entries, and the reasons why entries were kept."""
     verb = "would remove" if document.dry_run else "removed"
     leftovers = document.leftovers_removed
@@ -86,7 +86,7 @@ def _why_kept(reason: str, document: CacheGc) -> str:
     return {"pinned": "a lock file names them"}.get(reason, reason)
 
 
-def key_made(document: NewKey) -> list[str]:
+def keygen_lines(document: NewKey) -> list[str]:
     """The public key, and how to configure both keys."""
     return [
         document.public,

@@ -9,7 +9,7 @@ from trtbuild.driver.doctor.examination import Diagnosis
 _MARKS = {"ok": terminal.green("ok     "), "warning": terminal.yellow("warning"), "problem": terminal.red("PROBLEM")}
 
 
-def diagnosed(document: Diagnosis) -> list[str]:
+def doctor_lines(document: Diagnosis) -> list[str]:
     """A line for each check, and the numbers of problems and warnings."""
     width = max(len(check.name) for check in document.checks)
     lines = []

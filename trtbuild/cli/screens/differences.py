@@ -18,7 +18,7 @@ _FROM = {
 }
 
 
-def differing(document: Diff) -> list[str]:
+def diff_lines(document: Diff) -> list[str]:
     """Both sides, their differences, and the number of differences."""
     lines = [_side("a", document.a), _side("b", document.b)]
     for area, entries in groupby(document.differences, key=lambda entry: entry.area):

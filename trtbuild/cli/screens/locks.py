@@ -16,7 +16,7 @@ _MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed":
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
-def locked(document: Locked) -> list[str]:
+def lock_lines(document: Locked) -> list[str]:
     """The locked models, or the missing steps and the differences that prevented the lock."""
     path, missing = document.path, document.missing
     differences = document.differences if document.existed else []

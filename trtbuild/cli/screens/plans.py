@@ -28,7 +28,7 @@ MOST_PARTS = 48
 Row = tuple[str, str, str]
 
 
-def planned(document: Plan) -> list[str]:
+def plan_lines(document: Plan) -> list[str]:
     """A plan: the steps that would run and their reasons, and the number of hits."""
     by_model: dict[str, list[StepEntry]] = defaultdict(list)
     for step in document.steps:
@@ -115,7 +115,7 @@ def _reason(reason: Reason, model: str) -> str:
     return brief(reason).replace(f"{model}/", "")
 
 
-def why(document: Why) -> list[str]:
+def why_lines(document: Why) -> list[str]:
     """The reason for each step, with every changed part."""
     lines: list[str] = []
     width = min(max((len(step.id) for step in document.steps), default=0), MOST_STEPS)
@@ -148,7 +148,7 @@ def _changes(changed: Sequence[Change]) -> list[str]:
     ]
 
 
-def status(document: Status) -> list[str]:
+def status_lines(document: Status) -> list[str]:
     """One line for each model, and the number that is up to date. With many models, only those out of date are listed."""
     models = document.models
     up_to_date = sum(entry.up_to_date for entry in models)

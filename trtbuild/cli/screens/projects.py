@@ -7,7 +7,7 @@ from trtbuild.cli.terminal.quantities import aligned
 from trtbuild.driver.answers.documents import NewProject
 
 
-def begun(document: NewProject) -> list[str]:
+def init_lines(document: NewProject) -> list[str]:
     """The result of ``trtbuild init``."""
     return [
         *aligned([(entry.action, entry.path, entry.text) for entry in document.files]),

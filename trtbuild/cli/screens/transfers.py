@@ -21,7 +21,7 @@ _LIVE_S = 0.1
 _LOG_S = 10.0
 
 
-def pushed(document: CachePush) -> list[str]:
+def push_lines(document: CachePush) -> list[str]:
     """The records that were sent to each remote, and those that were not sent."""
     rows = []
     for remote in document.remotes:
@@ -44,7 +44,7 @@ def pushed(document: CachePush) -> list[str]:
     return [*aligned(rows), *_shown(failed), *(hint if failed else []), *missing, *_warned(warnings)]
 
 
-def pulled(document: CachePull) -> list[str]:
+def pull_lines(document: CachePull) -> list[str]:
     """The records that each remote sent, and those that no remote has."""
     rows = [("pulled", terminal.bold(remote.name), _moved(remote.records, remote.bytes)) for remote in document.remotes]
     rows.append(("here already", "", count(document.present, "record")))
@@ -55,14 +55,14 @@ def pulled(document: CachePull) -> list[str]:
     ]
 
 
-def exported(document: CacheExport) -> list[str]:
+def export_lines(document: CacheExport) -> list[str]:
     """The file that was written."""
     rows = [("exported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
     left_out = [(f"  {terminal.yellow('left out')}", f"record {each.key}", each.reason) for each in document.left_out]
     return [*aligned(rows), *_shown(left_out), f"→ on the other machine: trtbuild cache import {document.file}"]
 
 
-def imported(document: CacheImport) -> list[str]:
+def import_lines(document: CacheImport) -> list[str]:
     """The imported records of a bundle, and those that are not trusted."""
     rows = [("imported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
     if document.present:

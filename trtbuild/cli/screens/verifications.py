@@ -13,7 +13,7 @@ from trtbuild.driver.answers.documents import Verification
 _BY = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
-def verified(document: Verification) -> list[str]:
+def verify_lines(document: Verification) -> list[str]:
     """One line for each model and runner; below it the results that are wrong or were not compared."""
     rows = [each for model in document.models for each in _model(model)]
     lines = []

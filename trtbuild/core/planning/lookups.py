@@ -30,7 +30,7 @@ class ToolchainFacts:
     #: Whether another machine may have used another parser for this toolchain (its own parser, or a stand-in).
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.
-    can_ask: bool = True
+    can_ask_parser: bool = True
     #: Whether the toolchain's engines compute int64 values in 32 bits. Then a partition has only int64 values that fit in
     #: 32 bits.
     narrows_int64: bool = False

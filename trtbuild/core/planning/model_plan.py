@@ -210,7 +210,7 @@ class _Forward:
         )
         hit = RECORDED
         if facts.parsers_differ:
-            locked, can_partition = self._facts.locked, facts.can_ask and self._facts.versions is not None
+            locked, can_partition = self._facts.locked, facts.can_ask_parser and self._facts.versions is not None
             accepted = acceptance.partition(self._lookups, recipe, locked, can_partition=can_partition)
             recipe, hit = accepted or (recipe, hit)
         job = PartitionJob(

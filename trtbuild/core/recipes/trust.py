@@ -105,7 +105,7 @@ class Trust(Protocol):
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         """Signatures for a record that this machine made; empty if signatures are not checked."""
 
-    def voucher(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
+    def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
         """The first valid, trusted signature in `signatures`; None if no signature counts, or if signatures are not
         checked."""
 
@@ -115,7 +115,7 @@ class Trust(Protocol):
         Examples: ``it is not signed``, ``signed for domain pr-7; this machine reads ci``."""
 
     def to_json(self) -> dict[str, object] | None:
-        """The policy for another process (`store.trust.keyring.judge`), without signing keys.
+        """The policy for another process (`store.trust.keyring.trust_from_json`), without signing keys.
 
         None if signatures are not checked."""
 
@@ -137,7 +137,7 @@ class TrustAll:
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         return ()
 
-    def voucher(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
+    def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
         return None
 
     def refusal(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:

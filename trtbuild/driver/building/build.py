@@ -67,7 +67,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         with watcher.phase("plan"):
             plans = workspace.plans()
         pending = _pending(plans, stages)
-        if pending and request.frozen and _made_meanwhile(workspace, plans):
+        if pending and request.frozen and _stored_meanwhile(workspace, plans):
             plans = workspace.plans()
             pending = _pending(plans, stages)
         if pending and request.frozen:
@@ -119,10 +119,10 @@ def _pending(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[St
     return [step for step in steps if step.verdict != "hit" and step.stage in stages]
 
 
-def _made_meanwhile(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
+def _stored_meanwhile(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
     """Whether another build has stored a record since the planning, for any step that was planned to run."""
     records = [
-        workspace.lookups.made_meanwhile(plan, step)
+        workspace.lookups.stored_meanwhile(plan, step)
         for plan in plans.values()
         for step in plan.steps.values()
         if step.verdict == "run"
@@ -138,7 +138,7 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
 
     def run(step: Step, plan: ModelPlan) -> Ran:
         with workspace.store.building(step.key or step.id):
-            record = workspace.lookups.made_meanwhile(plan, step)
+            record = workspace.lookups.stored_meanwhile(plan, step)
             if record is not None:
                 ran = Ran(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
             else:

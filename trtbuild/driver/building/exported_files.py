@@ -39,7 +39,7 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
         index = package.record.outputs["index"].sha256
         files = [*read_files(workspace.lookups.blob(index)).files.values()]
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in files if sha256 in plan.file_weights])
-        workspace.store.bring([index, *files])
+        workspace.store.fetch([index, *files])
         reply = call(pool, "pt2", PT2Job(index))
         outputs = reply.outputs
         provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder()}

@@ -48,7 +48,7 @@ def run_step(
     if step.stage in ("lower", "engine"):
         weights = weights_of(step)
         lookups.keep_file_weights(plan.model, [sha256 for sha256 in weights if sha256 in plan.file_weights])
-    store.bring(sha256 for _, sha256 in inputs_of(step))
+    store.fetch(sha256 for _, sha256 in inputs_of(step))
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
@@ -174,7 +174,7 @@ def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLoo
     """Create a package from blobs in the store, and publish its record. Raises BlobMissing."""
     if plan.contents is not None:  # the engines may all be in a remote cache
         engines = plan.contents.engines
-        store.bring(blob.sha256 for engine in engines for blob in (engine.plan, engine.layers) if blob is not None)
+        store.fetch(blob.sha256 for engine in engines for blob in (engine.plan, engine.layers) if blob is not None)
     return store.put_record(_package(recipe, plan, store, lookups), replace=True)
 
 

@@ -15,7 +15,7 @@ from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.bundle import open_bundle, write_bundle
-from trtbuild.store.layers.fetching import Brought, bring
+from trtbuild.store.layers.fetching import Fetched, fetch_records
 from trtbuild.store.layers.sendable import for_others, held, reading
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
@@ -83,27 +83,27 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
     remote = RemoteStore(bundle, "the bundle", local.trust, connections=4)
     keys = bundle.keys
 
-    def report(brought: Brought) -> None:
-        progress("import", brought.done, len(keys), "records")
+    def report(fetched: Fetched) -> None:
+        progress("import", fetched.done, len(keys), "records")
 
     try:
-        brought = bring(remote, keys, local, report)
+        fetched = fetch_records(remote, keys, local, report)
     finally:
         remote.close()
         bundle.close()
-    fault = next(iter(brought.failed.values()), None)
-    if fault is None and brought.missing:
-        fault = f"the record {brought.missing[0]} is missing in the bundle"
+    fault = next(iter(fetched.failed.values()), None)
+    if fault is None and fetched.missing:
+        fault = f"the record {fetched.missing[0]} is missing in the bundle"
     if fault is not None:
-        hint = f"{len(brought.came)} valid records were imported; export the bundle again"
+        hint = f"{len(fetched.fetched)} valid records were imported; export the bundle again"
         raise BundleRefused(f"the bundle is not imported: {fault}", file=str(file), hint=hint)
     return CacheImport(
-        ok=not brought.untrusted,
+        ok=not fetched.untrusted,
         file=str(file),
-        records=len(brought.came),
-        present=len(brought.present),
-        bytes=brought.bytes_moved,
-        untrusted=[RefusedRecord(key=key, reason=why) for key, why in sorted(brought.untrusted.items())],
+        records=len(fetched.fetched),
+        present=len(fetched.present),
+        bytes=fetched.bytes_moved,
+        untrusted=[RefusedRecord(key=key, reason=why) for key, why in sorted(fetched.untrusted.items())],
     )
 
 

@@ -25,7 +25,7 @@ from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord,
 from trtbuild.driver.cache.selection import Selection, select
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
-from trtbuild.store.layers.fetching import Brought, Turns, bring
+from trtbuild.store.layers.fetching import Fetched, Turns, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.layers.sendable import for_others, found_locally, held, reading
 from trtbuild.store.local.local import LocalStore
@@ -88,11 +88,11 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     try:
         with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
-            incomplete, brought = complete(store, selection.keys, progress)
+            incomplete, fetched = complete(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # planning fetched some of the records (`sources`), and `complete` fetched the rest (`brought`)
-            for name, result in brought.items():
-                sources[name] += sum(store.source_of(key) == "local" for key in result.came)
+            # planning fetched some of the records (`sources`), and `complete` fetched the rest (`fetched`)
+            for name, result in fetched.items():
+                sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
             moved = {report.name: report.bytes_down for report in store.reports()}
             warnings = store.warnings()
     finally:
@@ -109,7 +109,7 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     )
 
 
-def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tuple[dict[str, str], dict[str, Brought]]:
+def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tuple[dict[str, str], dict[str, Fetched]]:
     """Complete the records with these keys in the local store, with the files that the remotes have.
 
     Returns the keys that are still incomplete, each with the reason, and the result of each remote by its name. Raises
@@ -124,19 +124,19 @@ def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tu
             incomplete[key] = why
         if why is not None and local_copy is not None and store.refuses(key, local_copy.record, True) is None:
             tolerated.append(key)
-    results: dict[str, Brought] = {}
+    results: dict[str, Fetched] = {}
     for remote in store.readers:
         if not incomplete:
             break
         description, total = f"pull from {remote.name}", len(incomplete)
 
-        def report(brought: Brought, description: str = description, total: int = total) -> None:
-            progress(description, brought.done, total, "records")
+        def report(fetched: Fetched, description: str = description, total: int = total) -> None:
+            progress(description, fetched.done, total, "records")
 
-        brought = results[remote.name] = bring(remote, list(incomplete), store.local, report, store.refuses)
-        incomplete.update({key: f"{remote.name}: {text}" for key, text in brought.failed.items()})
-        incomplete.update(brought.untrusted)
-        for key in (*brought.came, *brought.present):
+        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refuses)
+        incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})
+        incomplete.update(fetched.untrusted)
+        for key in (*fetched.fetched, *fetched.present):
             del incomplete[key]
     for key in tolerated:  # no remote has a record that matches the lock
         incomplete.pop(key, None)

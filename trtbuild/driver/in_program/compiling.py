@@ -87,7 +87,7 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     from trtbuild.driver.in_program.saving import save
     from trtbuild.driver.in_program.workspace import ProgramWorkspace
     from trtbuild.driver.packages.loading import load_package
-    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
+    from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
 
     started = time.monotonic()
     shapes = shape_plan(inputs)
@@ -107,7 +107,7 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     )
     if not is_cpu(options.device):
         ensure_gpu(options.target, model.name)
-    with made_on_the_cpu():
+    with new_tensors_on_cpu():
         traced = _traced(module, model, shapes)
     workspace = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
     with workspace.store.session():

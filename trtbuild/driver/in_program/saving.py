@@ -97,12 +97,12 @@ def save(
 def pt2_bytes(package: Package, target: str) -> bytes:
     """Return the bytes of the ``.pt2`` file for one target of a package."""
     from trtbuild.driver.packages.engine_operator import register
-    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
+    from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
     from trtbuild.stages.pt2.writing import about, write_pt2
 
     register()
     index = package.index
-    with made_on_the_cpu():
+    with new_tensors_on_cpu():
         return write_pt2(index, target, lambda name: package.read([name])[name], about(index, target, package.digest))
 
 

@@ -43,7 +43,7 @@ def trace(
 
     Raises UsageError and SourceError.
     """
-    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
+    from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
     from trtbuild.stages.trace.in_memory import export_in_memory
 
     with in_arguments():
@@ -52,7 +52,7 @@ def trace(
         shapes = shape_plan(described)
         source, origin = Source("module", label_of(chosen)), caller()
         model = Model(source.target, source, described.inputs, described.profiles, (), origin, described.dims)
-        with made_on_the_cpu():
+        with new_tensors_on_cpu():
             return export_in_memory(chosen, trace_job(model, shapes), Path.cwd())
 
 

@@ -75,7 +75,7 @@ class ProgramWorkspace(Workspace):
             raise AssertionError("a package is read when it is there")
         model = replace(plan.model, outputs=(("package", "."),))
         ((_, _, files),) = self.files_of(model, package.record)
-        self.store.bring(file.sha256 for file in files if file.data is None)
+        self.store.fetch(file.sha256 for file in files if file.data is None)
         self.files = {file.path: file for file in files}
         return []
 

@@ -41,7 +41,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
             parts = _recipe(subject, target, partition)
             digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
             try:
-                store.bring(digests)
+                store.fetch(digests)
                 model, *values = (store.get_bytes(sha256) for sha256 in digests)
             except BlobMissing as error:
                 raise BlobMissing(

@@ -98,11 +98,11 @@ def _program(data: bytes, path: Path) -> ExportedProgram:
     import torch
 
     from trtbuild.driver.packages.engine_operator import register
-    from trtbuild.runtime.calls.torch_part import made_on_the_cpu
+    from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
 
     register()
     try:
-        with made_on_the_cpu():
+        with new_tensors_on_cpu():
             return torch.export.load(io.BytesIO(data))
     except Exception as error:  # torch raises many types
         reason = (str(error).strip().splitlines() or [""])[0]

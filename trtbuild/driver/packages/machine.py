@@ -6,14 +6,14 @@ import sys
 from typing import Any
 
 from trtbuild.errors import UsageError
-from trtbuild.runtime.packages.choice import Here
+from trtbuild.runtime.packages.choice import Machine
 from trtbuild.toolchain.libraries import table
 
 
-def this_machine(sm: int | None, ordinal: int = 0) -> Here:
+def this_machine(sm: int | None, ordinal: int = 0) -> Machine:
     """Return the description of this machine with the GPU number `ordinal`, for `choose_target`."""
     installed: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
-    return Here(table.host_platform(), sm, f"GPU {ordinal}", installed)
+    return Machine(table.host_platform(), sm, f"GPU {ordinal}", installed)
 
 
 def gpu_number(device: Any) -> int | None:

@@ -122,9 +122,9 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
         return ToolchainFacts(version, opset, flavour.default_workspace)
     has_own_parser = table.installed_version(target.toolchain) == version and bool(device_sms())
     stand_in = None if has_own_parser else table.stand_in(target.toolchain, version)
-    can_ask = has_own_parser or stand_in is not None
+    can_ask_parser = has_own_parser or stand_in is not None
     narrows = table.narrows_int64(target.toolchain, version)
-    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask, narrows)
+    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask_parser, narrows)
 
 
 def check_torch_side(model: str, facts: Facts) -> None:
@@ -157,7 +157,7 @@ def check_torch_side(model: str, facts: Facts) -> None:
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
     """Raise ToolchainMissing if one of `toolchains`, for which `model` has to be partitioned, has no available parser."""
     for target, toolchain in facts.toolchains.items():
-        if target.toolchain in toolchains and not toolchain.can_ask:
+        if target.toolchain in toolchains and not toolchain.can_ask_parser:
             raise ToolchainMissing(
                 f"model {model!r} has to be partitioned for {target.toolchain} {toolchain.version}, but no parser is "
                 f"available: the parser of {target.toolchain} needs a GPU, and tensorrt-rtx, whose parser can replace it, "

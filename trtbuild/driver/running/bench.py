@@ -15,7 +15,7 @@ from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.running.device import OnDevice
 from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun
-from trtbuild.driver.running.host_tensors import made_up
+from trtbuild.driver.running.host_tensors import random_tensor
 from trtbuild.driver.running.inputs import check_name, parse_shape
 from trtbuild.driver.running.originals import Originals
 from trtbuild.driver.running.run import one_target
@@ -164,7 +164,7 @@ def _timed(
 
 def _package_contender(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
     arrays = {
-        entry.name: on_device.put(made_up(entry.dtype, point.shapes[entry.name], seed, entry.range))
+        entry.name: on_device.put(random_tensor(entry.dtype, point.shapes[entry.name], seed, entry.range))
         for seed, entry in enumerate(index.inputs)
     }
     return Timed(lambda: on_device.run(arrays), on_device.wait)

@@ -64,7 +64,7 @@ def require_numpy() -> Any:
     return numpy
 
 
-def made_up(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
+def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
     """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have."""
     numpy = require_numpy()
     generator, size = numpy.random.default_rng(seed), tuple(shape)

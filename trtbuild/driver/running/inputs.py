@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trtbuild.core.packages.package_index import PackageIndex, PackedProfile
 from trtbuild.core.values.nearest import suggestion
-from trtbuild.driver.running.host_tensors import HostTensor, made_up, read
+from trtbuild.driver.running.host_tensors import HostTensor, random_tensor, read
 from trtbuild.driver.running.shapes import shapes_of
 from trtbuild.errors import UsageError
 
@@ -57,7 +57,7 @@ def gather(
     all_shapes = shapes_of(index, shapes, profile, which)
     return {
         entry.name: files.get(entry.name)
-        or InputValue(made_up(entry.dtype, all_shapes[entry.name], seed + number, entry.range), _RANDOM)
+        or InputValue(random_tensor(entry.dtype, all_shapes[entry.name], seed + number, entry.range), _RANDOM)
         for number, entry in enumerate(index.inputs)
     }
 

@@ -56,8 +56,8 @@ class EngineRunner:
         self._parts: dict[str, Part] = {}
 
     def __call__(self, part: Partition, inputs: Sequence[Any], point: Point) -> list[Any]:
-        """Return the outputs of a partition. Raises Fails with TensorRT's message."""
-        from trtbuild.stages.verify.running import Fails
+        """Return the outputs of a partition. Raises PartFailed with TensorRT's message."""
+        from trtbuild.stages.verify.running import PartFailed
 
         memory = self._engines.memory
         try:
@@ -71,7 +71,7 @@ class EngineRunner:
                 memory.synchronize(stream)
                 return [value.cpu() for value in results]
         except (EngineError, CallRefused) as error:
-            raise Fails(f"the engine fails: {error.text}") from error
+            raise PartFailed(f"the engine fails: {error.text}") from error
 
 
 def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit | str]]:

@@ -244,7 +244,7 @@ class _ModelVerification:
         workspace, plan = self._workspace, self._plan
         blobs = list(dict.fromkeys(partitioning.blobs()))
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in blobs if sha256 in plan.file_weights])
-        workspace.store.bring(blobs)
+        workspace.store.fetch(blobs)
 
     def _run_in_worker(self, partitioning: PartitioningJob) -> Report:
         self._fetch_blobs(partitioning)
@@ -279,14 +279,14 @@ class _ModelVerification:
 
     def _run_here(self, partitioning: PartitioningJob, package: Package, fit: engines_here.Fit) -> Report:
         from trtbuild.stages.verify.run import verify as compare
-        from trtbuild.stages.verify.running import Unchecked
+        from trtbuild.stages.verify.running import NotRunnable
 
         self._fetch_blobs(partitioning)
         with engines_here.OpenEngines(package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._plan.shapes)
             try:
                 return compare(partitioning.job, self._workspace.store.get_bytes, lambda *_: runner)
-            except Unchecked as error:
+            except NotRunnable as error:
                 raise NotCompared(str(error)) from error
 
 

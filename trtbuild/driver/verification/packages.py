@@ -138,14 +138,14 @@ class _PackageVerification:
 
     def _entry(self, target: PackedTarget, fit: engines_here.Fit) -> CutEntry:
         from trtbuild.stages.verify.run import verify
-        from trtbuild.stages.verify.running import Unchecked
+        from trtbuild.stages.verify.running import NotRunnable
 
         blobs = _Blobs(self._package, target)
         with engines_here.OpenEngines(self._package, fit) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)
             try:
                 result = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
-            except Unchecked as error:
+            except NotRunnable as error:
                 raise NotCompared(str(error)) from error
         return records.entry(
             result,

@@ -147,7 +147,7 @@ def partition(job: PartitionJob, context: Context) -> Result:
     """Partition a lowered program. The result contains the conversions that were made for the parser."""
     from trtbuild.stages.partition import run
     from trtbuild.stages.program import guard
-    from trtbuild.store.trust.keyring import judge as trust_policy
+    from trtbuild.store.trust.keyring import trust_from_json as trust_policy
 
     store = context.store
     program = guard.read(store.get_bytes(job.program))

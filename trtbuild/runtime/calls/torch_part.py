@@ -39,7 +39,7 @@ def require_torch(why: str) -> Any:
     return torch
 
 
-def made_on_the_cpu() -> contextlib.AbstractContextManager[Any]:
+def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
     """Let torch create new tensors on the CPU inside the block, even after ``torch.set_default_device``. Models are traced
     on the CPU, and ``torch.export.load`` fails on other devices."""
     import torch
@@ -56,7 +56,7 @@ class Graph:
         torch = require_torch(f"{description} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
-            with warnings.catch_warnings(), made_on_the_cpu():
+            with warnings.catch_warnings(), new_tensors_on_cpu():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)
             if device.type != "cpu":

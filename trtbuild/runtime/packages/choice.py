@@ -28,7 +28,7 @@ _AMPERE = 80
 
 
 @dataclass(frozen=True)
-class Here:
+class Machine:
     """This machine: its platform, its GPU (`sm` is None without a GPU), and installed toolchains by name."""
 
     platform: str
@@ -37,7 +37,7 @@ class Here:
     toolchains: Mapping[str, str | None]
 
 
-def choose_target(index: PackageIndex, here: Here, name: str | None = None) -> PackedTarget:
+def choose_target(index: PackageIndex, here: Machine, name: str | None = None) -> PackedTarget:
     """Choose the target that runs on this machine. If `name` is not None, only this target may be chosen. Raises
     NoFittingTarget."""
     if name is not None and name not in index.targets:
@@ -71,7 +71,7 @@ def serves(target: PackedTarget, sm: int) -> bool:
     return sm in target.sms
 
 
-def _misfit(target: PackedTarget, here: Here) -> tuple[str, str] | None:
+def _misfit(target: PackedTarget, here: Machine) -> tuple[str, str] | None:
     """The reason why a target does not fit, and a hint. None if the target fits."""
     if target.platform != here.platform:
         return f"it is for {target.platform}", f"build the package for a target with platform: {here.platform}"

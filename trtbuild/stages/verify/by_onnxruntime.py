@@ -5,8 +5,8 @@ Rules
    node (`narrow`). So every value inside can be compared with PyTorch's value.
 2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
 3. Sessions are cached while their weights have less than `_KEPT_BYTES` in total. The oldest session is deleted first.
-4. A partition for which onnxruntime has no kernel is `Unchecked`. A failure at run time (`Fails`) counts as an error of
-   the conversion.
+4. A partition for which onnxruntime has no kernel is `NotRunnable`. A failure at run time (`PartFailed`) counts as an
+   error of the conversion.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.verify.narrow import Untyped, in_float32, is_narrow
-from trtbuild.stages.verify.running import Fails, Unchecked, Weights
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
 _KEPT_BYTES = 1 << 30
 
@@ -42,7 +42,7 @@ class OnnxRuntime:
         self._sessions: dict[tuple[str, tuple[int, ...]], _Session] = {}
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
-        """The results of `part`. Raises Unchecked, Fails."""
+        """The results of `part`. Raises NotRunnable, PartFailed."""
         return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
 
     def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
@@ -86,7 +86,7 @@ class _Session:
                 try:
                     values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
                 except Exception as error:  # its error types have no common base
-                    raise Fails(
+                    raise PartFailed(
                         f"the weight {tensor.name} is {array.dtype}, which is not its type in the model"
                     ) from error
         options.add_external_initializers(names, values)
@@ -98,7 +98,7 @@ class _Session:
             )
         except Exception as error:  # its error types have no common base
             text = _first_line(error)
-            raise (Unchecked if "NOT_IMPLEMENTED" in str(error) else Fails)(
+            raise (NotRunnable if "NOT_IMPLEMENTED" in str(error) else PartFailed)(
                 f"onnxruntime rejects the model: {text}"
             ) from error
 
@@ -107,7 +107,7 @@ class _Session:
         try:
             results = self._session.run(list(names), feeds)
         except Exception as error:
-            raise Fails(f"onnxruntime fails while it runs: {_first_line(error)}") from error
+            raise PartFailed(f"onnxruntime fails while it runs: {_first_line(error)}") from error
         tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in results]
         if not self._widens:
             return tensors
@@ -117,13 +117,13 @@ class _Session:
         """The values of a tensor as a row-major array; narrow types become float32."""
         plain = value.detach().contiguous()
         if plain.dtype is torch.bfloat16 and not self._widens:
-            raise Unchecked("onnxruntime has no bfloat16")
+            raise NotRunnable("onnxruntime has no bfloat16")
         try:
             converted = plain.float() if plain.dtype in NARROW and self._widens else plain
             array: np.ndarray = converted.numpy()
             return array
         except TypeError as error:
-            raise Unchecked(f"onnxruntime has no type for {str(plain.dtype).removeprefix('torch.')}") from error
+            raise NotRunnable(f"onnxruntime has no type for {str(plain.dtype).removeprefix('torch.')}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -24,7 +24,7 @@ FILL = 1e4
 
 
 @dataclass(frozen=True)
-class Gap:
+class Deviation:
     """The error of a comparison. `text` describes a difference that is not a number. `compared` is False if nothing was
     compared. `undecided` is the number of values that were left out."""
 
@@ -34,32 +34,32 @@ class Gap:
     undecided: int = 0
 
 
-EQUAL, NOTHING = Gap(0.0), Gap(0.0, compared=False)
+EQUAL, NOTHING = Deviation(0.0), Deviation(0.0, compared=False)
 
 
-def gap(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None = None) -> Gap:
+def deviation(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None = None) -> Deviation:
     """Compare `ours` with `theirs`, the reference. The error is infinite if they cannot be compared.
 
     `undecided` is True at the values that are left out. It has the shape of `theirs`.
     """
     left_out = int(undecided.sum()) if undecided is not None else 0
     if undecided is None or not left_out:
-        return _gap(ours, theirs)
+        return _deviation(ours, theirs)
     if left_out == undecided.numel():  # the shapes may differ, too
-        return Gap(0.0, compared=False, undecided=left_out)
+        return Deviation(0.0, compared=False, undecided=left_out)
     if ours.shape == theirs.shape:
         ours, theirs = ours[~undecided], theirs[~undecided]
-    return replace(_gap(ours, theirs), undecided=left_out)
+    return replace(_deviation(ours, theirs), undecided=left_out)
 
 
-def exact_gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
+def exact_deviation(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
     """Compare two numbers that may not differ at all."""
     if ours.dtype == theirs.dtype and torch.equal(ours, theirs):
         return EQUAL
     return _wrong(f"{ours.tolist()} instead of {theirs.tolist()}")
 
 
-def _gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
+def _deviation(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
     if ours.dtype != theirs.dtype:
         return _wrong(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")
     if ours.shape != theirs.shape:
@@ -82,7 +82,7 @@ def _gap(ours: torch.Tensor, theirs: torch.Tensor) -> Gap:
     largest_difference = float((a - b).abs().max())
     if not largest:
         return _wrong(f"up to {largest_difference:.2g} where all values should be zero")
-    return Gap(largest_difference / largest)
+    return Deviation(largest_difference / largest)
 
 
 def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
@@ -97,8 +97,8 @@ def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
     return float(magnitudes.max())
 
 
-def _wrong(text: str) -> Gap:
-    return Gap(math.inf, text)
+def _wrong(text: str) -> Deviation:
+    return Deviation(math.inf, text)
 
 
 def _name(dtype: torch.dtype) -> str:

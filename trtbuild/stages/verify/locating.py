@@ -25,7 +25,7 @@ from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.by_onnxruntime import NARROW, OnnxRuntime
-from trtbuild.stages.verify.comparing import gap
+from trtbuild.stages.verify.comparing import deviation
 from trtbuild.stages.verify.precisions import of_nodes
 from trtbuild.stages.verify.running import arguments
 
@@ -65,8 +65,8 @@ class Search:
     def place(
         self, runtime: OnnxRuntime, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Place | None:
-        """Find the fault for inputs with a wrong result; None if no inner value is known to be wrong. Raises Unchecked,
-        Fails."""
+        """Find the fault for inputs with a wrong result; None if no inner value is known to be wrong. Raises NotRunnable,
+        PartFailed."""
         values = arguments(self._program, weights, inputs)
         states: dict[int, State] = {}
         for group in self._groups(values):
@@ -106,7 +106,7 @@ class Search:
             converted = a.to(b.dtype) if b.dtype in NARROW and a.dtype is torch.float32 else a
             if converted.dtype != b.dtype:
                 return "unknown"
-            difference = gap(converted, b)
+            difference = deviation(converted, b)
             worst = max(worst, (difference.error, difference.text))
         self._gaps[call] = worst
         return "wrong" if worst[0] > self._tolerances[call] else "right"

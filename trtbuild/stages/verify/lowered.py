@@ -29,7 +29,7 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, PointEvaluator, shown
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.verify.precisions import of_outputs
-from trtbuild.stages.verify.rounding import TIMES, Again, gaps
+from trtbuild.stages.verify.rounding import TIMES, PerturbedRuns, deviations
 from trtbuild.stages.verify.running import Torch, arguments
 
 _aten = torch.ops.aten
@@ -74,11 +74,13 @@ def refuse_another_model(
         ) from error
     tolerance_of = tolerances("onnxruntime")
     allowed = [tolerance_of[coarsest([precision, output_precision])] for output_precision in of_outputs(traced)]
-    again = Again(lambda inputs, weights: Torch.whole(traced, weights, inputs), compared.inputs, weights)
-    for number, gap in enumerate(gaps(actual, expected, allowed, again, times=TIMES)):
-        if gap.error <= TIMES * allowed[number]:
+    perturbed_runs = PerturbedRuns(
+        lambda inputs, weights: Torch.whole(traced, weights, inputs), compared.inputs, weights
+    )
+    for number, deviation in enumerate(deviations(actual, expected, allowed, perturbed_runs, times=TIMES)):
+        if deviation.error <= TIMES * allowed[number]:
             continue
-        difference = gap.text or f"a relative difference of {gap.error:.1e}"
+        difference = deviation.text or f"a relative difference of {deviation.error:.1e}"
         if precision != "float32":
             range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
             raise SourceError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from trtbuild.core.model.comparisons import Comparison, Status
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest, relative_to_tolerance
-from trtbuild.stages.verify.comparing import Gap
+from trtbuild.stages.verify.comparing import Deviation
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Outcome:
 
     precisions: Sequence[Precision]
     tolerances: Mapping[Precision, float]
-    worst: Gap = field(default_factory=lambda: Gap(-1.0))
+    worst: Deviation = field(default_factory=lambda: Deviation(-1.0))
     #: The worst error divided by its tolerance.
     relative_error: float = -1.0
     point: int | None = None
@@ -42,19 +42,20 @@ class Outcome:
     def precision(self) -> Precision:
         return coarsest(self.precisions) if self.point is None else self.precisions[self.output]
 
-    def add(self, point: int, gaps: Sequence[Gap], size: Callable[[int], int]) -> None:
+    def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point."""
         self.points += 1
-        self.undecided += sum(gap.undecided for gap in gaps)
-        not_compared = {output for output, gap in enumerate(gaps) if not gap.compared}
+        self.undecided += sum(deviation.undecided for deviation in deviations)
+        not_compared = {output for output, deviation in enumerate(deviations) if not deviation.compared}
         self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
+        # a failure is one deviation for all outputs, so the lengths may differ
         relative_errors = [
-            relative_to_tolerance(gap.error, self.tolerances[precision])
-            for gap, precision in zip(gaps, self.precisions, strict=False)  # a failure is one gap for all outputs
+            relative_to_tolerance(deviation.error, self.tolerances[precision])
+            for deviation, precision in zip(deviations, self.precisions, strict=False)
         ]
-        for output, (gap, relative) in enumerate(zip(gaps, relative_errors, strict=True)):
-            if (relative, gap.error) > (self.relative_error, self.worst.error):
-                self.worst, self.relative_error, self.point, self.output = gap, relative, point, output
+        for output, (deviation, relative) in enumerate(zip(deviations, relative_errors, strict=True)):
+            if (relative, deviation.error) > (self.relative_error, self.worst.error):
+                self.worst, self.relative_error, self.point, self.output = deviation, relative, point, output
         if any(relative > 1 for relative in relative_errors) and (
             self.smallest_wrong is None or size(point) < size(self.smallest_wrong)
         ):

@@ -15,8 +15,8 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import blame, precisions
 from trtbuild.stages.verify import inputs as inputs_of
 from trtbuild.stages.verify.job import VerifyJob
-from trtbuild.stages.verify.rounding import Again
-from trtbuild.stages.verify.running import Fails, PartRunner, Read, Torch, Values, Weights
+from trtbuild.stages.verify.rounding import PerturbedRuns
+from trtbuild.stages.verify.running import PartFailed, PartRunner, Read, Torch, Values, Weights
 
 
 class Reference:
@@ -42,37 +42,39 @@ class Reference:
         return self._onnx is None
 
     def part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The reference results of a partition. Raises Fails, and Unchecked if they cannot be computed here."""
+        """The reference results of a partition. Raises PartFailed, and NotRunnable if they cannot be computed here."""
         if self._onnx is not None:
             return self._onnx(part, inputs, point)
         try:
             return self.torch.part(part, inputs)
         except Exception as error:  # an operator may raise any error
-            raise Fails(_first_line(error)) from error
+            raise PartFailed(_first_line(error)) from error
 
     def model(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The traced program's results; None if there is no traced program. Raises Fails."""
+        """The traced program's results; None if there is no traced program. Raises PartFailed."""
         if self._program is None:
             return None
         try:
             return Torch.whole(self._program, [self._weights[k] for k in range(len(self._weights))], inputs)
         except Exception as error:
-            raise Fails(_first_line(error)) from error
+            raise PartFailed(_first_line(error)) from error
 
-    def part_again(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Again:
+    def part_again(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
         """Runs a partition again on slightly changed values. The weights of an ONNX source do not change."""
         if self._onnx is not None:
-            return Again(lambda moved, _: self.part(part, moved, point), inputs, ())
+            return PerturbedRuns(lambda moved, _: self.part(part, moved, point), inputs, ())
         program = self.torch.program(part)
-        return Again(lambda moved, weights: Torch.whole(program, weights, moved), inputs, self.torch.weights(part))
+        return PerturbedRuns(
+            lambda moved, weights: Torch.whole(program, weights, moved), inputs, self.torch.weights(part)
+        )
 
-    def model_again(self, inputs: Sequence[torch.Tensor], point: Point) -> Again:
+    def model_again(self, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
         """Runs the whole model again on slightly changed values."""
         program = self._program
         if program is None:
-            return Again(lambda moved, _: self._parts(moved, point), inputs, ())
+            return PerturbedRuns(lambda moved, _: self._parts(moved, point), inputs, ())
         weights = [self._weights[k] for k in range(len(self._weights))]
-        return Again(lambda moved, weights: Torch.whole(program, weights, moved), inputs, weights)
+        return PerturbedRuns(lambda moved, weights: Torch.whole(program, weights, moved), inputs, weights)
 
     def _parts(self, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
         """The model's results from its partitions, one after another."""
@@ -81,7 +83,7 @@ class Reference:
             values.put(index, part, self.part(part, values.of(part), point))
         return [values[source] for source in self._partitions.outputs]
 
-    def failure(self, error: Fails, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
+    def failure(self, error: PartFailed, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
         """The error if the model itself fails on `inputs`."""
         names = [name for name, _ in self._job.inputs]
         inputs_by_name = dict(zip(names, inputs, strict=True))
@@ -108,7 +110,7 @@ class Reference:
             part_inputs = values.of(part)
             try:
                 results = self.part(part, part_inputs, point)
-            except Fails:
+            except PartFailed:
                 in_torch = self._onnx is None
                 weights = self.torch.weights(part) if in_torch else []
                 numbers = blame.inputs_of_failure(self.torch.program(part), weights, part_inputs) if in_torch else None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trtbuild.stages.verify.comparing import Gap, gap
+from trtbuild.stages.verify.comparing import Deviation, deviation
 
 #: The largest number of additional runs. A value near a decision changes in about half of them.
 RUNS = 16
@@ -36,7 +36,7 @@ Run = Callable[[Tensors, Tensors], Tensors]
 
 
 @dataclass(frozen=True)
-class Again:
+class PerturbedRuns:
     """The reference, and the inputs and weights that it ran on."""
 
     run: Run
@@ -54,23 +54,25 @@ class Again:
             return None
 
 
-def gaps(ours: Tensors, theirs: Tensors, tolerances: Sequence[float], again: Again, *, times: float = 1) -> list[Gap]:
+def deviations(
+    ours: Tensors, theirs: Tensors, tolerances: Sequence[float], perturbed_runs: PerturbedRuns, *, times: float = 1
+) -> list[Deviation]:
     """Compare each output with the reference's, `theirs`, and leave out the values that rounding decides.
 
     The reference runs again only if an error is more than `times` the tolerance of its output.
     """
-    results = [gap(a, b) for a, b in zip(ours, theirs, strict=True)]
+    results = [deviation(a, b) for a, b in zip(ours, theirs, strict=True)]
     undecided = [torch.zeros(b.shape, dtype=torch.bool) for b in theirs]
     for number in range(RUNS):
         wrong = [k for k, tolerance in enumerate(tolerances) if not results[k].error <= times * tolerance]
         for amount in {tolerances[k] for k in wrong}:
-            changed = again(number, amount)
+            changed = perturbed_runs(number, amount)
             if changed is None:
                 continue
             for k in wrong:
                 if tolerances[k] == amount:
                     undecided[k] |= _decided_by_rounding(changed[k], theirs[k], amount)
-                    results[k] = gap(ours[k], theirs[k], undecided[k])
+                    results[k] = deviation(ours[k], theirs[k], undecided[k])
         if not wrong:
             break
     return results

@@ -29,18 +29,18 @@ from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, coarsest
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as inputs_of
-from trtbuild.stages.verify.comparing import Gap, exact_gap
+from trtbuild.stages.verify.comparing import Deviation, exact_deviation
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.outcome import Outcome
 from trtbuild.stages.verify.reference import Reference
-from trtbuild.stages.verify.rounding import Again, gaps
-from trtbuild.stages.verify.running import Fails, PartRunner, Read, Unchecked, Values, Weights
+from trtbuild.stages.verify.rounding import PerturbedRuns, deviations
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, Read, Values, Weights
 
 
 def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
     """Compare the partitions of a model. Returns the report.
 
-    Raises SourceError if the reference fails at a point, and Unchecked if it cannot run here.
+    Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here.
     """
     return _Verification(job, read, runner or _by_onnxruntime(read)).report()
 
@@ -100,7 +100,7 @@ class _Verification:
         inputs = self._inputs(number)
         try:
             expected = self._reference.model(inputs)
-        except Fails as error:
+        except PartFailed as error:
             raise self._reference.failure(error, inputs, point) from error
         reference_values, own_values = (Values(self._partitions, self._weights, inputs) for _ in range(2))
         failure_text: str | None = None
@@ -108,7 +108,7 @@ class _Verification:
             reference_inputs = reference_values.of(part)
             try:
                 reference_results = self._reference.part(part, reference_inputs, point)
-            except Fails as error:
+            except PartFailed as error:
                 raise self._reference.failure(error, inputs, point) from error
             results = self._compared(part, reference_inputs, reference_results, number, point)
             if failure_text is None:
@@ -120,31 +120,40 @@ class _Verification:
                         part,
                         results if results is not None and are_same else self._on_own_results(part, own_inputs, point),
                     )
-                except Fails as error:  # an earlier partition gave a wrong index or size
+                except PartFailed as error:  # an earlier partition gave a wrong index or size
                     failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
             reference_values.put(index, part, reference_results)
         lowered = [reference_values[source] for source in self._partitions.outputs]
-        again = self._reference.model_again(inputs, point)
+        perturbed_runs = self._reference.model_again(inputs, point)
         if expected is None:
             expected = lowered
         else:
-            self._add_outputs(self._lowered, number, lowered, expected, again)
+            self._add_outputs(self._lowered, number, lowered, expected, perturbed_runs)
         if failure_text is not None:
-            self._whole.add(number, [Gap(math.inf, failure_text)], self._size)
+            self._whole.add(number, [Deviation(math.inf, failure_text)], self._size)
         else:
             self._add_outputs(
-                self._whole, number, [own_values[source] for source in self._partitions.outputs], expected, again
+                self._whole,
+                number,
+                [own_values[source] for source in self._partitions.outputs],
+                expected,
+                perturbed_runs,
             )
 
     def _add_outputs(
-        self, outcome: Outcome, number: int, ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], again: Again
+        self,
+        outcome: Outcome,
+        number: int,
+        ours: Sequence[torch.Tensor],
+        theirs: Sequence[torch.Tensor],
+        perturbed_runs: PerturbedRuns,
     ) -> None:
         """Compare the outputs of a partition or of the whole model at a point, and add the result to `outcome`."""
         allowed = [self._job.tolerances[precision] for precision in outcome.precisions]
-        results = gaps(ours, theirs, allowed, again)
+        results = deviations(ours, theirs, allowed, perturbed_runs)
         if outcome is self._whole or outcome is self._lowered:
             for position in self._exact:
-                results[position] = exact_gap(ours[position], theirs[position])
+                results[position] = exact_deviation(ours[position], theirs[position])
         outcome.add(number, results, self._size)
 
     def _precisions(self) -> Iterator[Precision]:
@@ -168,21 +177,21 @@ class _Verification:
             return None
         try:
             results = self._runner(part, inputs, point)
-        except Unchecked as error:
+        except NotRunnable as error:
             outcome.unchecked = str(error)
             return None
-        except Fails as error:
-            outcome.add(number, [Gap(math.inf, str(error))], self._size)
+        except PartFailed as error:
+            outcome.add(number, [Deviation(math.inf, str(error))], self._size)
             return None
         self._add_outputs(outcome, number, results, theirs, self._reference.part_again(part, inputs, point))
         return results
 
     def _on_own_results(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The results of a partition on the results of earlier partitions. Raises Fails."""
+        """The results of a partition on the results of earlier partitions. Raises PartFailed."""
         if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
-            except Fails:  # this partition's failure has been reported
+            except PartFailed:  # this partition's failure has been reported
                 pass
         return self._reference.part(part, inputs, point)
 
@@ -224,7 +233,7 @@ class _Verification:
         onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
         try:
             return search.place(onnx, self._reference.torch.weights(part), values.of(part))
-        except (Unchecked, Fails):
+        except (NotRunnable, PartFailed):
             return None
 
     def _worst_input(self) -> str | None:

@@ -18,11 +18,11 @@ from trtbuild.stages.program.functional import Program
 Read = Callable[[str], bytes]
 
 
-class Unchecked(Exception):
+class NotRunnable(Exception):
     """A partition cannot run here. This does not mean that it is wrong. The text is the reason."""
 
 
-class Fails(Exception):
+class PartFailed(Exception):
     """A partition fails, although it should run. The text is the reason."""
 
 
@@ -32,7 +32,7 @@ class PartRunner(Protocol):
     name: Runner
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The results of a partition, on the CPU. Raises Unchecked, Fails."""
+        """The results of a partition, on the CPU. Raises NotRunnable, PartFailed."""
 
 
 class Weights:

@@ -2,11 +2,11 @@
 
 Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
-2. The blobs of a record are fetched first, and each is compared with its name. The record is published last. So a process
+2. The blobs of a record are result first, and each is compared with its name. The record is published last. So a process
    that is killed leaves only complete records, and files that no record names.
 3. A record that is complete in the local store is not requested. A file that is in the local store is not requested either.
-4. A blob that several records name is fetched once: a lock for each blob lets one thread at a time fetch it (`Turns`).
-5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
+4. A blob that several records name is result once: a lock for each blob lets one thread at a time fetch it (`Turns`).
+5. An error of one record is reported, and the other records are still result. If the local store cannot be written, all
    fetches stop.
 """
 
@@ -24,16 +24,16 @@ from trtbuild.store.layers.sendable import held
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
-# The number of records that are fetched in parallel: most records are a few small files, fetched one after another.
+# The number of records that are result in parallel: most records are a few small files, result one after another.
 _AT_ONCE = 8
 
 
 @dataclass
-class Brought:
+class Fetched:
     """The results of fetching. Each list contains keys of records."""
 
     #: Records that were fetched.
-    came: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
     #: Records that were already complete in the local store.
     present: list[str] = field(default_factory=list)
     #: Records that are not in the remote, or have a blob that is not there.
@@ -48,7 +48,7 @@ class Brought:
     @property
     def done(self) -> int:
         """The number of records with a result."""
-        return sum(map(len, (self.came, self.present, self.missing, self.untrusted, self.failed)))
+        return sum(map(len, (self.fetched, self.present, self.missing, self.untrusted, self.failed)))
 
 
 class Turns:
@@ -69,19 +69,19 @@ class Turns:
             yield
 
 
-def bring(
+def fetch_records(
     remote: RemoteStore,
     keys: Iterable[str],
     local: LocalStore,
-    told: Callable[[Brought], None] = lambda brought: None,
+    report: Callable[[Fetched], None] = lambda _: None,
     refuses: Refuses = nothing,
-) -> Brought:
-    """Fetch the records with these `keys` from `remote` into `local`. `told` is called with the results so far after each
+) -> Fetched:
+    """Fetch the records with these `keys` from `remote` into `local`. `report` is called with the results so far after each
     record. A local record is replaced if a lock file `refuses` it.
 
     Raises StoreUnavailable. The records that were fetched before the error are complete.
     """
-    brought, turns = Brought(), Turns()
+    result, turns = Fetched(), Turns()
     with local.session(), ThreadPoolExecutor(_AT_ONCE) as pool:
         wanted = []
         for key in dict.fromkeys(keys):
@@ -89,20 +89,20 @@ def bring(
             if found is None or refuses(key, found.record, False) is not None:
                 wanted.append(key)
             else:
-                brought.present.append(key)
-                told(brought)
-        running = {pool.submit(_bring_one, remote, key, local, turns, refuses): key for key in wanted}
+                result.present.append(key)
+                report(result)
+        running = {pool.submit(_fetch_one, remote, key, local, turns, refuses): key for key in wanted}
         try:
             for future in as_completed(running):
-                _note(brought, running[future], future.result())
-                told(brought)
+                _note(result, running[future], future.result())
+                report(result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return brought
+    return result
 
 
-def _bring_one(
+def _fetch_one(
     remote: RemoteStore, key: str, local: LocalStore, turns: Turns, refuses: Refuses
 ) -> int | BlobMissing | RecordUntrusted | RemoteFault:
     """The number of bytes that were fetched, or the error."""
@@ -125,13 +125,13 @@ def _bring_one(
     return moved
 
 
-def _note(brought: Brought, key: str, result: int | BlobMissing | RecordUntrusted | RemoteFault) -> None:
-    if isinstance(result, int):
-        brought.came.append(key)
-        brought.bytes_moved += result
-    elif isinstance(result, BlobMissing):
-        brought.missing.append(key)
-    elif isinstance(result, RecordUntrusted):
-        brought.untrusted[key] = result.text
+def _note(result: Fetched, key: str, outcome: int | BlobMissing | RecordUntrusted | RemoteFault) -> None:
+    if isinstance(outcome, int):
+        result.fetched.append(key)
+        result.bytes_moved += outcome
+    elif isinstance(outcome, BlobMissing):
+        result.missing.append(key)
+    elif isinstance(outcome, RecordUntrusted):
+        result.untrusted[key] = outcome.text
     else:
-        brought.failed[key] = result.text
+        result.failed[key] = outcome.text

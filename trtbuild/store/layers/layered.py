@@ -11,7 +11,7 @@ Rules
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
 5. If another machine has published an engine while it was built here, that engine is used: one key has one engine. Packages
    are sent last, and only if the remote has the same engines as the package.
-6. A command that only reads (`only_asks`) changes nothing in the local store: the blobs that it fetches are kept in memory.
+6. A command that only reads (`only_read`) changes nothing in the local store: the blobs that it fetches are kept in memory.
 7. If the local store cannot be written, blobs are written directly to their destination.
 """
 
@@ -59,7 +59,7 @@ class LayeredStore:
         self._only_reads = False
         self._sending = True
         self._lock = threading.Lock()
-        self._bringing: dict[str, threading.Lock] = {}
+        self._fetching: dict[str, threading.Lock] = {}
         self._in_memory: dict[str, bytes] = {}
         #: Packages that are sent last, and the keys of their engines.
         self._packages: dict[str, frozenset[object]] = {}
@@ -192,7 +192,7 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-        if not self._only_reads and self._try_bring(sha256):
+        if not self._only_reads and self._try_fetch(sha256):
             return self.local.get_bytes(sha256)
         data = self._fetch_with(sha256, lambda remote, parts: remote.fetch_bytes(sha256, parts))
         self._in_memory[sha256] = data
@@ -208,27 +208,27 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-        if self._try_bring(sha256):
+        if self._try_fetch(sha256):
             return self.local.copy_to(sha256, path)
         return self._fetch_with(sha256, lambda remote, parts: remote.copy_parts(sha256, parts, path))
 
-    def bring(self, blobs: Iterable[str]) -> None:
+    def fetch(self, blobs: Iterable[str]) -> None:
         """Fetch blobs into the local store, for other processes. Raises BlobMissing, StoreUnavailable."""
         for sha256 in blobs:
             if self.readers and not self.local.has(sha256):
-                self._bring(sha256)
+                self._fetch_blob(sha256)
 
-    def _try_bring(self, sha256: str) -> bool:
+    def _try_fetch(self, sha256: str) -> bool:
         """Fetch a blob into the local store. Returns False if the local store cannot be written. Raises BlobMissing."""
         try:
-            self._bring(sha256)
+            self._fetch_blob(sha256)
         except StoreUnavailable:
             return False
         return True
 
-    def _bring(self, sha256: str) -> None:
+    def _fetch_blob(self, sha256: str) -> None:
         with self._lock:
-            lock = self._bringing.setdefault(sha256, threading.Lock())
+            lock = self._fetching.setdefault(sha256, threading.Lock())
         with lock:
             if self.local.has(sha256):
                 return  # another thread was faster
@@ -273,10 +273,10 @@ class LayeredStore:
 
     # -- sessions, uploads, reports
 
-    def only_asks(self) -> None:
+    def only_read(self) -> None:
         """Change nothing (rule 6), until the first call that writes."""
         self._only_reads = True
-        self.local.only_asks()
+        self.local.only_read()
 
     @contextmanager
     def only_reading(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:

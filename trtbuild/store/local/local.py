@@ -30,7 +30,7 @@ Rules
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
    stays, for machines that trust it. This machine's record is then under the key of its domain (core/recipes/trust.py,
    rule 4).
-10. A command that only reads (`only_asks`) touches no entry and holds no lock: its answer may be outdated at once. The
+10. A command that only reads (`only_read`) touches no entry and holds no lock: its answer may be outdated at once. The
     first put ends this mode.
 """
 
@@ -252,8 +252,8 @@ class LocalStore(LocalBlobs):
         try:
             self._read_at(key, key, None)
         except RecordUntrusted:
-            voucher = self.trust.voucher(key, document, signatures)
-            return None if voucher is None else domain_key(voucher.domain, key)
+            trusted_signature = self.trust.trusted_signature(key, document, signatures)
+            return None if trusted_signature is None else domain_key(trusted_signature.domain, key)
         except EntryCorrupt:
             pass
         return key
@@ -272,7 +272,7 @@ class LocalStore(LocalBlobs):
         with self.entries.sessions.hold():
             yield
 
-    def only_asks(self) -> None:
+    def only_read(self) -> None:
         """Do not touch or lock entries until the first put (rule 10)."""
         self.entries.only_reads = True
 

@@ -168,7 +168,7 @@ class RemoteRecords:
         try:
             other = self.find(key)
         except RecordUntrusted:
-            if self._trust.voucher(key, document_of(found.document), found.signatures) is None:
+            if self._trust.trusted_signature(key, document_of(found.document), found.signatures) is None:
                 return found
             other, placed = None, False
         except RemoteLied:
@@ -209,11 +209,11 @@ class RemoteRecords:
     def _enter_domain(self, found: Found, data: bytes) -> bool:
         """Write an entry under the key of its domain. Returns whether the remote has a trusted entry there now."""
         key = found.record.recipe.key
-        voucher = self._trust.voucher(key, document_of(found.document), found.signatures)
-        if voucher is None:
+        trusted_signature = self._trust.trusted_signature(key, document_of(found.document), found.signatures)
+        if trusted_signature is None:
             return False
         # This is the record's domain, not this machine's: the record may be from another machine.
-        name = domain_key(voucher.domain, key)
+        name = domain_key(trusted_signature.domain, key)
         if self._transport.put("ac", name, data, once=False):
             return True
         try:

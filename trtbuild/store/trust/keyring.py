@@ -194,7 +194,7 @@ class Keyring:
 
     # -- verifying
 
-    def voucher(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
+    def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
         """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
@@ -248,7 +248,7 @@ class Keyring:
     def _machine_trusted(self) -> TrustedKey | None:
         """The public part of the machine key (rule 3), if the key exists and is trusted."""
         if self._machine_public is not None or self._machine is None or self._signer is not None or not self.enforced:
-            return self._machine_public  # in a worker, `judge` has set it
+            return self._machine_public  # in a worker, `trust_from_json` has set it
         signer = self._machine.find()
         if signer is not None:
             self._machine_public = _for_its_machine(signer.trusted)
@@ -271,7 +271,7 @@ class Keyring:
         return fits
 
 
-def judge(policy: Mapping[str, Any] | None) -> Trust:
+def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
     """The policy of a worker, from the `to_json` of its parent's policy. It signs nothing."""
     if policy is None:
         return TrustAll()

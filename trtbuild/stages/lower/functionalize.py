@@ -22,6 +22,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
+from trtbuild.stages.lower.operators.quantization import is_quantizer, quantizers
 from trtbuild.stages.lower.operators.written_out import POOLS, WRITTEN_OUT
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
@@ -54,7 +55,10 @@ def _for_all_sizes(program: Program, request: Request) -> Request:
     """Return `request` with the decompositions that PyTorch lacks. If the program pools dynamic axes, they replace
     PyTorch's own, which would be right only at the example's sizes."""
     pools = any(node.target in POOLS and _pools_dynamic_axes(node) for node in program.graph.nodes)
-    return replace(request, decompositions={**request.decompositions, **WRITTEN_OUT, **(POOLS if pools else {})})
+    table = {**request.decompositions, **WRITTEN_OUT, **(POOLS if pools else {})}
+    if any(is_quantizer(node.target) for node in program.graph.nodes):
+        table.update(quantizers())
+    return replace(request, decompositions=table)
 
 
 def _pools_dynamic_axes(node: torch.fx.Node) -> bool:

@@ -30,6 +30,7 @@ from torch.export.graph_signature import (
 )
 
 from trtbuild.stages.program.fixed_symbols import fixed_symbols
+from trtbuild.stages.program.quantized import register_operators_of
 
 _KEPT_META = ("val", "nn_module_stack")
 _MODULE = "torch.nn.Module"
@@ -91,6 +92,7 @@ class Program:
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
         extra = {"trtbuild.weights": ""}
+        register_operators_of(data)
         with fixed_symbols():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.

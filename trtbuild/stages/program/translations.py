@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx.experimental._config as fx_config
 
+from trtbuild.stages.program.quantized import register_operators, register_translations
+
 if TYPE_CHECKING:
     import onnx_ir
     from torch.export import ExportedProgram
@@ -46,8 +48,11 @@ class Untranslated(Exception):
 def _registry(opset: int = OPSETS[-1]) -> Any:
     from torch.onnx._internal.exporter import _registration
 
+    register_operators()  # the registry has translations for the operators that are defined when it is loaded
     with quiet():
-        return _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        register_translations(registry)
+        return registry
 
 
 @functools.lru_cache(maxsize=1)

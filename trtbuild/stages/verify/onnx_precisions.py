@@ -13,6 +13,8 @@ from trtbuild.core.model.verification import coarsest
 from trtbuild.stages.verify.precisions import of_dtype
 
 _TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+#: Operators that round to 8 bits (rule 6 of `precisions`).
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
@@ -39,6 +41,8 @@ def _walk(graph: GraphProto, precisions: dict[str, Precision]) -> Precision:
     for node in graph.node:  # in topological order
         nested_precisions = [_walk(nested, dict(precisions)) for nested in _graphs(node)]
         attribute_precisions = [_precision_of(type_) for type_ in _types(node)]
+        if node.op_type in _QUANTIZERS:
+            attribute_precisions.append("bfloat16")
         input_precisions = (
             [] if node.op_type in ("Shape", "Size") else [precisions.get(name, "float32") for name in node.input]
         )

@@ -10,6 +10,9 @@ Rules
    after it.
 4. A number that is computed from sizes alone is exact. It depends on no value, so there is nothing to round.
 5. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
+6. The result of a quantizer counts as bfloat16. A quantizer to 8 bits has steps of 1/127 of the largest value, and
+   bfloat16 has steps of 1/128 of a value. So a difference of one bit of float32 may become a step of that size. (A
+   dequantizer alone rounds nothing: its input has the same numbers in both results.)
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ def of_model(
 
 def _own(node: torch.fx.Node) -> Precision:
     """The precision of a node's own value, or of its nested graph."""
-    precision = _of_value(node.meta.get("val"))
+    precision = "bfloat16" if _is_quantizer(node) else _of_value(node.meta.get("val"))
     if node.op != "get_attr":
         return precision
     attribute: Any = node.graph.owning_module
@@ -88,6 +91,11 @@ def _own(node: torch.fx.Node) -> Precision:
     if isinstance(attribute, torch.fx.GraphModule):  # a branch of torch.cond
         return coarsest([precision, *map(_own, attribute.graph.nodes)])
     return coarsest([precision, _of_value(attribute)])
+
+
+def _is_quantizer(node: torch.fx.Node) -> bool:
+    name = target_name(node.target) if node.op == "call_function" else ""
+    return name.startswith(("quantized_decomposed.quantize", "aten.fake_quantize"))
 
 
 def _of_value(value: Any) -> Precision:

@@ -3,11 +3,10 @@
 Rules
 1. A candidate is parsed as a whole, in the same way as the compiler parses it. If the parse succeeds, the candidate is
    accepted.
-2. The values of weights are not known during partitioning, and must not matter. The parser reads zeros instead. They are
-   windows of one block of memory, each at another address, because TensorRT identifies weights by their address. If
-   TensorRT reads a weight's *value* while it parses (an integer buffer used as a model_outline, as axes or as a repeat
-   count), it reads zero: a Reshape to (0, 0) means "as the input". If TensorRT refuses the true values later, the compiler
-   raises an error with the node. So a wrong answer here cannot lead to a wrong engine.
+2. The values of weights are not known during partitioning, and must not matter. The parser reads other values instead
+   (`unknown_weights`). If TensorRT reads a weight's *value* while it parses (an integer buffer used as a shape, as axes or
+   as a repeat count), it reads zero: a Reshape to (0, 0) means "as the input". If TensorRT refuses the true values later,
+   the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
    `supports_model_v2` leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
@@ -25,22 +24,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from trtbuild.core.engines.engine_job import Declared
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import disagreements
 from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.compiling.unknown_weights import unknown_weights
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.library import listening, load
 from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.networks.network import NodeError, Parsed
-from trtbuild.toolchain.onnx_files.onnx_outline import ExternalWeight, Outline, outline
-
-#: Bytes between the starts of two windows (rule 2): enough for the alignment of every element type.
-_STEP = 64
+from trtbuild.toolchain.onnx_files.onnx_outline import Outline, outline
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ class Parser:
         largest size of any of their axes, as far as it is known; the compiler checks the other inputs. `declared` are the
         types of the model's inputs and outputs: a network with other types counts as a refusal."""
         if self._truncates_double:
-            model, _ = narrow_doubles(model, _zeros(outline(model).weights))
+            model, _ = narrow_doubles(model, unknown_weights(outline(model)))
         model_outline = outline(model)
         foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows, largest=largest)
         known = [NodeError(text, name) for name, text in foreign.items()]
@@ -105,7 +100,7 @@ class Parser:
         with listening(self._trt) as (logger, log):
             builder = self._builder(logger)
             with Parsed(self._trt, builder, logger, log, self._release) as parsed:
-                errors = parsed.parse(model, _zeros(model_outline.weights))
+                errors = parsed.parse(model, unknown_weights(model_outline))
                 if not errors:
                     errors = (
                         known or parsed.changed_types(model_outline) or _undeclared(parsed, model_outline, declared)
@@ -144,11 +139,3 @@ def _undeclared(
     differences = [] if declared is None else disagreements(parsed.network, *declared)
     producers = {name: node.name for node in model_outline.nodes for name in node.outputs}
     return [NodeError(f"{name} {text}", producers.get(name, "")) for name, text in differences]
-
-
-def _zeros(weights: Sequence[ExternalWeight]) -> dict[str, memoryview]:
-    largest = max((weight.size_bytes for weight in weights), default=0)
-    block: memoryview = np.zeros(largest + _STEP * len(weights), dtype=np.uint8).data
-    return {
-        weight.name: block[_STEP * index : _STEP * index + weight.size_bytes] for index, weight in enumerate(weights)
-    }

@@ -35,6 +35,7 @@ from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tens
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.zero_points import write_zero_points
 
 
 @dataclass
@@ -60,6 +61,9 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     program, _ = functional(exported)
     graph = program.graph
     slice_used_pieces(graph)
+    if job.weights is None:
+        names = {node: str(targets[node.name]) for node in program.placeholders}
+        write_zero_points(graph, {node: values[name] for node, name in names.items() if name in values})
     kinds = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     first: dict[int, torch.fx.Node] = {}
     used_weights: list[tuple[torch.fx.Node, Weight]] = []

@@ -44,6 +44,7 @@ from trtbuild.stages.trace.export.guard_filter import GuardFilter
 from trtbuild.stages.trace.export.guards import arguments_by_number
 from trtbuild.stages.trace.export.signature import bound_to_forward
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
 from trtbuild.stages.trace.user_code.advice import shape_advice, text_of, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
@@ -70,6 +71,7 @@ class Exported:
 
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
+    define_fake_kernels()
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
     arguments = bound_to_forward(module, job, args, kwargs, frames)
     exporter = _Exporter(module, job, arguments, frames)

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from trtbuild.core.model.shapes import SymbolAxis
 from trtbuild.errors import SourceError
+from trtbuild.stages.program.quantized import register_operators
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.constraints import describe
 from trtbuild.stages.trace.job import TraceJob
@@ -24,6 +25,7 @@ class ExportedProgramSource(SourceReader):
     def read(self) -> torch.nn.Module:
         """The module of a ``.pt2`` file. Raises SourceError."""
         job, place = self.job, self.job.place("source")
+        register_operators()
         try:
             exported = torch.export.load(self.path)
         except FileNotFoundError:

@@ -18,6 +18,7 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
 from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.user_code.advice import misspelt_module
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -44,6 +45,7 @@ class PythonSource(SourceReader):
             raise SourceError(
                 f"{target} returned {_kind(model)}; it must return a torch.nn.Module", hint=_return_hint(model), **place
             )
+        model = in_evaluation_mode(model)
         refuse_training_mode(model, job, place)
         return model
 

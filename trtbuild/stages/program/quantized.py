@@ -1,0 +1,66 @@
+"""The quantize and dequantize operators of PyTorch (``torch.ops.quantized_decomposed``), as PT2E and torchao write them.
+
+torch defines them in a module that it does not import by itself, and ``torch.export.load`` fails without them.
+
+The translations of quantizers replace the exporter's own (torch 2.13), which forget the smallest and the largest number of
+a quantizer, or add a Clip on int8 that TensorRT refuses. The lower step leaves only quantizers that use all numbers of
+their type.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+#: The namespace of the operators. A serialized program contains it as text, because the archive is not compressed.
+NAMESPACE = "quantized_decomposed"
+
+
+def register_operators() -> None:
+    """Define the operators. They stay defined in this process."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+
+def register_operators_of(program: bytes) -> None:
+    """Define the operators if a serialized program calls one of them."""
+    if NAMESPACE.encode() in program:
+        register_operators()
+
+
+def register_translations(registry: Any) -> None:
+    """Replace the translations of quantizers in a registry of the exporter. The operators must be defined."""
+    from onnxscript import opset18 as onnx
+    from onnxscript.onnx_types import TensorType
+
+    def quantize_per_tensor(
+        x: TensorType, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: int
+    ) -> TensorType:
+        _refuse_narrow(quant_min, quant_max, dtype)
+        return onnx.QuantizeLinear(x, scale, onnx.Cast(zero_point, to=dtype))
+
+    def quantize_per_channel(
+        x: TensorType,
+        scales: TensorType,
+        zero_points: TensorType,
+        axis: int,
+        quant_min: int,
+        quant_max: int,
+        dtype: int,
+    ) -> TensorType:
+        _refuse_narrow(quant_min, quant_max, dtype)
+        return onnx.QuantizeLinear(x, onnx.CastLike(scales, x), onnx.Cast(zero_points, to=dtype), axis=axis)
+
+    operators = torch.ops.quantized_decomposed
+    registry.register_op(operators.quantize_per_tensor.default, quantize_per_tensor)
+    registry.register_op(operators.quantize_per_channel.default, quantize_per_channel)
+
+
+#: onnx.TensorProto.DataType of uint8 and int8 → the range of the type.
+_RANGES = {2: (0, 255), 3: (-128, 127)}
+
+
+def _refuse_narrow(low: int, high: int, dtype: int) -> None:
+    if _RANGES.get(dtype) != (low, high):
+        raise ValueError(f"a quantizer to {low}..{high}: ONNX has no such limits")

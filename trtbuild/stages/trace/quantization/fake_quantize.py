@@ -1,0 +1,29 @@
+"""Let torch.export trace ``torch.fake_quantize_*``.
+
+These operators have no kernel for tensors without data (torch 2.13), which torch.export needs. Their results have the
+shape and the type of their inputs. The lower step replaces them by a quantizer and a dequantizer.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+def _result_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+@functools.cache
+def define_fake_kernels() -> torch.library.Library:
+    """Define the missing kernels, once in a process. They are there as long as the returned library."""
+    library = torch.library.Library("aten", "IMPL")
+    for name in (
+        "fake_quantize_per_tensor_affine_cachemask",
+        "fake_quantize_per_channel_affine_cachemask",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    ):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+            library.impl(name, _result_and_mask, "Meta")
+    return library

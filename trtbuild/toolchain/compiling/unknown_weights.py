@@ -1,0 +1,41 @@
+"""Values for weights that are not known yet: the partitioner asks the parser before the weights are read.
+
+All values are 0, except the scales of quantizers: the parser refuses a scale that is not positive, so they are 1. All
+weights of a kind are windows of one block of memory. Each window is at another address, because TensorRT identifies
+weights by their address.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trtbuild.toolchain.onnx_files.onnx_outline import ExternalWeight, Outline
+
+#: Bytes between the starts of two windows: enough for the alignment of every element type.
+_STEP = 64
+_QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
+
+#: onnx.TensorProto.DataType → the bytes of 1, for the types that a scale may have.
+_ONES = {1: b"\x00\x00\x80\x3f", 10: b"\x00\x3c", 16: b"\x80\x3f"}
+
+
+def unknown_weights(model: Outline) -> dict[str, memoryview]:
+    """Return data for each external weight of `model`, by name."""
+    scales = {node.inputs[1] for node in model.nodes if node.operator in _QUANTIZING and len(node.inputs) > 1}
+    types = dict(model.initializers)
+    groups: dict[bytes, list[ExternalWeight]] = {}
+    for weight in model.weights:
+        pattern = _ONES.get(types[weight.name], b"") if weight.name in scales else b""
+        groups.setdefault(pattern, []).append(weight)
+    data: dict[str, memoryview] = {}
+    for pattern, weights in groups.items():
+        block = _filled(max(weight.size_bytes for weight in weights) + _STEP * len(weights), pattern)
+        for number, weight in enumerate(weights):
+            data[weight.name] = block[_STEP * number : _STEP * number + weight.size_bytes]
+    return data
+
+
+def _filled(size_bytes: int, pattern: bytes) -> memoryview:
+    if not pattern:
+        return np.zeros(size_bytes, dtype=np.uint8).data
+    return memoryview(bytearray(pattern * -(-size_bytes // len(pattern))))

@@ -35,7 +35,7 @@ from trtbuild.core.values.encoding import Shared, Value, encode
 from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
-    "trace": 4,
+    "trace": 5,
     "lower": 5,
     "partition": 3,
     "convert": 3,

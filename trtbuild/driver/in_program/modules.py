@@ -100,12 +100,18 @@ def _kind(module: Any) -> Kind:
 
     if isinstance(module, torch.jit.ScriptModule):
         return "script"
-    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+    is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)  # which raises an error
+    if is_exported and not _is_quantized(module):
         raise UsageError(
             "the result of .module() of an exported program cannot be compiled",
             hint="give the program itself: the result of torch.export.export or torch.export.load",
         )
     return "module"
+
+
+def _is_quantized(module: Any) -> bool:
+    """Whether a module of torch.export is a result of PT2E, whose quantizers it calls."""
+    return any(getattr(node.target, "namespace", None) == "quantized_decomposed" for node in module.graph.nodes)
 
 
 def _scripted(module: Any) -> Any:

@@ -5,6 +5,7 @@ This module is imported together with torch, so at its top it imports only the s
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,10 @@ _engine_sets: dict[tuple[str, str, int], EngineSet] = {}
 
 
 def register() -> None:
-    """Register ``trtbuild::engine`` with torch, which must be imported already."""
+    """Register ``trtbuild::engine`` with torch, which must be imported already. PyTorch's quantizers, which Torch partitions
+    may call, are defined, too: torch does not define them by itself."""
     operators.register(open_engine)
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
 def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:

@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import operator
 import warnings
@@ -56,6 +57,8 @@ class Graph:
         torch = require_torch(f"{description} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
+            if b"quantized_decomposed" in bytes(program):  # torch does not define these operators by itself
+                importlib.import_module("torch.ao.quantization.fx._decomposed")
             with warnings.catch_warnings(), new_tensors_on_cpu():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)

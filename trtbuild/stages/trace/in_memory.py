@@ -26,6 +26,7 @@ from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.export.exporting import functionalized
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
 from trtbuild.stages.trace.run import Traced, trace_module
 from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -69,6 +70,7 @@ def _module(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Fra
         return _in_main_memory(model.module())
     if isinstance(model, torch.jit.ScriptModule):
         return torchscript.in_memory(model, job, frames)
+    model = in_evaluation_mode(model, copied=True)
     checks.refuse_training_mode(model, job)
     return _in_main_memory(model)
 

@@ -6,24 +6,31 @@ quantized one torchao has `move_exported_model_to_eval`, which replaces them.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from trtbuild.stages.program.quantized import NAMESPACE
 
 
-def in_evaluation_mode(module: torch.nn.Module) -> torch.nn.Module:
-    """Return `module`, in evaluation mode if it is a result of ``convert_pt2e``. Other modules are not changed."""
-    if not (module.training and isinstance(module, torch.fx.GraphModule) and _is_quantized(module)):
+def in_evaluation_mode(module: torch.nn.Module, *, copied: bool = False) -> torch.nn.Module:
+    """Return `module`, in evaluation mode if it is a result of ``convert_pt2e``. Other modules are not changed.
+
+    With `copied`, the result is a copy if it has to be changed.
+    """
+    if not (module.training and isinstance(module, torch.fx.GraphModule) and is_quantized(module)):
         return module
     try:
         from torchao.quantization.pt2e import move_exported_model_to_eval
-    except ImportError:  # the caller's check says that the module is in training mode
+    except ImportError:  # the check for training mode, which the caller makes, raises an error
         return module
-    move_exported_model_to_eval(module)
-    for part in module.modules():
-        part.training = False
-    return module
+    result = copy.deepcopy(module) if copied else module
+    move_exported_model_to_eval(result)
+    for submodule in result.modules():
+        submodule.training = False
+    return result
 
 
-def _is_quantized(module: torch.fx.GraphModule) -> bool:
+def is_quantized(module: torch.fx.GraphModule) -> bool:
+    """Whether a graph calls PyTorch's quantize or dequantize operators."""
     return any(getattr(node.target, "namespace", None) == NAMESPACE for node in module.graph.nodes)

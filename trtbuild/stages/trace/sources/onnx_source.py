@@ -27,12 +27,14 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.declared_inputs import expression, interface_of, refuse_misfit, refuse_other_names
+from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, write_biases
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_initializers,
     all_nodes,
     dtype_name,
     lift_constants,
     location_of,
+    numbers_in,
     take_weights,
 )
 from trtbuild.stages.trace.sources.reading import SourceReader
@@ -57,7 +59,10 @@ class OnnxSource(SourceReader):
         refuse_other_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
             _check(inputs[entry.name], entry, shape, job)
+        read = numbers_in(path.parent, job)
+        refuse_asymmetric(graph, read, job)
         lift_constants(graph)
+        write_biases(graph, read)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
         for name, value in weights.items():

@@ -6,7 +6,7 @@ graph. Their numbers are all stored as raw data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,11 @@ def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[st
         for tensor in nested.initializer:
             tensor.CopyFrom(_inline(tensor, folder, job))
     return weights
+
+
+def numbers_in(folder: Path, job: TraceJob) -> Callable[[onnx.TensorProto], np.ndarray]:
+    """Return a function that reads the numbers of an initializer. `folder` has the external data."""
+    return lambda tensor: onnx.numpy_helper.to_array(_inline(tensor, folder, job))
 
 
 def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

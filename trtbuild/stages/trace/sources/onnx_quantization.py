@@ -1,0 +1,112 @@
+"""Quantized ONNX files: rewrite what TensorRT does not take, and refuse what has no equal form.
+
+Rules
+1. TensorRT's quantization is symmetric: zero points are 0, and types are signed. A file with other quantizers is refused,
+   because moving a zero point would change the results.
+2. onnxruntime's static quantizer stores a bias as int32 numbers behind a DequantizeLinear. TensorRT dequantizes 8 bits and
+   less. The node is replaced by its result, which does not depend on any input. onnx's reference evaluator computes it.
+3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused: TensorRT chooses integer
+   arithmetic itself, from quantizers and dequantizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+
+_UNSIGNED = {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4, onnx.TensorProto.UINT2}
+_INTEGER_OPERATORS = (
+    *("ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
+    *("QAttention", "QGemm", "QLinearAdd"),
+)
+_SYMMETRIC = (
+    "quantize with zero points of 0: onnxruntime's quantize_static(…, quant_format=QuantFormat.QDQ, "
+    "activation_type=QuantType.QInt8, weight_type=QuantType.QInt8, "
+    'extra_options={"ActivationSymmetric": True, "WeightSymmetric": True})'
+)
+
+#: A tensor of the file → its numbers.
+Read = Callable[[onnx.TensorProto], np.ndarray]
+
+
+def write_biases(graph: onnx.GraphProto, read: Read) -> None:
+    """Replace each DequantizeLinear of int32 initializers by its result, in place (rule 2)."""
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    kept = []
+    for node in graph.node:
+        operands = [initializers.get(name) for name in node.input if name]
+        if node.op_type != "DequantizeLinear" or None in operands or not _is_int32(operands[0]):
+            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            continue
+        graph.initializer.append(_dequantized(node, [read(tensor) for tensor in operands if tensor is not None]))
+    if len(kept) < len(graph.node):
+        graph.ClearField("node")
+        graph.node.extend(kept)
+
+
+def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
+    """Raise SourceError for a quantizer that TensorRT does not have (rules 1 and 3)."""
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {
+        node.output[0]: attribute.t
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    }
+    for node in graph.node:
+        if node.op_type in _INTEGER_OPERATORS:
+            raise _error(node, f"is {node.op_type}, which computes with integers", job)
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        for name in [*node.input[2:3]]:
+            tensor = initializers.get(name) or constants.get(name)
+            if tensor is None:
+                continue
+            if tensor.data_type in _UNSIGNED:
+                kind = str(onnx.TensorProto.DataType.Name(tensor.data_type)).lower()
+                raise _error(node, f"quantizes to {kind}, but TensorRT's types are signed", job)
+            points = read(tensor).astype(np.float32).ravel()
+            if np.any(points != 0):
+                point = next(value for value in points if value != 0)
+                raise _error(node, f"has the zero point {point:g}, but TensorRT's zero points are 0", job)
+        if node.op_type == "QuantizeLinear" and len(node.input) < 3 and not _has_type(node):
+            raise _error(node, "quantizes to uint8 (it has no zero point), but TensorRT's types are signed", job)
+
+
+def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:
+    return SourceError(
+        f"node {node.name!r} of {job.source.target} {problem}", code="onnx", hint=_SYMMETRIC, **job.place("source")
+    )
+
+
+def _has_type(node: onnx.NodeProto) -> bool:
+    return any(attribute.name == "output_dtype" and attribute.i for attribute in node.attribute)
+
+
+def _is_int32(tensor: onnx.TensorProto | None) -> bool:
+    return tensor is not None and tensor.data_type == onnx.TensorProto.INT32
+
+
+def _dequantized(node: onnx.NodeProto, operands: list[np.ndarray]) -> onnx.TensorProto:
+    """The result of a node on constant operands, as an initializer with the name of the result."""
+    names = [name for name in node.input if name]
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in zip(names, operands, strict=True)
+    ]
+    element = onnx.helper.np_dtype_to_tensor_dtype(operands[1].dtype)
+    output = onnx.helper.make_tensor_value_info(node.output[0], element, None)
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "bias", inputs, [output]), opset_imports=[onnx.helper.make_opsetid("", 21)]
+    )
+    (result,) = ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))
+    return onnx.numpy_helper.from_array(np.asarray(result, operands[1].dtype), node.output[0])

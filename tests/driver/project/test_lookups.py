@@ -49,7 +49,7 @@ def test_a_damaged_record_is_a_miss_with_that_reason(store: LocalStore, tmp_path
     path.write_bytes(path.read_bytes()[:-5])
     store_lookups = lookups(store, tmp_path)
     assert store_lookups.record(RECIPE.key) is None
-    reason = store_lookups.unusable(RECIPE.key)
+    reason = store_lookups.why_unusable(RECIPE.key)
     assert reason is not None
     assert reason.code == "corrupt"
     assert store_lookups.forced_to_run("m/engine", RECIPE.key) is None

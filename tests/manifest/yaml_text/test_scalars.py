@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trtbuild.manifest.yaml_text.scalars import InvalidScalar, plain_value, tagged_value
+from trtbuild.manifest.yaml_text.scalars import InvalidScalar, tagged_value, unquoted_value
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from trtbuild.manifest.yaml_text.scalars import InvalidScalar, plain_value, tagg
     ],
 )  # fmt: skip
 def test_plain_scalars(text: str, value: object) -> None:
-    result = plain_value(text)
+    result = unquoted_value(text)
     assert result == value
     assert type(result) is type(value)
 
@@ -31,22 +31,22 @@ def test_plain_scalars(text: str, value: object) -> None:
 @pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])
 def test_nan_is_refused(text: str) -> None:
     with pytest.raises(InvalidScalar, match="not a number"):
-        plain_value(text)
+        unquoted_value(text)
 
 
 @pytest.mark.parametrize("text", ["010", "00", "-01", "089"])
 def test_leading_zeros_are_refused_because_yaml_versions_disagree(text: str) -> None:
     with pytest.raises(InvalidScalar, match="leading zero"):
-        plain_value(text)
+        unquoted_value(text)
 
 
 def test_rejects_numbers_that_python_or_ieee_cannot_hold() -> None:
     with pytest.raises(InvalidScalar, match="digits"):
-        plain_value("9" * 5000)
+        unquoted_value("9" * 5000)
     with pytest.raises(InvalidScalar, match="digits"):
-        plain_value("0x" + "f" * 5000)
+        unquoted_value("0x" + "f" * 5000)
     with pytest.raises(InvalidScalar, match="too large"):
-        plain_value("1e999")
+        unquoted_value("1e999")
 
 
 def test_quotes_and_tags_decide_the_type() -> None:

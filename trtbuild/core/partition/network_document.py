@@ -29,7 +29,7 @@ _ANY_VERSION = b'{"schema":"trtbuild.network/'
 
 
 class NotRecorded(Exception):
-    """A function calls a method of a network, and the call cannot be recorded and repeated, or TensorRT refuses it."""
+    """A call on a network cannot be recorded and repeated, or TensorRT refuses the call."""
 
 
 def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: list[Any]) -> bytes:
@@ -39,7 +39,7 @@ def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: l
 
 
 def is_document(data: bytes | bytearray | memoryview) -> bool:
-    """Whether `data` is such a document, of any version. No ONNX model begins with these bytes."""
+    """Whether `data` is a network document of any version. No ONNX model begins with the bytes that are compared."""
     return bytes(data[: len(_ANY_VERSION)]) == _ANY_VERSION
 
 

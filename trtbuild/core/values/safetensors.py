@@ -22,7 +22,7 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of a file. `dtype` is torch's name. Its data is from byte `first` up to, but not including, byte `last`."""
 
     name: str
@@ -40,7 +40,7 @@ def header_length(head: bytes, size_bytes: int) -> int:
     return length
 
 
-def entries(header: bytes, size_bytes: int) -> list[Entry]:
+def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
     """The tensors in the order of their data, from the header of a file of `size_bytes`. Raises ValueError."""
     try:
         tensors = json.loads(header)
@@ -61,14 +61,14 @@ def entries(header: bytes, size_bytes: int) -> list[Entry]:
     return result
 
 
-def tensors(data: bytes) -> Iterator[tuple[Entry, bytes]]:
+def read_tensors(data: bytes) -> Iterator[tuple[TensorEntry, bytes]]:
     """The tensors of a file with the content `data`, each with its bytes. Raises ValueError."""
     start = LENGTH_BYTES + header_length(data, len(data))
-    for entry in entries(data[LENGTH_BYTES:start], len(data)):
+    for entry in read_entries(data[LENGTH_BYTES:start], len(data)):
         yield entry, data[start + entry.first : start + entry.last]
 
 
-def _entry(name: str, fields: Any) -> Entry:
+def _entry(name: str, fields: Any) -> TensorEntry:
     try:
         element = BY_SAFETENSORS[fields["dtype"]]
         shape = tuple(index(length) for length in fields["shape"])
@@ -78,4 +78,4 @@ def _entry(name: str, fields: Any) -> Entry:
     wanted = element.itemsize * math.prod(shape)
     if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != wanted:
         raise ValueError(f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {wanted}")
-    return Entry(name, element.name, shape, first, last)
+    return TensorEntry(name, element.name, shape, first, last)

@@ -50,12 +50,12 @@ def test_rejects_numbers_that_python_or_ieee_cannot_hold() -> None:
 
 
 def test_quotes_and_tags_decide_the_type() -> None:
-    assert tagged_value("1", None, plain=False) == "1"
-    assert tagged_value("1", "!", plain=False) == "1"
-    assert tagged_value("true", "tag:yaml.org,2002:str", plain=True) == "true"
-    value = tagged_value("3", "tag:yaml.org,2002:float", plain=True)
+    assert tagged_value("1", None, is_unquoted=False) == "1"
+    assert tagged_value("1", "!", is_unquoted=False) == "1"
+    assert tagged_value("true", "tag:yaml.org,2002:str", is_unquoted=True) == "true"
+    value = tagged_value("3", "tag:yaml.org,2002:float", is_unquoted=True)
     assert (value, type(value)) == (3.0, float)
-    assert tagged_value("3", "tag:yaml.org,2002:int", plain=False) == 3
+    assert tagged_value("3", "tag:yaml.org,2002:int", is_unquoted=False) == 3
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_quotes_and_tags_decide_the_type() -> None:
 )
 def test_rejects_tags_that_do_not_fit(text: str, tag: str) -> None:
     with pytest.raises(InvalidScalar, match="tag"):
-        tagged_value(text, tag, plain=True)
+        tagged_value(text, tag, is_unquoted=True)
 
 
 def test_rejects_half_surrogate_pairs() -> None:
     with pytest.raises(InvalidScalar, match="surrogate"):
-        tagged_value("\ud800", None, plain=False)
+        tagged_value("\ud800", None, is_unquoted=False)

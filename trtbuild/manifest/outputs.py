@@ -71,13 +71,13 @@ def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str],
         if output.kind == first.kind == "triton":
             repositories.setdefault(output.path, []).append(output)
         elif first is not output:
-            _add_clash(output, "is also", first, problems)
+            _add_clash_problem(output, "is also", first, problems)
     for outputs_in_repository in repositories.values():
         _check_engine_names(outputs_in_repository, problems)
     for output in output_by_path.values():
         for parent in _parent_paths(output.path):
             if parent in output_by_path:
-                _add_clash(output, f"is inside of {parent!r},", output_by_path[parent], problems)
+                _add_clash_problem(output, f"is inside of {parent!r},", output_by_path[parent], problems)
     for source, noun in files_read.items():
         for path in (source, *_parent_paths(source)):
             if path in output_by_path:
@@ -108,7 +108,7 @@ def _parent_paths(path: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _add_clash(output: OutputPath, relation: str, other: OutputPath, problems: Problems) -> None:
+def _add_clash_problem(output: OutputPath, relation: str, other: OutputPath, problems: Problems) -> None:
     problems.add(
         output.origin,
         f"the output {output.path!r} ({output.kind} of model {output.model!r}) {relation} "

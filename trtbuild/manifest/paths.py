@@ -98,8 +98,8 @@ def _path_hint(path: str) -> str | None:
         while parent and not os.path.isdir(parent) and parent != os.path.dirname(parent):
             missing, parent = parent, os.path.dirname(parent)
         return f"there is no directory {os.path.basename(missing)!r}"
-    like = nearest(name, sorted(entries))
-    return f"did you mean {like!r}?" if like else None
+    similar = nearest(name, sorted(entries))
+    return f"did you mean {similar!r}?" if similar else None
 
 
 def check_readable(paths: ProjectPaths, name: str, noun: str, origin: Origin, problems: Problems) -> bool:

@@ -113,10 +113,10 @@ def resolve_profile(
 
 def shape_range(fields: ShapeFields) -> ShapeRange:
     """The min, opt and max shape. If only ``shape`` is written, all three are equal to it."""
-    low, mid, high = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
+    min_shape, opt_shape, max_shape = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
     if fields.shape is not None:
-        low = mid = high = tuple(fields.shape)
-    return ShapeRange(low, mid, high)
+        min_shape = opt_shape = max_shape = tuple(fields.shape)
+    return ShapeRange(min_shape, opt_shape, max_shape)
 
 
 def check_profile(entry: ProfileEntry, problems: Problems) -> None:

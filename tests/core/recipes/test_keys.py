@@ -119,7 +119,9 @@ def test_rule_4_11_each_version_counts() -> None:
 
 def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
     def parts(opset: int, *, changes_opset: bool) -> list[str]:
-        recipe = keys.partition(A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, changes_opset=changes_opset)
+        recipe = keys.partition(
+            A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, changes_opset=changes_opset
+        )
         return [name for name, _ in recipe.parts]
 
     assert parts(17, changes_opset=True) == [*parts(17, changes_opset=False), "lowered"]

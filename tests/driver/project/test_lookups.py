@@ -91,7 +91,9 @@ def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
     assert reason.code == "forced"
     store_lookups.note_run("m/engine", Record(RECIPE, {}))
     assert store_lookups.why_forced_to_run("m/engine", RECIPE.key) is None
-    assert store_lookups.why_forced_to_run("n/engine", RECIPE.key) is None, "another step with the same key has its result"
+    assert store_lookups.why_forced_to_run("n/engine", RECIPE.key) is None, (
+        "another step with the same key has its result"
+    )
 
 
 def a_model(weights: str) -> Model:

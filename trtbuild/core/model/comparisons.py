@@ -31,8 +31,9 @@ class Operator:
 class Place:
     """The place of a fault in a partition. `first` is the first operator whose value is wrong.
 
-    The values of operators directly before `first` may be unknown, because they could not be compared. `since` is the first
-    of these operators, or equal to `first` if there are none. So the fault is at an operator from `since` to `first`.
+    Some operators directly before `first` may have values that could not be compared. `since` is the first of these
+    operators. If all values before `first` were compared, `since` is equal to `first`. So the fault is at an operator from
+    `since` to `first`.
     `text` describes the difference at `first`. If it is empty, the difference is `error`."""
 
     first: Operator

@@ -78,7 +78,9 @@ def points(
         which_by_sizes: dict[tuple[int, ...], str] = {}
         for which, sizes in sizes_at.items():
             which_by_sizes.setdefault(sizes, which)
-        result += [Point(number, which, sizes, _seed(seed, number, which)) for sizes, which in which_by_sizes.items()]
+        result += [
+            Point(number, which, sizes, _seed_of_point(seed, number, which)) for sizes, which in which_by_sizes.items()
+        ]
         for k in range(1, count + 1):
             generator = random.Random(f"{seed}/{number}/sizes/{k}")
             sizes = tuple(
@@ -86,11 +88,11 @@ def points(
                 for symbol, low, high in zip(shapes.symbols, sizes_at["min"], sizes_at["max"], strict=True)
             )
             which = f"random {k}"
-            result.append(Point(number, which, sizes, _seed(seed, number, which), zeros=k % 2 == 0))
+            result.append(Point(number, which, sizes, _seed_of_point(seed, number, which), zeros=k % 2 == 0))
     return tuple(result)
 
 
-def _seed(seed: int, profile: int, which: str) -> int:
+def _seed_of_point(seed: int, profile: int, which: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{profile}/{which}".encode()).digest()[:6], "big")
 
 

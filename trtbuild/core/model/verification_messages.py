@@ -23,15 +23,16 @@ def worst_error(entry: CutEntry) -> tuple[float, float]:
 
 def error_text(entry: Entry) -> str:
     """The message about a wrong entry: ``is wrong: 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
-    return f"is wrong: {_difference(entry.text, entry.error)} ({entry.tolerance:.0e} is allowed){_point(entry.worst)}"
+    difference = _difference_text(entry.text, entry.error)
+    return f"is wrong: {difference} ({entry.tolerance:.0e} is allowed){_point_text(entry.worst)}"
 
 
-def _difference(text: str, error: float | None) -> str:
+def _difference_text(text: str, error: float | None) -> str:
     """The difference: its text or, if that is empty, the number."""
     return text or f"{error:.1e} away"
 
 
-def _point(worst: NamedPoint | None) -> str:
+def _point_text(worst: NamedPoint | None) -> str:
     if worst is None:
         return ""
     dims = ", ".join(f"{name} = {size}" for name, size in worst.dims.items())
@@ -73,14 +74,15 @@ def _fault_lines(entry: Entry) -> list[str]:
     if place is None:
         return []
     nodes = place.first.nodes
-    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    lines = [
-        f"first wrong: {_operator(place.first)}, {_difference(place.text, place.error)} (ONNX nodes {shown or 'none'})"
-    ]
+    node_names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    difference = _difference_text(place.text, place.error)
+    lines = [f"first wrong: {_operator_text(place.first)}, {difference} (ONNX nodes {node_names or 'none'})"]
     if place.since != place.first:
-        lines.append(f"the fault is between {_operator(place.since)} and there: the values between cannot be compared")
+        lines.append(
+            f"the fault is between {_operator_text(place.since)} and there: the values between cannot be compared"
+        )
     return lines
 
 
-def _operator(call: Operator) -> str:
+def _operator_text(call: Operator) -> str:
     return f"{call.operator} in {call.module or 'the model itself'}"

@@ -57,8 +57,8 @@ class Tensors(tuple[PackedTensor, ...]):
 
     def __repr__(self) -> str:
         positional = [self._text(tensor) for tensor in self if not tensor.keyword]
-        named = [self._text(tensor) for tensor in self if tensor.keyword]
-        return f"({', '.join([*positional, *(['*'] if named else []), *named])})"
+        keywords = [self._text(tensor) for tensor in self if tensor.keyword]
+        return f"({', '.join([*positional, *(['*'] if keywords else []), *keywords])})"
 
     def _text(self, tensor: PackedTensor) -> str:
         return f"{tensor.name}: {tensor.dtype}[{', '.join(size_text(size, self.dims) for size in tensor.shape)}]"

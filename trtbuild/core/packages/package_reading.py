@@ -125,9 +125,9 @@ def _file(entry: Mapping[str, Any]) -> Output:
 
 
 def _dim(entry: Mapping[str, Any]) -> PackedDim:
-    low, high, unit = (_size(entry[name]) for name in ("min", "max", "multiple_of"))
-    _expect(low <= high and unit >= 1, f"the dim {entry['name']!r} has no valid range")
-    return PackedDim(_text(entry, "name"), low, high, unit)
+    min_size, max_size, unit = (_size(entry[name]) for name in ("min", "max", "multiple_of"))
+    _expect(min_size <= max_size and unit >= 1, f"the dim {entry['name']!r} has no valid range")
+    return PackedDim(_text(entry, "name"), min_size, max_size, unit)
 
 
 def _tensor(entry: Mapping[str, Any], dims: int) -> PackedTensor:

@@ -133,7 +133,7 @@ class PackageContents:
             files |= {self._program_path(output): output for output in toolchain_partitions.programs.values()}
         weights = {slot: self._weight(slot) for slot in self._needed_slots()}
         for slot, weight in weights.items():
-            files[weight.path] = Output(self.weights[slot].sha256, _size(weight))
+            files[weight.path] = Output(self.weights[slot].sha256, _size_bytes(weight))
         return PackageIndex(
             model=self.model.name,
             inputs=tuple(_tensor(entry) for entry in self._inputs()),
@@ -215,7 +215,7 @@ class PackageContents:
         return {
             name: documents[id(toolchain_partitions)]
             if id(toolchain_partitions) in documents
-            else documents.setdefault(id(toolchain_partitions), Shared(_document(toolchain_partitions)))
+            else documents.setdefault(id(toolchain_partitions), Shared(_partitions_document(toolchain_partitions)))
             for name, toolchain_partitions in self.partitions_by_target.items()
         }
 
@@ -250,7 +250,7 @@ class PackageContents:
         return sorted(slots)
 
 
-def _document(toolchain_partitions: ToolchainPartitions) -> dict[str, Any]:
+def _partitions_document(toolchain_partitions: ToolchainPartitions) -> dict[str, Any]:
     return {
         **toolchain_partitions.partitions.to_json(),
         "programs": {graph: output.sha256 for graph, output in toolchain_partitions.programs.items()},
@@ -293,6 +293,6 @@ def _profile_part(profile: Profile) -> dict[str, Any]:
     return {"name": profile.name, "shapes": {name: shape_to_json(shape) for name, shape in profile.shapes}}
 
 
-def _size(weight: PackedWeight) -> int:
+def _size_bytes(weight: PackedWeight) -> int:
     """The size of a weight's file in bytes."""
     return math.prod(weight.shape) * ELEMENT_TYPES[weight.dtype].itemsize

@@ -46,21 +46,21 @@ class Summary:
 
 def summary(entry: Mapping[str, Any]) -> Summary:
     """The summary of an entry of `Provenance.verified`. Members with other types than expected count as missing."""
-    results = [*_list(entry.get("partitions")), entry.get("whole")]
+    results = [*_list_or_empty(entry.get("partitions")), entry.get("whole")]
     errors = [result.get("error") for result in results if isinstance(result, dict)]
     tolerance, finished = entry.get("tolerance"), entry.get("finished")
     return Summary(
         by=str(entry.get("by", "an unknown program")),
         status=str(entry.get("status", "unknown")),
-        targets=tuple(str(target) for target in _list(entry.get("targets"))),
+        targets=tuple(str(target) for target in _list_or_empty(entry.get("targets"))),
         error=max((float(error) for error in errors if isinstance(error, int | float)), default=None),
         tolerance=float(tolerance) if isinstance(tolerance, int | float) else None,
-        points=len(_list(entry.get("points"))),
+        points=len(_list_or_empty(entry.get("points"))),
         finished=str(finished) if finished else None,
     )
 
 
-def _list(value: object) -> list[Any]:
+def _list_or_empty(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 

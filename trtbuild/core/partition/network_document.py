@@ -24,8 +24,8 @@ from typing import Any
 
 SCHEMA = "trtbuild.network/1"
 
-_HEAD = f'{{"schema":"{SCHEMA}",'.encode()
-_ANY_VERSION = b'{"schema":"trtbuild.network/'
+_FIRST_BYTES = f'{{"schema":"{SCHEMA}",'.encode()
+_FIRST_BYTES_OF_ANY_VERSION = b'{"schema":"trtbuild.network/'
 
 
 class NotRecorded(Exception):
@@ -40,12 +40,12 @@ def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: l
 
 def is_document(data: bytes | bytearray | memoryview) -> bool:
     """Whether `data` is a network document of any version. No ONNX model begins with the bytes that are compared."""
-    return bytes(data[: len(_ANY_VERSION)]) == _ANY_VERSION
+    return bytes(data[: len(_FIRST_BYTES_OF_ANY_VERSION)]) == _FIRST_BYTES_OF_ANY_VERSION
 
 
 def parse(data: bytes | bytearray | memoryview) -> dict[str, Any]:
     """The document as values. Raises ValueError if it has another version."""
-    if bytes(data[: len(_HEAD)]) != _HEAD:
+    if bytes(data[: len(_FIRST_BYTES)]) != _FIRST_BYTES:
         raise ValueError(f"not a {SCHEMA} document")
     document: dict[str, Any] = json.loads(bytes(data))
     return document

@@ -68,12 +68,12 @@ def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]
 
     The second point reveals a pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
-    smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
+    smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _element_count(shapes, point))
     larger = tuple(
         min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
     )
     return [("its smallest sizes", smallest)] + [("sizes a step above its smallest", larger)] * (larger != smallest)
 
 
-def _elements(shapes: ShapePlan, sizes: Sequence[int]) -> int:
+def _element_count(shapes: ShapePlan, sizes: Sequence[int]) -> int:
     return sum(math.prod(shape) for shape in shapes.input_shapes(sizes))

@@ -54,19 +54,19 @@ def engine_job(
         onnx=onnx,
         weights=tuple(weights[slot] for slot in partition.weights),
         profiles=tuple(
-            tuple(input_range(type_.shape, shapes, profile) for _, type_ in partition.inputs)
+            tuple(input_range(tensor_type.shape, shapes, profile) for _, tensor_type in partition.inputs)
             for profile in model.profiles
         ),
         settings=settings,
         target=target,
         toolchain_version=toolchain_version,
-        inputs=tuple(_declared(type_, shapes) for _, type_ in partition.inputs),
-        outputs=tuple(_declared(type_, shapes) for type_ in partition.outputs),
+        inputs=tuple(_declared_type(tensor_type, shapes) for _, tensor_type in partition.inputs),
+        outputs=tuple(_declared_type(tensor_type, shapes) for tensor_type in partition.outputs),
     )
 
 
-def _declared(type_: TensorType, shapes: ShapePlan) -> DeclaredType:
+def _declared_type(tensor_type: TensorType, shapes: ShapePlan) -> DeclaredType:
     """The declared type of a tensor. A size with only one possible value is that number. Any other size is None."""
     ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
-    ends = [interval(size, ranges) for size in type_.shape]
-    return type_.dtype, tuple(low if low == high else None for low, high in ends)
+    ends = [interval(size, ranges) for size in tensor_type.shape]
+    return tensor_type.dtype, tuple(low if low == high else None for low, high in ends)

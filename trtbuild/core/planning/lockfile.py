@@ -33,8 +33,8 @@ SCHEMA = "trtbuild.lock/1"
 _MULTI_LINE_DEPTH = 4
 
 _SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")
-_CONFLICT = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
-_ENTRY = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
+_CONFLICT_LINE = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
+_ENTRY_LINE = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
 
 _HINT = "restore the file of one branch (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
 
@@ -74,15 +74,15 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         lines = (
             list(_lines(entry, depth + 1))
             if isinstance(entry, Mapping) and depth < _MULTI_LINE_DEPTH
-            else [_dumps(entry)]
+            else [_json_text(entry)]
         )
-        lines[0] = " " * depth + f"{_dumps(name)}: {lines[0]}"
+        lines[0] = " " * depth + f"{_json_text(name)}: {lines[0]}"
         lines[-1] += "," if number < len(value) else ""
         yield from lines
     yield " " * (depth - 1) + "}"
 
 
-def _dumps(value: object) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -92,7 +92,7 @@ def _dumps(value: object) -> str:
 def from_text(text: str) -> Lock:
     """The lock in a file's text. Raises LockFileError with the line of the problem."""
     for number, line in enumerate(text.splitlines(), 1):
-        if _CONFLICT.match(line):
+        if _CONFLICT_LINE.match(line):
             raise LockFileError("a merge conflict that was not resolved", file=LOCK_FILE, line=number, hint=_HINT)
     return _Reader(text).lock()
 
@@ -114,7 +114,7 @@ def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
     stack: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
-        entry = _ENTRY.match(stripped)
+        entry = _ENTRY_LINE.match(stripped)
         if entry is not None:
             name = str(json.loads(entry[1]))
             places.setdefault((*stack, name), []).append(number)

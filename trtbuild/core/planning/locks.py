@@ -129,13 +129,13 @@ def differences(was: Lock | None, now: Lock) -> Iterator[Difference]:
     if was is not None and was.platform != now.platform:
         yield Difference("platform", "platform", was.platform, now.platform)
     for area in ("step version", "manifest", "version", "target", "step"):
-        before, after = _entries(was, area), _entries(now, area)
+        before, after = _entry_texts(was, area), _entry_texts(now, area)
         for name in sorted({**before, **after}):
             if before.get(name) != after.get(name):
                 yield Difference(area, name, before.get(name), after.get(name))
 
 
-def _entries(lock: Lock | None, area: str) -> dict[str, str]:
+def _entry_texts(lock: Lock | None, area: str) -> dict[str, str]:
     if lock is None:
         return {}
     models = lock.models.items()

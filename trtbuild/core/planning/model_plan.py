@@ -128,8 +128,8 @@ class _ForwardPass:
     # -- the stages
 
     def _trace(self, table: Mapping[str, Weight] | None) -> Step:
-        plan, names, facts, lookups = self.plan, weight_types(table), self._facts, self._lookups
-        declared = partial(keys.trace_declared, self._model, plan.declared_shapes, names, facts.platform)
+        plan, types, facts, lookups = self.plan, weight_types(table), self._facts, self._lookups
+        declared = partial(keys.trace_declared, self._model, plan.declared_shapes, types, facts.platform)
         plan.declared, can_trace = declared(facts.versions), facts.versions is not None
         accepted = None if can_trace else acceptance.locked_trace(lookups, plan.declared, facts.locked)
         if accepted is None:
@@ -144,7 +144,7 @@ class _ForwardPass:
         else:
             wanted = declared(facts.locked.versions) if not can_trace and facts.locked else plan.declared
             recipe, hit_reason = keys.trace(wanted, plan.observations), RECORDED
-        job = WeightTypes(None if names is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in names))
+        job = WeightTypes(None if types is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in types))
         return self._verdicts.add_step("trace", recipe, job, hit_reason=hit_reason)
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> InterfaceAndWeights | None:
@@ -246,9 +246,9 @@ class _ForwardPass:
 
     def _convert(self, partition_step: Step, partition: Partition, facts: ToolchainFacts) -> Step:
         suffix = _suffix(partition_step)
-        known = self.plan.steps.get(step_id(self._model.name, "convert", partition.name, suffix))
-        if known is not None:
-            return known
+        existing_step = self.plan.steps.get(step_id(self._model.name, "convert", partition.name, suffix))
+        if existing_step is not None:
+            return existing_step
         if partition_step.record is None:
             raise AssertionError("a convert step needs the record of its partition step")
         program = partition_step.record.outputs[f"program:{partition.graph}"].sha256
@@ -322,9 +322,9 @@ class _ForwardPass:
         settings = self._model.builder
         if settings.workspace is None:
             settings = replace(settings, workspace=facts.workspace)
-        known = self._jobs.get(id(partition))  # weights and profiles are the same for every target
-        if known is not None:
-            return replace(known, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
+        similar_job = self._jobs.get(id(partition))  # weights and profiles are the same for every target
+        if similar_job is not None:
+            return replace(similar_job, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
         job = engine_job(
             self._model, self.plan.shapes, partition, onnx, interface_and_weights[1], settings, target, facts.version
         )

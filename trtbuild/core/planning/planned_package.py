@@ -82,14 +82,14 @@ def _package_contents(
         weights=weights,
         modules=lower.outputs["modules"],
         partitions_by_target=partitions_by_target,
-        engines=_engines(engines),
+        engines=_package_engines(engines),
         toolchains={target.name: facts.toolchains[target].version for target in plan.model.targets},
         origins=origins,
         sms={target.name: facts.sms.get(target, (target.sm,)) for target in plan.model.targets},
     )
 
 
-def _engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[PackageEngine]:
+def _package_engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[PackageEngine]:
     return [
         PackageEngine(partition, target, step.key or "", *(_output(step, name) for name in ("plan", "layers")))
         for (partition, target), step in steps.items()
@@ -107,8 +107,8 @@ def _changed_plans(package: Record, contents: PackageContents) -> tuple[Change, 
         for engine in contents.engines
         if engine.plan is not None
     }
-    packed = package.provenance.get("plans")
-    old_plans: Mapping[str, object] = packed if isinstance(packed, Mapping) else {}
+    recorded_plans = package.provenance.get("plans")
+    old_plans: Mapping[str, object] = recorded_plans if isinstance(recorded_plans, Mapping) else {}
     return tuple(
         Change(f"plan:{name}", str(old_plans.get(name, "(absent)")), sha256)
         for name, sha256 in plans.items()

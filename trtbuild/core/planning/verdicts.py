@@ -135,10 +135,12 @@ class Verdicts:
         changed = _causes(changed)
         if not changed:
             return Reason("evicted", "it was built before, but the cache no longer has it")
-        known = names()
-        changed = tuple(_add_name(change, known) for change in changed)
-        shown = ", ".join(change.name or change.part for change in changed[:3]) + (", …" if len(changed) > 3 else "")
-        return Reason("changed", f"changed: {shown}", changed)
+        name_of_part = names()
+        changed = tuple(_add_name(change, name_of_part) for change in changed)
+        changed_names = ", ".join(change.name or change.part for change in changed[:3]) + (
+            ", …" if len(changed) > 3 else ""
+        )
+        return Reason("changed", f"changed: {changed_names}", changed)
 
     def add_unknown(
         self, stage: Stage, partition: str = "", *, target: str = "", suffix: str = "", producers: tuple[str, ...]

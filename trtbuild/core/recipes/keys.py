@@ -98,7 +98,7 @@ def trace_declared(
 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
-    """The symbol sizes at which a trace is compared with eager: min and max of every profile, without duplicates."""
+    """The sizes at which a trace is compared with eager PyTorch: min and max of every profile, without duplicates."""
     points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
     return tuple(dict.fromkeys(points))
 
@@ -132,7 +132,7 @@ def lower(
 
 
 def truncated_part(truncates_double: bool) -> tuple[tuple[str, Value], ...]:
-    """The part of a recipe that names types that are computed in a narrower type; empty if there are none."""
+    """The part of a recipe that names types that are computed in a narrower type; empty without such types."""
     return (("truncated", ["float64"]),) if truncates_double else ()
 
 

@@ -30,8 +30,8 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: The prefix of the domain of a key that counts on one machine only.
 LOCAL_DOMAIN_PREFIX = "local-"
 
-_STATEMENT = encode("trtbuild.signature/1")
-_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
+_ENCODED_STATEMENT_SCHEMA = encode("trtbuild.signature/1")
+_DOMAIN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ def statement(key: str, document: Output, signature: Signature) -> bytes:
         "builder": signature.builder,
         "signed_at": signature.signed_at,
     }
-    return _STATEMENT + encode(fields)
+    return _ENCODED_STATEMENT_SCHEMA + encode(fields)
 
 
 def is_domain(name: str) -> bool:
     """Whether `name` is a valid name of a domain: at most 100 letters, digits and ``._/@+-``, first a letter or digit."""
-    return _DOMAIN.fullmatch(name) is not None
+    return _DOMAIN_PATTERN.fullmatch(name) is not None
 
 
 def domain_key(domain: str, key: str) -> str:
@@ -154,7 +154,7 @@ def lookup_keys(trust: Trust, key: str) -> Iterator[str]:
     """The keys in the action cache under which a trusted record of `key` may be, in the order of the lookups (rule 4)."""
     yield key
     if trust.enforced:
-        own = trust.own_domain
-        for domain in dict.fromkeys((*trust.read_domains, own)):
+        own_domain = trust.own_domain
+        for domain in dict.fromkeys((*trust.read_domains, own_domain)):
             if domain is not None:
                 yield domain_key(domain, key)

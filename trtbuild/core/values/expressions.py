@@ -35,7 +35,7 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
         return symbols[_symbol_number(operands[0])]
     if operator == "data":
         raise ValueError("the size depends on data")
-    values = [evaluate(_operand(operand), symbols) for operand in operands]
+    values = [evaluate(_checked_operand(operand), symbols) for operand in operands]
     return _apply(str(operator), values)
 
 
@@ -52,7 +52,7 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
         return symbols[_symbol_number(operands[0])]
     if operator == "data":
         return 0, UNBOUNDED
-    bounds = [interval(_operand(operand), symbols) for operand in operands]
+    bounds = [interval(_checked_operand(operand), symbols) for operand in operands]
     return _bounds(str(operator), bounds)
 
 
@@ -78,8 +78,8 @@ def _text(expression: Expression, symbols: Sequence[str], units: Sequence[int]) 
         name, unit = _name_and_unit(_symbol_number(operands[0]), symbols, units)
         return (f"{name}//{unit}", _PRODUCT) if unit > 1 else (name, _ATOM)
     if operator == "mul":
-        return _product([_operand(part) for part in operands], symbols, units)
-    parts = [_text(_operand(part), symbols, units) for part in operands]
+        return _product([_checked_operand(part) for part in operands], symbols, units)
+    parts = [_text(_checked_operand(part), symbols, units) for part in operands]
     if operator == "add":
         return "+".join(text for text, _ in parts), _SUM
     if operator in _SIGNS:
@@ -128,7 +128,7 @@ def symbols_of(expression: Expression) -> frozenset[int]:
         return frozenset({_symbol_number(operands[0])})
     if operator == "data":
         return frozenset()
-    return frozenset().union(*(symbols_of(_operand(operand)) for operand in operands))
+    return frozenset().union(*(symbols_of(_checked_operand(operand)) for operand in operands))
 
 
 def depends_on_data(expression: Expression) -> bool:
@@ -136,7 +136,9 @@ def depends_on_data(expression: Expression) -> bool:
     if isinstance(expression, int):
         return False
     operator, *operands = expression
-    return operator == "data" or (operator != "sym" and any(depends_on_data(_operand(operand)) for operand in operands))
+    return operator == "data" or (
+        operator != "sym" and any(depends_on_data(_checked_operand(operand)) for operand in operands)
+    )
 
 
 def _symbol_number(operand: object) -> int:
@@ -145,7 +147,7 @@ def _symbol_number(operand: object) -> int:
     return operand
 
 
-def _operand(operand: str | int | Expression) -> Expression:
+def _checked_operand(operand: str | int | Expression) -> Expression:
     if isinstance(operand, str):
         raise ValueError(f"{operand!r} is not an operand")
     return operand

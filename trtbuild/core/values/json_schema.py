@@ -19,13 +19,13 @@ from trtbuild.core.values.codec import OPTIONAL, hints_of, member_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_TYPE_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of a type. The schemas of dataclasses in it are added to `definitions`."""
-    if kind in _SIMPLE:
-        return {"type": _SIMPLE[kind]}
+    if kind in _TYPE_NAMES:
+        return {"type": _TYPE_NAMES[kind]}
     if kind in (Any, object):
         return {}
     if dataclasses.is_dataclass(kind):

@@ -55,9 +55,9 @@ def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
         if entry.first != end:
             raise ValueError(f"tensor {entry.name!r} begins at byte {entry.first} of the data, not at {end}")
         end = entry.last
-    wanted = LENGTH_BYTES + len(header) + end
-    if wanted != size_bytes:
-        raise ValueError(f"its tensors need {wanted} bytes, and it has {size_bytes}: it was cut off or added to")
+    needed_bytes = LENGTH_BYTES + len(header) + end
+    if needed_bytes != size_bytes:
+        raise ValueError(f"its tensors need {needed_bytes} bytes, and it has {size_bytes}: it was cut off or added to")
     return result
 
 
@@ -75,7 +75,9 @@ def _entry(name: str, fields: Any) -> TensorEntry:
         first, last = (index(offset) for offset in fields["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"the entry of tensor {name!r} is not understood: {fields!r}") from None
-    wanted = element.itemsize * math.prod(shape)
-    if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != wanted:
-        raise ValueError(f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {wanted}")
+    needed_bytes = element.itemsize * math.prod(shape)
+    if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != needed_bytes:
+        raise ValueError(
+            f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {needed_bytes}"
+        )
     return TensorEntry(name, element.name, shape, first, last)

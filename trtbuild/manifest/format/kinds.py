@@ -122,12 +122,12 @@ KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 def _check_sm(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
-    written = str(value).casefold().removeprefix("sm").lstrip("_ ")
+    number_text = str(value).casefold().removeprefix("sm").lstrip("_ ")
     number: int | None = None
-    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", written):
-        number = int(written.replace(".", ""))
-    elif re.fullmatch(r"[0-9]{1,4}", written):
-        number = int(written)
+    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", number_text):
+        number = int(number_text.replace(".", ""))
+    elif re.fullmatch(r"[0-9]{1,4}", number_text):
+        number = int(number_text)
     if number is not None and number not in KNOWN_SMS and number * 10 in KNOWN_SMS:
         number *= 10  # "sm: 9" means Hopper, SM 90
     if isinstance(value, int) and value in KNOWN_SMS:
@@ -139,8 +139,8 @@ def _check_sm(value: Any) -> Any:
         )
     if not isinstance(value, int):
         raise invalid_value(f"`sm` must be a whole number, not {value!r}", f"the SMs are: {known}")
-    like = min(KNOWN_SMS, key=lambda sm: (abs(sm - value), sm))
-    raise invalid_value(f"unknown SM {value}", f"did you mean {like}? the SMs are: {known}")
+    similar = min(KNOWN_SMS, key=lambda sm: (abs(sm - value), sm))
+    raise invalid_value(f"unknown SM {value}", f"did you mean {similar}? the SMs are: {known}")
 
 
 Sm = Annotated[
@@ -160,11 +160,13 @@ def _parse_bytes(value: Any) -> Any:
         return value
     match = _BYTES_PATTERN.fullmatch(value.strip())
     if match is None or match[3] not in _UNITS:
-        like = match and {unit.casefold()[0]: unit for unit in _UNITS}.get(match[3].casefold()[0])
-        written = match and f"{match[1]}{'.' + match[2] if match[2] else ''}"
+        similar_unit = match and {unit.casefold()[0]: unit for unit in _UNITS}.get(match[3].casefold()[0])
+        number_text = match and f"{match[1]}{'.' + match[2] if match[2] else ''}"
         raise invalid_value(
             f"{value!r} is not a size in bytes",
-            f"write {written}{like}; the units are {', '.join(_UNITS)}" if like else f"write {_BYTES_ALLOWED}",
+            f"write {number_text}{similar_unit}; the units are {', '.join(_UNITS)}"
+            if similar_unit
+            else f"write {_BYTES_ALLOWED}",
         )
     fraction = match[2] or ""
     # Integer arithmetic, because 0.1 has no exact float, and equal sizes must become equal numbers.

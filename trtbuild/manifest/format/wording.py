@@ -93,12 +93,12 @@ def allowed_text(expected: ExpectedType) -> str:
     if kind is bool:
         return "true or false"
     if kind is int:
-        low = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
-        low = next((f"> {entry.gt}" for entry in metadata if isinstance(entry, Gt)), low)
-        high = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
-        if isinstance(high, int) and high < 2**31 - 1:  # the bound of int32 is not interesting for the reader
-            return f"a whole number from {low} to {high}"
-        return "a whole number" if low is None else f"a whole number ≥ {low}"
+        minimum = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
+        minimum = next((f"> {entry.gt}" for entry in metadata if isinstance(entry, Gt)), minimum)
+        maximum = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
+        if isinstance(maximum, int) and maximum < 2**31 - 1:  # the bound of int32 is not interesting for the reader
+            return f"a whole number from {minimum} to {maximum}"
+        return "a whole number" if minimum is None else f"a whole number ≥ {minimum}"
     if kind is str:
         return "text"
     if typing.get_origin(kind) is list:

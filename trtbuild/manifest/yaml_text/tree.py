@@ -98,8 +98,8 @@ def kind_of(value: object) -> str:
     if isinstance(value, int | float):
         return f"the number {value}"
     if isinstance(value, str):
-        shown = value if len(value) <= 60 else value[:57] + "..."
-        return f"the text {shown!r}"
+        shown_text = value if len(value) <= 60 else value[:57] + "..."
+        return f"the text {shown_text!r}"
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
     return "a list" if value else "an empty list"

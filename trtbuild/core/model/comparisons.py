@@ -33,8 +33,7 @@ class Place:
 
     Some operators directly before `first` may have values that could not be compared. `since` is the first of these
     operators. If all values before `first` were compared, `since` is equal to `first`. So the fault is at an operator from
-    `since` to `first`.
-    `text` describes the difference at `first`. If it is empty, the difference is `error`."""
+    `since` to `first`. `text` describes the difference at `first`. If it is empty, the difference is `error`."""
 
     first: Operator
     since: Operator

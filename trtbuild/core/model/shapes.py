@@ -44,7 +44,7 @@ Ties = Sequence[tuple[int, int]]
 def kept_symbols(count: int, ties: Ties) -> list[int]:
     """For each of `count` symbols, the number of the symbol that represents it after `ties` are merged.
 
-    Of symbols that are tied together, the first one represents all. A symbol without ties represents itself."""
+    The first one of several tied symbols represents all of them. A symbol without ties represents itself."""
     representatives = list(range(count))
     for first_symbol, second_symbol in ties:
         kept_number, replaced_number = sorted((representatives[first_symbol], representatives[second_symbol]))

@@ -45,7 +45,7 @@ class Case:
         """Positional and keyword tensors at a point, on `device`."""
         from trtbuild.stages.trace.examples import call_arguments, tensors
 
-        values = tensors(self.model.inputs, self.shapes.sizes(point.sizes), point.seed)
+        values = tensors(self.model.inputs, self.shapes.input_shapes(point.sizes), point.seed)
         args, kwargs = call_arguments(self.model.inputs, [value.to(device) for value in values])
         return list(args), kwargs
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.figure import Check, Row
 from benchmarks.gpu.host import Host
-from trtbuild.core.model.verification_messages import worst
+from trtbuild.core.model.verification_messages import worst_error
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.values.codec import decode
 
@@ -55,7 +55,7 @@ def _verified(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
 
 
 def _text(cut: CutEntry) -> str:
-    error, tolerance = worst(cut)
+    error, tolerance = worst_error(cut)
     return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 
 

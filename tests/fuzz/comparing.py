@@ -26,9 +26,9 @@ import torch.utils._pytree as pytree
 from tests.fuzz.declared import network_differences, profile_differences, result_differences
 from tests.fuzz.pipeline import Built, Case
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest, points, tolerances
+from trtbuild.core.model.verification import Point, coarsest_precision, points, tolerances
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.runtime.calls.output_tree import Fields, restorer
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import Deviation, deviation
@@ -120,10 +120,10 @@ class _Comparer:
     def at(self, point: Point) -> None:
         built, differences = self._built, self._seen.differences
         where = f"{point.which} {list(point.sizes)}"
-        sizes = units(built.shapes, point.sizes)
+        sizes = sizes_in_units(built.shapes, point.sizes)
         inputs = random_inputs(
             [(entry.name, entry.dtype) for entry in built.model.inputs],
-            built.shapes.sizes(point.sizes),
+            built.shapes.input_shapes(point.sizes),
             point,
             self._ends,
             {},
@@ -159,7 +159,7 @@ class _Comparer:
         except PartFailed as error:
             self._seen.differences.append(f"{part.name} at {where}: {error}")
             return
-        precision = coarsest(of_outputs(self._eager.program(part)))
+        precision = coarsest_precision(of_outputs(self._eager.program(part)))
         run = _Run(
             f"{part.name} at {where}", precision, 1, lambda perturbed: self._eager.part(part, perturbed), arguments
         )
@@ -171,7 +171,7 @@ class _Comparer:
         if our_structure != structure:
             self._seen.differences.append(f"the outputs at {where} are {our_structure}, and of the module {structure}")
             return
-        precision = coarsest([self._built.model.precision, *of_outputs(self._built.traced)])
+        precision = coarsest_precision([self._built.model.precision, *of_outputs(self._built.traced)])
         module = self._case.module
         run = _Run(
             f"output at {where}", precision, _WHOLE, lambda perturbed: pytree.tree_leaves(module(*perturbed)), inputs

@@ -32,8 +32,8 @@ from trtbuild.core.model.spec import (
     Target,
 )
 from trtbuild.core.partition.partitions import Partition, Partitions
-from trtbuild.core.planning.comparison import comparison
-from trtbuild.core.planning.expand import engine_job, units
+from trtbuild.core.planning.comparison import make_comparison
+from trtbuild.core.planning.expand import engine_job, sizes_in_units
 from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Output, Record
@@ -155,7 +155,7 @@ class _Steps:
         self._context = Context(store, Path.cwd())  # type: ignore[arg-type]
         (profile,) = model.profiles
         ends = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
-        self._points = tuple(units(shapes, sizes) for sizes in ends)
+        self._points = tuple(sizes_in_units(shapes, sizes) for sizes in ends)
 
     def lower(self, traced: Traced, *, compare: bool = True) -> Mapping[str, Output]:
         """The outputs of the lower step."""
@@ -164,7 +164,7 @@ class _Steps:
             graph_kind="program",
             precision=self._model.precision,
             points=self._points,
-            comparison=comparison(self._model, self._shapes, self._weights) if compare else None,
+            comparison=make_comparison(self._model, self._shapes, self._weights) if compare else None,
         )
         return handlers.lower(job, self._context).outputs
 

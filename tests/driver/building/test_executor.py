@@ -28,7 +28,7 @@ def recipe(name: str) -> Recipe:
 
 
 def a_step(model: str, stage: Stage, name: str, *after: str, key: str | None = None) -> Step:
-    return Step(f"{model}/{stage}/{name}", model, stage, "run", NEW, recipe=recipe(key or name), after=after)
+    return Step(f"{model}/{stage}/{name}", model, stage, "run", NEW, recipe=recipe(key or name), producers=after)
 
 
 class FakeProject:

@@ -17,7 +17,7 @@ NEW = Reason("new", "")
 
 def a_step(model: str, stage: Stage, name: str, *after: str, verdict: Verdict = "run", key: str | None = None) -> Step:
     recipe = None if verdict == "unknown" else Recipe(stage, 1, (("name", key or f"{model}{stage}{name}"),))
-    return Step(f"{model}/{stage}/{name}", model, stage, verdict, NEW, recipe=recipe, after=after)
+    return Step(f"{model}/{stage}/{name}", model, stage, verdict, NEW, recipe=recipe, producers=after)
 
 
 def a_plan(model: str, *steps: Step) -> ModelPlan:

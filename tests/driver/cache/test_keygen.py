@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX
 from trtbuild.driver.cache.keygen import keygen
 from trtbuild.driver.configuration import TrustSettings, user_keys
 from trtbuild.driver.project import wiring
@@ -78,7 +78,7 @@ def test_without_a_signing_key_a_machine_key_is_created_in_the_users_state(tmp_p
         ("", tmp_path / "home" / ".local" / "state"),
     ):
         policy = user_keys.keyring(settings, {**environ(tmp_path), "XDG_STATE_HOME": base})
-        assert policy.sign(KEY, DOCUMENT)[0].domain.startswith(LOCAL)
+        assert policy.sign(KEY, DOCUMENT)[0].domain.startswith(LOCAL_DOMAIN_PREFIX)
         assert (folder / "trtbuild" / "local.key").is_file()
 
 

@@ -160,7 +160,9 @@ def test_the_text_is_a_command_line() -> None:
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the argument is repeated, trtexec uses only one of them."""
     pool = replace(
-        SETTINGS["workspace"], sets=MemoryPool("TACTIC_SHARED_MEMORY"), trtexec="--memPoolSize=tacticSharedMem:{}"
+        SETTINGS["workspace"],
+        config_part=MemoryPool("TACTIC_SHARED_MEMORY"),
+        trtexec="--memPoolSize=tacticSharedMem:{}",
     )
     monkeypatch.setattr(trtexec, "SETTINGS", {**SETTINGS, "l2_limit_for_tiling": pool})
     result = command_of(replace(BuilderSettings(), workspace=1 << 30, l2_limit_for_tiling=48 << 10))

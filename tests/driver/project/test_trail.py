@@ -20,7 +20,7 @@ from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
 
-DECLARED: chain.Declared = (("source", "net:build"),)
+DECLARED: chain.DeclaredParts = (("source", "net:build"),)
 FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trtbuild.core.values.value_ranges import LIMITS, value_range
+from trtbuild.core.values.value_ranges import TYPE_LIMITS, value_range
 from trtbuild.driver.running.device import put_on
 from trtbuild.driver.running.documents import TensorSummary
 from trtbuild.driver.running.host_tensors import HostTensor, random_tensor, read, write
@@ -67,14 +67,14 @@ def test_on_the_cpu_values_become_a_tensor_of_torch(dtype: str, shape: tuple[int
     np.testing.assert_array_equal(on_cpu.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("dtype", TYPE_LIMITS)
 def test_random_values_are_in_the_range_of_the_input(dtype: str) -> None:
     small = random_tensor(dtype, (2000,), 0, value_range(dtype, 3, 9)).as_floats().astype(np.float64)  # type: ignore[arg-type]
     assert 3 <= small.min() < 3.1 and 8.9 < small.max() <= 9
-    if isinstance(LIMITS[dtype][0], int):
+    if isinstance(TYPE_LIMITS[dtype][0], int):
         assert sorted(set(small.tolist())) == [3, 4, 5, 6, 7, 8, 9]
-    whole = random_tensor(dtype, (100,), 0, LIMITS[dtype]).as_floats()
-    assert np.isfinite(whole).all() and random_tensor(dtype, (), 0, LIMITS[dtype]).shape == ()
+    whole = random_tensor(dtype, (100,), 0, TYPE_LIMITS[dtype]).as_floats()
+    assert np.isfinite(whole).all() and random_tensor(dtype, (), 0, TYPE_LIMITS[dtype]).shape == ()
 
 
 def test_random_values_follow_from_the_seed_and_integers_are_0_or_1() -> None:

@@ -92,7 +92,7 @@ def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto]
 def package(line: CommandLine) -> tuple[Path, str]:
     """Return the path of the provenance file of net's package, and the digest of the package."""
     root = line.project / "dist" / "net"
-    return root / provenance.NAME, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
+    return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
 
 ANY_POINT = Point(0, "any", (), 0)

@@ -81,7 +81,9 @@ def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: Co
 def _written(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
     """Return the provenance of a package, and the digest of its index."""
     folder = trtbuild.project / "dist" / model
-    return (folder / provenance.NAME).read_bytes(), hashlib.sha256((folder / "index.json").read_bytes()).hexdigest()
+    return (folder / provenance.PROVENANCE_FILE).read_bytes(), hashlib.sha256(
+        (folder / "index.json").read_bytes()
+    ).hexdigest()
 
 
 def test_provenance_is_valid_for_its_package_only(trtbuild: CommandLine) -> None:
@@ -145,7 +147,7 @@ def test_the_wrong_operator_of_a_conversion_is_reported(
     assert list(wrong) == ["first", "second"]  # equal layers share the conversion
     place = wrong["first"]["place"]
     assert (place["first"]["operator"], place["first"]["module"]) == (operator, module)
-    assert not (trtbuild.project / "dist" / "net" / provenance.NAME).exists()
+    assert not (trtbuild.project / "dist" / "net" / provenance.PROVENANCE_FILE).exists()
     replayed = trtbuild("verify", "net", "--replay", cut["worst_input"], expect=1)
     assert [point["which"] for point in only_comparison(replayed)["points"]] == ["replay"]
     assert only_comparison(replayed)["status"] == "wrong"
@@ -202,7 +204,7 @@ def test_a_model_that_is_not_built_is_reported(trtbuild: CommandLine) -> None:
 def test_a_build_with_verify_fails_if_a_result_is_wrong(trtbuild: CommandLine) -> None:
     document = trtbuild("build", "net", "--verify")
     assert document["ok"] and only_comparison(document["verification"])["status"] == "right"
-    assert (trtbuild.project / "dist" / "net" / provenance.NAME).is_file()
+    assert (trtbuild.project / "dist" / "net" / provenance.PROVENANCE_FILE).is_file()
     alter(trtbuild, "edge/convert/model", exclude_zero)
     failed = trtbuild("build", "edge", "--verify", expect=1)
     (error,) = failed["errors"]

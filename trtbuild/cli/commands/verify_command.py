@@ -9,7 +9,7 @@ import click
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
 from trtbuild.cli.commands.sections import examples
-from trtbuild.core.model.verification import RANDOM_POINTS, SEED
+from trtbuild.core.model.verification import DEFAULT_RANDOM_POINTS, DEFAULT_SEED
 from trtbuild.errors import UsageError
 
 
@@ -26,7 +26,7 @@ from trtbuild.errors import UsageError
     "--points",
     type=click.IntRange(min=0),
     metavar="N",
-    default=RANDOM_POINTS,
+    default=DEFAULT_RANDOM_POINTS,
     show_default=True,
     help="Random points per profile, besides min, opt and max.",
 )
@@ -34,7 +34,7 @@ from trtbuild.errors import UsageError
     "--seed",
     type=click.IntRange(min=0),
     metavar="N",
-    default=SEED,
+    default=DEFAULT_SEED,
     show_default=True,
     help="The seed of all random values.",
 )

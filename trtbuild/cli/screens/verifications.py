@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import aligned, count, duration, few
-from trtbuild.core.model.verification_messages import advice, error_text, worst
+from trtbuild.core.model.verification_messages import advice_lines, error_text, worst_error
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry, PartitionEntry, WholeEntry
 from trtbuild.driver.answers.documents import Verification
 
@@ -45,7 +45,7 @@ def _model(model: ModelEntry | PackageEntry) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _cut(name: str, cut: CutEntry) -> tuple[tuple[str, ...], list[str]]:
-    error, tolerance = worst(cut)
+    error, tolerance = worst_error(cut)
     word = {"right": terminal.green("right"), "wrong": terminal.red("wrong")}.get(cut.status)
     row = (
         name,
@@ -95,7 +95,7 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
         return [f"    {terminal.yellow('not compared')}: {subject}: {entry.text}"]
     if entry.status != "wrong":
         return [terminal.dim(f"    {subject}: {entry.text}")] if entry.text else []
-    return [f"    {subject} {error_text(entry)}", *(f"    {line}" for line in advice(entry))]
+    return [f"    {subject} {error_text(entry)}", *(f"    {line}" for line in advice_lines(entry))]
 
 
 def _summary(document: Verification) -> str:

@@ -82,7 +82,7 @@ def graph(request: Request) -> Graph:
         for plan in plans.values()
         for step in plan.steps.values()
     ]
-    edges = [(before, step.id) for plan in plans.values() for step in plan.steps.values() for before in step.after]
+    edges = [(before, step.id) for plan in plans.values() for step in plan.steps.values() for before in step.producers]
     return Graph(nodes=nodes, edges=edges)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trtbuild.core.model.shapes import kept_symbols, places_of
+from trtbuild.core.model.shapes import axes_of_symbol, kept_symbols
 from trtbuild.core.planning.graph import STAGES, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.driver.answers.documents import (
@@ -98,7 +98,7 @@ def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
     kept = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
     tied = {first for number, first in enumerate(kept) if number != first}
     numbers = [number for number, first in enumerate(dict.fromkeys(kept)) if first in tied]
-    axes = [places_of(plan.shapes, plan.model.inputs, number) for number in numbers]
+    axes = [axes_of_symbol(plan.shapes, plan.model.inputs, number) for number in numbers]
     return [EqualAxes(model=plan.model.name, axes=places) for places in axes]
 
 

@@ -47,4 +47,4 @@ def _names(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, l
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
     partition = step.id.partition("/engine/")[2].rpartition("@")[0]
-    return name_table(contents.cuts[step.target], modules, origins)[partition]
+    return name_table(contents.partitions_by_target[step.target], modules, origins)[partition]

@@ -72,7 +72,9 @@ class Schedule:
             if step.verdict == "hit":
                 continue
             model.open.add(step.id)
-            waits = [before for before in step.after if before in plan.steps and plan.steps[before].verdict != "hit"]
+            waits = [
+                before for before in step.producers if before in plan.steps and plan.steps[before].verdict != "hit"
+            ]
             model.waits_for[step.id] = len(waits)
             for before in waits:
                 model.consumers.setdefault(before, []).append(step.id)

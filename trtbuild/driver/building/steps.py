@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trtbuild.core.engines.binding import names_of
-from trtbuild.core.model.shapes import different_opts
+from trtbuild.core.engines.binding import weight_types
+from trtbuild.core.model.shapes import pairs_with_different_opts
 from trtbuild.core.packages.package_writing import index_to_bytes
-from trtbuild.core.packages.packaging import Contents, name_table
-from trtbuild.core.planning.demand import inputs_of, weights_of
+from trtbuild.core.packages.packaging import PackageContents, name_table
+from trtbuild.core.planning.demand import blobs_read_by, weights_of
 from trtbuild.core.planning.graph import Step
-from trtbuild.core.planning.jobs import PartitionJob, WeightHeads
+from trtbuild.core.planning.jobs import PartitionJob, WeightTypes
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -48,7 +48,7 @@ def run_step(
     if step.stage in ("lower", "engine"):
         weights = weights_of(step)
         lookups.keep_file_weights(plan.model, [sha256 for sha256 in weights if sha256 in plan.file_weights])
-    store.fetch(sha256 for _, sha256 in inputs_of(step))
+    store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
@@ -84,13 +84,13 @@ def _provenance(reply: Reply) -> dict[str, object]:
     return provenance
 
 
-def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
+def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
     """The job of a trace worker for a model."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    points, apart = keys.proof_points(model, shapes), different_opts(shapes, model.profiles)
+    points, apart = keys.proof_points(model, shapes), pairs_with_different_opts(shapes, model.profiles)
     return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, apart)
 
 
@@ -98,7 +98,7 @@ def _trace(
     step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
 ) -> Ran:
     started = time.monotonic()
-    if not isinstance(step.job, WeightHeads):
+    if not isinstance(step.job, WeightTypes):
         raise AssertionError("the job of a trace step has the heads of its weights")
     reply = call(pool, "trace", trace_job(plan, step.job))
     observations = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
@@ -150,7 +150,7 @@ def _publish_for_any_version(
     """Publish a pointer to this trace without versions, for machines that lack torch (keys.trace_with_any_versions)."""
     table = lookups.weights_table(plan.model)
     declared: Sequence[tuple[str, Value]] = keys.trace_declared(
-        plan.model, plan.declared_shapes, names_of(table), facts.platform, None
+        plan.model, plan.declared_shapes, weight_types(table), facts.platform, None
     )
     files = [seen for seen in observations if seen.dependency.kind != "distribution"]
     seen = chain.extend(declared, files, lookups.read_link, lookups.write_link, lookups.observe)
@@ -197,7 +197,9 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: Stor
     return Record(recipe, outputs, {"plans": plans})
 
 
-def _names(contents: Contents, lookups: StoreLookups) -> dict[str, object]:
+def _names(contents: PackageContents, lookups: StoreLookups) -> dict[str, object]:
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
-    return {target: name_table(partitions, modules, origins) for target, partitions in contents.cuts.items()}
+    return {
+        target: name_table(partitions, modules, origins) for target, partitions in contents.partitions_by_target.items()
+    }

@@ -20,8 +20,8 @@ from typing import Any
 
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.planning.locks import (
+    LOCK_FILE,
     LOCKED_OUTPUTS,
-    NAME,
     Difference,
     Lock,
     LockedModel,
@@ -64,7 +64,7 @@ def lock(request: Request, *, check: bool) -> Locked:
     return Locked(
         ok=not missing and not (check and (stale or before is None)),
         duration_s=round(time.monotonic() - started, 3),
-        path=NAME,
+        path=LOCK_FILE,
         existed=before is not None,
         check=check,
         written=written,
@@ -193,7 +193,7 @@ def _links(model: LockedModel, store: Store) -> Iterator[str]:
     yield from _chain([part for part in declared if part[0] != "versions"], seen, store)
 
 
-def _chain(declared: chain.Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
+def _chain(declared: chain.DeclaredParts, seen: Mapping[str, Any], store: Store) -> list[str]:
     """The keys of the links of one chain. `seen` has the observed state of each dependency."""
     links: list[str] = []
 

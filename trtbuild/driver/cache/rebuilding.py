@@ -29,7 +29,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import Target
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.recipes.trust import places
+from trtbuild.core.recipes.trust import lookup_keys
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.cache.documents import CacheVerify, Rebuilt, RebuiltEngine, UncheckedEngine
 from trtbuild.driver.project.weights_file import WeightsFile
@@ -214,7 +214,7 @@ def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> Re
 
 def _entries(store: LocalStore, key: str, plan: str) -> Iterator[tuple[str, ActionResult]]:
     """The local entries of a record that name this plan, by entry name."""
-    for name in places(store.trust, key):
+    for name in lookup_keys(store.trust, key):
         entry = store.get_action(name)
         if entry is not None and plan in entry.blobs():
             yield name, entry

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.core.engines.binding import names_of
+from trtbuild.core.engines.binding import weight_types
 from trtbuild.core.planning.graph import ModelPlan, Step, stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
@@ -120,7 +120,7 @@ def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> No
     trace = next((step for step in plan.steps.values() if step.stage == "trace"), None)
     if trace is None or trace.recipe is None:
         return
-    names = names_of(lookups.weights_table(plan.model))
+    names = weight_types(lookups.weights_table(plan.model))
     if facts.versions is not None:
         declared = keys.trace_declared(plan.model, plan.declared_shapes, names, facts.platform, None)
         recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))

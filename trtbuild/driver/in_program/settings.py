@@ -148,18 +148,18 @@ def _settings(
 
 def _refused(details: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]) -> UsageError:
     """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifests."""
-    from trtbuild.manifest.format.wording import Expected, allowed
+    from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
-    place: Expected | None = Expected(model)
+    place: ExpectedType | None = ExpectedType(model)
     name, is_entry = "a setting", False
     for step in details["loc"]:
-        place = place.inside(step) if place is not None else None
+        place = place.type_inside(step) if place is not None else None
         name, is_entry = (name, True) if isinstance(step, int) else (str(step), False)
     argument = program_names.get(name, name)
     context = details.get("ctx", {})
     if details["type"] == "trtbuild":
         return UsageError(f"{argument}: {context['text']}", hint=context["hint"])
-    words = allowed(place) if place is not None else "another value"
+    words = allowed_text(place) if place is not None else "another value"
     words = "True or False" if words == "true or false" else words
     where = f"each entry of {argument}" if is_entry else argument
     value = details["input"] if is_entry or name not in arguments else arguments[name]

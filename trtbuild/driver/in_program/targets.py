@@ -101,7 +101,7 @@ def _declared(complete: Mapping[str, Any], given: Mapping[str, Any]) -> Target:
 
 
 def _refused(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError:
-    from trtbuild.manifest.format.wording import Expected, allowed
+    from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
     name = str(details["loc"][0]) if details["loc"] else ""
@@ -112,7 +112,8 @@ def _refused(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError
     elif details["type"] == "missing":
         text = f"{name!r} is missing"
     else:
-        text = f"{name!r} must be {allowed(Expected(model).inside(name) or Expected(model))}, not {details['input']!r}"
+        expected = ExpectedType(model).type_inside(name) or ExpectedType(model)
+        text = f"{name!r} must be {allowed_text(expected)}, not {details['input']!r}"
     return UsageError(f"target {dict(mapping)!r}: {text}", hint=hint)
 
 

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.engines.engine_layers import Layer, layers
+from trtbuild.core.engines.engine_layers import Layer, read_layers
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.subjects import Subject, of_package
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
@@ -65,7 +65,7 @@ def inspect_directory(
         index=json.loads(package.raw),
         engines=engines,
         memory=device_memory(package.path) if memory else None,
-        provenance=provenance.parse(package.beside(provenance.NAME), package.digest),
+        provenance=provenance.parse(package.beside(provenance.PROVENANCE_FILE), package.digest),
     )
 
 
@@ -83,7 +83,7 @@ def _layers(package: Package, names: Any, target: str, partition: str) -> list[L
     if path is None:
         return []
     try:
-        return layers(_document(package, path), names[target][partition])
+        return read_layers(_document(package, path), names[target][partition])
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.model.graph_kinds import GraphKindName
 from trtbuild.core.packages.package_index import PackageIndex
-from trtbuild.core.packages.package_reading import index_of
+from trtbuild.core.packages.package_reading import parse_index
 from trtbuild.core.packages.provenance import Provenance
 from trtbuild.core.values.codec import optional
 
@@ -80,7 +80,7 @@ class Inspection:
     @property
     def package(self) -> PackageIndex:
         """The values of `index`. Raises PackageDamaged."""
-        return index_of(self.index)
+        return parse_index(self.index)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ def device_memory(path: Path) -> DeviceMemory:
         if device is None:
             return _unknown("the GPU cannot be used")
         files = package.read(target.engines.values())
-        version = None if target.runs_on_later else target.version
+        version = None if target.runs_on_later_versions else target.version
         library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # `choose_target` has checked it
         contexts = {}
         for partition, plan in target.engines.items():

@@ -112,7 +112,7 @@ def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _formatted_value(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
     """Return the value of a setting as trtexec reads it. A pool's size without a unit would be in MiB."""
-    match setting.sets:
+    match setting.config_part:
         case MemoryPool():
             return _bytes(value)
         case TacticSources():

@@ -18,7 +18,7 @@ class Engines(EngineSet):
 
     def __init__(self, package: Package, target: PackedTarget, ordinal: int) -> None:
         toolchain = cast(ToolchainName, target.toolchain)
-        library = load_library(toolchain, None if target.runs_on_later else target.version)
+        library = load_library(toolchain, None if target.runs_on_later_versions else target.version)
         device = gpu(ordinal)
         kernels = None
         if device is not None:

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core.packages.exported_file import EXTRA, AboutFile
+from trtbuild.core.packages.exported_file import INFO_FILE, ExportedFileInfo
 from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import NoFittingTarget, PackageDamaged, PackageMissing, UsageError
 from trtbuild.regular import read_regular
@@ -28,7 +28,7 @@ _END, _END_SIZE = b"PK\x05\x06", 22
 class LoadedFile:
     """An open ``.pt2`` file, for one device. `exported` is its program, with all tensors on that device."""
 
-    def __init__(self, path: Path, about: AboutFile, exported: ExportedProgram, device: str) -> None:
+    def __init__(self, path: Path, about: ExportedFileInfo, exported: ExportedProgram, device: str) -> None:
         self.path = path
         self.model = about.model
         self.target = about.target
@@ -74,13 +74,13 @@ def _bytes(path: Path) -> bytes:
         raise PackageMissing(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _about(data: bytes, path: Path) -> AboutFile:
+def _about(data: bytes, path: Path) -> ExportedFileInfo:
     """Return the text about the package (rule 1)."""
     try:
         if data[-_END_SIZE:][: len(_END)] != _END:  # zipfile would find the end of an archive inside a truncated one
             raise zipfile.BadZipFile("it does not end as an archive does")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/extra/{EXTRA}")]
+            names = [name for name in archive.namelist() if name.endswith(f"/extra/{INFO_FILE}")]
             text = archive.read(names[0]) if names else None
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
         raise PackageDamaged(
@@ -91,7 +91,7 @@ def _about(data: bytes, path: Path) -> AboutFile:
             f"trtbuild did not write {path}",
             hint="torch.export.load(path) opens files of torch.export.save; trtbuild.compile builds engines for the result",
         )
-    return AboutFile.from_text(text, str(path))
+    return ExportedFileInfo.from_text(text, str(path))
 
 
 def _program(data: bytes, path: Path) -> ExportedProgram:
@@ -112,7 +112,7 @@ def _program(data: bytes, path: Path) -> ExportedProgram:
         ) from error
 
 
-def _ensure_reference(exported: ExportedProgram, about: AboutFile) -> None:
+def _ensure_reference(exported: ExportedProgram, about: ExportedFileInfo) -> None:
     """Raise NoFittingTarget if an engine of the file has no reference program."""
     from trtbuild.runtime.calls import operators
     from trtbuild.runtime.packages.choice import no_reference_hint
@@ -127,7 +127,7 @@ def _ensure_reference(exported: ExportedProgram, about: AboutFile) -> None:
                 )
 
 
-def _on_a_gpu(exported: ExportedProgram, about: AboutFile, ordinal: int) -> ExportedProgram:
+def _on_a_gpu(exported: ExportedProgram, about: ExportedFileInfo, ordinal: int) -> ExportedProgram:
     import torch
     from torch.export.passes import move_to_device_pass
 

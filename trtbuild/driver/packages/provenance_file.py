@@ -59,19 +59,19 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
             _write(package, [*map(_without_transient_fields, entries), *kept])
             return
     if folder is not None:
-        (project / folder / provenance.NAME).unlink(missing_ok=True)
+        (project / folder / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def remove(package: Package) -> None:
     """Remove the file beside `package`, for example because a verification failed."""
-    (package.path / provenance.NAME).unlink(missing_ok=True)
+    (package.path / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def remove_of(project: Path, plan: ModelPlan) -> None:
     """Remove the file from a model's output directory, even if another package is there."""
     folder = dict(plan.model.outputs).get("package")
     if folder is not None:
-        (project / folder / provenance.NAME).unlink(missing_ok=True)
+        (project / folder / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
@@ -83,7 +83,7 @@ def add(package: Package, entries: Sequence[CutEntry]) -> None:
 
 def _existing_entries(package: Package) -> list[dict[str, Any]]:
     """Return the existing entries about a package."""
-    entries = provenance.parse(package.beside(provenance.NAME), package.digest).verified
+    entries = provenance.parse(package.beside(provenance.PROVENANCE_FILE), package.digest).verified
     return [dict(entry) for entry in entries]
 
 
@@ -106,7 +106,7 @@ def _without_transient_fields(entry: CutEntry) -> dict[str, Any]:
 
 def _write(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write the file if its content differs."""
-    path = package.path / provenance.NAME
+    path = package.path / provenance.PROVENANCE_FILE
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, entries))
-    if package.beside(provenance.NAME) != data:
+    if package.beside(provenance.PROVENANCE_FILE) != data:
         replace_file(path, data, durable=True)  # replaces a link instead of following it

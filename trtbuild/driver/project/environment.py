@@ -16,7 +16,7 @@ from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.jobs import PartitionJob
-from trtbuild.core.planning.locks import NAME, Lock, LockedModel, stage_of
+from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedModel, stage_of
 from trtbuild.core.planning.lookups import LockedTrace
 from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
 from trtbuild.core.recipes import key_fields, keys
@@ -94,7 +94,7 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
     if target.version is not None and target.version != entry.version:
         from trtbuild.core.planning.lockfile import line_of
 
-        place = f"{NAME}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
+        place = f"{LOCK_FILE}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
         error = LockFileError(
             f"target {target.name!r} of model {model.name!r} is pinned to {target.toolchain} {target.version}, and {place} "
             f"has {entry.version}: the lock is out of date",
@@ -149,7 +149,7 @@ def check_torch_side(model: str, facts: Facts) -> None:
     remedies = [f"use Python {locked['python']}"] if "python" in differing and "python" in locked else []
     remedies += [f"pip install {' '.join(install)}"] if install else []
     raise EnvironmentFault(
-        f"model {model!r} has to be traced or converted, and {NAME} requires {versions}",
+        f"model {model!r} has to be traced or converted, and {LOCK_FILE} requires {versions}",
         hint=f"{' and '.join(remedies)}; or use the installed versions: {UPGRADE}",
     )
 
@@ -184,7 +184,7 @@ def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
         raise EnvironmentFault(
-            f"{step.id} has to run again ({step.reason.text}), and {NAME} contains its result with the parser of "
+            f"{step.id} has to run again ({step.reason.text}), and {LOCK_FILE} contains its result with the parser of "
             f"{_parser(locked_parser, job)}; this machine has the parser of {_parser(available_parser, job)}",
             hint=f"build it on a machine with that parser, or without --force; or replace the locked result: {UPGRADE}",
         )
@@ -228,7 +228,7 @@ def _locked_version_missing(target: Target, planned: str, version: str | None) -
     actual = f"{version} is" if version is not None else "it is not"
     distribution = table.FLAVOURS[target.toolchain].distribution
     return ToolchainMissing(
-        f"an engine for target {target.name!r} has to be built, and {NAME} requires {target.toolchain} {planned}; "
+        f"an engine for target {target.name!r} has to be built, and {LOCK_FILE} requires {target.toolchain} {planned}; "
         f"{actual} installed",
         hint=f"pip install '{distribution}=={planned}'; or use the installed version: {UPGRADE}",
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from trtbuild.atomic import replacing, write_all
 from trtbuild.core.planning.graph import ModelPlan
-from trtbuild.core.planning.locks import NAME, Lock, LockedTarget
+from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedTarget
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import LockFileError, UsageError
 from trtbuild.regular import read_regular
@@ -38,7 +38,7 @@ class LockFile:
 
 def read(project: Path, path: Path | None = None) -> LockFile | None:
     """The project's lock file, or the one at `path`; None if the file does not exist. Raises LockFileError."""
-    path = path or project / NAME
+    path = path or project / LOCK_FILE
     try:
         data = read_regular(path)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def write(project: Path, lock: Lock) -> bool:
     """Write the lock file atomically. Returns whether it has changed. Raises UsageError."""
     from trtbuild.core.planning.lockfile import to_text
 
-    path, data = project / NAME, to_text(lock).encode()
+    path, data = project / LOCK_FILE, to_text(lock).encode()
     try:
         if path.is_file() and path.read_bytes().replace(b"\r\n", b"\n") == data:
             return False
@@ -75,7 +75,7 @@ def write(project: Path, lock: Lock) -> bool:
                 os.fchmod(descriptor, path.stat().st_mode & 0o777)
     except OSError as error:
         raise UsageError(
-            f"{NAME} cannot be written: {error.strerror or error}", hint="make the project's directory writable"
+            f"{LOCK_FILE} cannot be written: {error.strerror or error}", hint="make the project's directory writable"
         ) from error
     return True
 

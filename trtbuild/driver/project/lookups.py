@@ -94,7 +94,7 @@ class StoreLookups:
             self._blobs[sha256] = self._store.get_bytes(sha256)
         return self._blobs[sha256]
 
-    def has(self, sha256: str) -> bool:
+    def has_blob(self, sha256: str) -> bool:
         return self._store.has(sha256)
 
     def observe(self, dependency: Dependency) -> str:
@@ -131,7 +131,7 @@ class StoreLookups:
         found_keys = {key for key, record in self._records.items() if record is not None}
         return frozenset(found_keys | self._links.keys())
 
-    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+    def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         record = self._records.get(link.key)
         parts = None if record is None else record.provenance.get("ahead")
         if not isinstance(parts, list) or self.source_of(link.key) == "local":
@@ -155,7 +155,7 @@ class StoreLookups:
                 raise _weights_problem(model, error.text, error.hint) from error
         return self._weights_tables[model.weights]
 
-    def forced_to_run(self, step: str, key: str) -> Reason | None:
+    def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self._ran or key in self._ran:
             return None
         if self._force:
@@ -166,7 +166,7 @@ class StoreLookups:
     def was_run(self, step: str) -> bool:
         return step in self._ran
 
-    def unusable(self, key: str) -> Reason | None:
+    def why_unusable(self, key: str) -> Reason | None:
         if key in self.corrupt:
             return Reason("corrupt", "its record was damaged, and is in quarantine now")
         if key in self.untrusted:
@@ -201,7 +201,7 @@ class StoreLookups:
 
     def set_observed(self, observations: Sequence[Observation]) -> None:
         """Use the observations of a trace for the rest of this command."""
-        self._observed.update({seen.dependency: seen.seen for seen in observations})
+        self._observed.update({seen.dependency: seen.state for seen in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
         """The current value of a dependency, which may differ from an earlier observation of this command."""
@@ -209,7 +209,7 @@ class StoreLookups:
 
     def changed_since(self, observations: Sequence[Observation]) -> list[Dependency]:
         """The dependencies whose current value differs from the observed one."""
-        return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.seen]
+        return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.state]
 
     def forget(self, key: str) -> None:
         """Make the next lookup of a key read the store again, because another build may have stored a record."""
@@ -235,7 +235,7 @@ class StoreLookups:
             missing = [key for key, record in self._records.items() if record is None]
             for key in missing:
                 del self._records[key]
-            seen = chain.follow(plan.declared, self._read_link, self.observe, self.ahead, self.expect)
+            seen = chain.follow(plan.declared, self._read_link, self.observe, self.later_dependencies, self.expect)
             recipe = keys.trace(plan.declared, seen)
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)

@@ -68,7 +68,7 @@ class Outcome:
         for plan in self.plans.values():
             dependents: set[str] = set()
             for step in plan.steps.values():
-                if step.id in self.failed or not dependents.isdisjoint(step.after):
+                if step.id in self.failed or not dependents.isdisjoint(step.producers):
                     dependents.add(step.id)
                 elif self.failed and step.verdict == "run" and step.id not in self.ran and step.stage in self.stages:
                     count += 1

@@ -25,7 +25,7 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.values.safetensors import LENGTH_BYTES, Entry, entries, header_length
+from trtbuild.core.values.safetensors import LENGTH_BYTES, TensorEntry, header_length, read_entries
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError
 from trtbuild.regular import open_regular
 from trtbuild.store.digests.fingerprint import FileDigests
@@ -120,7 +120,7 @@ class WeightsFile:
         finally:
             os.close(descriptor)
 
-    def _tensors(self, descriptor: int) -> tuple[int, list[Entry]]:
+    def _tensors(self, descriptor: int) -> tuple[int, list[TensorEntry]]:
         """The offset of the data in bytes, and the tensors in the order of their data."""
         size = os.fstat(descriptor).st_size
         head = os.pread(descriptor, LENGTH_BYTES, 0)
@@ -130,7 +130,7 @@ class WeightsFile:
             raise self._invalid(_other_format(head, size) or str(error)) from None
         header = _read_exactly(descriptor, LENGTH_BYTES, length)
         try:
-            return LENGTH_BYTES + length, entries(bytes(header or b""), size)
+            return LENGTH_BYTES + length, read_entries(bytes(header or b""), size)
         except ValueError as error:
             raise self._invalid(str(error)) from None
 
@@ -164,7 +164,7 @@ def _other_format(head: bytes, size: int) -> str | None:
 class _TableBuilder:
     """Builds the table from the file's bytes, in their order: the header `head`, then the tensors. Hashes each tensor."""
 
-    def __init__(self, head: bytes, tensors: Sequence[Entry]) -> None:
+    def __init__(self, head: bytes, tensors: Sequence[TensorEntry]) -> None:
         self._head = head
         self._header = bytearray()
         self._tensors = tensors

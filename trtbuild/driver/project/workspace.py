@@ -169,7 +169,7 @@ class Workspace:
         record = self.lookups.record_of(recipe)
         if record is None or not record.recipe.same_as(recipe):
             return None
-        return record if all(self.lookups.has(output.sha256) for output in record.outputs.values()) else None
+        return record if all(self.lookups.has_blob(output.sha256) for output in record.outputs.values()) else None
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
         """Write the outputs of a finished model that are not up to date. Raises BlobMissing, EntryCorrupt, OSError."""
@@ -195,7 +195,7 @@ class Workspace:
 
     def in_place(self, model: Model, record: Record) -> bool:
         """Whether all files of a model's outputs exist with the right content."""
-        if not self.lookups.has(record.outputs["index"].sha256):
+        if not self.lookups.has_blob(record.outputs["index"].sha256):
             return False
         try:
             all_files = self.files_of(model, record)

@@ -62,7 +62,7 @@ def bench(
     with OnDevice(package, device=device, target=one_target(request)) as on_device, contextlib.ExitStack() as stack:
         loaded = on_device.loaded
         if loaded.is_reference:
-            warnings.append(f"on the CPU {index.computed_by} computes the reference program: no engine is timed")
+            warnings.append(f"on the CPU {index.reference_library} computes the reference program: no engine is timed")
         original_process = None
         if job is not None:
             with watcher.work(f"load the module of {index.model}") as work:
@@ -77,7 +77,7 @@ def bench(
         device=loaded.device,
         device_name=about.get("device_name") or (processor() if loaded.device == "cpu" else None),
         reference=loaded.is_reference,
-        computed_by=index.computed_by if loaded.is_reference else None,
+        computed_by=index.reference_library if loaded.is_reference else None,
         target=loaded.target.name if loaded.target is not None else None,
         budget=budget,
         duration_s=round(time.perf_counter() - started, 3),

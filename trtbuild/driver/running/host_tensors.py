@@ -134,7 +134,7 @@ def _of_numpy(array: Any, path: Path) -> HostTensor:
 
 def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
     tensors = {}
-    for entry, raw in safetensors.tensors(read_regular(path)):
+    for entry, raw in safetensors.read_tensors(read_regular(path)):
         numpy_dtype = numpy.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
         tensors[entry.name] = HostTensor(entry.dtype, numpy.frombuffer(raw, numpy_dtype).reshape(entry.shape))
     return tensors

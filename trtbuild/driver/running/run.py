@@ -55,7 +55,7 @@ def run(
         model=index.model,
         device=loaded.device,
         reference=loaded.is_reference,
-        computed_by=index.computed_by if loaded.is_reference else None,
+        computed_by=index.reference_library if loaded.is_reference else None,
         target=loaded.target.name if loaded.target is not None else None,
         profile=index.profiles[profile_number].name if profile_number is not None else None,
         dims=described(index, {name: value.tensor.shape for name, value in values.items()}),

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trtbuild.atomic import replace_file
-from trtbuild.core.planning.locks import NAME
+from trtbuild.core.planning.locks import LOCK_FILE
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Observation
 from trtbuild.driver.answers.report import BuildResult
@@ -108,7 +108,7 @@ def _manifests(workspace: Workspace) -> Iterator[str]:
 
     yield from workspace.manifests
     if workspace.lock_file is not None:
-        yield NAME
+        yield LOCK_FILE
     if not workspace.request.files and DEFAULT_FILE not in workspace.manifests:
         yield DEFAULT_FOLDER
 
@@ -129,10 +129,10 @@ def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -
 def _is_prerequisite(seen: Observation, project: Path) -> bool:
     kind = seen.dependency.kind
     if kind == "file":
-        return seen.seen not in NOT_FILES
+        return seen.state not in NOT_FILES
     if kind == "link":  # make uses the time of the linked file, unless it is called with -L
-        return seen.seen != ABSENT and (project / seen.dependency.name).is_file()
-    return kind == "listing" and seen.seen != ABSENT
+        return seen.state != ABSENT and (project / seen.dependency.name).is_file()
+    return kind == "listing" and seen.state != ABSENT
 
 
 def _is_always_outdated(workspace: Workspace, result: BuildResult) -> bool:

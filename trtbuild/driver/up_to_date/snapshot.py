@@ -200,10 +200,10 @@ class _SnapshotRows:
             self._add_file(name, digest)
         lock_file = self._workspace.lock_file
         if lock_file is not None:
-            self._add_file(locks.NAME, lock_file.sha256)
+            self._add_file(locks.LOCK_FILE, lock_file.sha256)
         elif not self._workspace.request.upgrade:
-            self.absent.add(locks.NAME)
-            _require(not os.path.lexists(self._path(locks.NAME)))
+            self.absent.add(locks.LOCK_FILE)
+            _require(not os.path.lexists(self._path(locks.LOCK_FILE)))
         if self._workspace.request.files:
             return
         if "trtbuild.yaml" not in self._workspace.manifests:
@@ -214,7 +214,7 @@ class _SnapshotRows:
 
     def _add_model(self, plan: ModelPlan) -> None:
         for seen in plan.observations:
-            self._add_observation(seen.dependency, seen.seen)
+            self._add_observation(seen.dependency, seen.state)
         weights = plan.model.weights
         if weights is not None:
             self._add_file(weights, self._workspace.lookups.weights_digests[weights])

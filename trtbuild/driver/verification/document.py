@@ -20,8 +20,8 @@ class Options:
     `tolerance` replaces the tolerances by precision. `replay` is a file of inputs that replaces the points.
     """
 
-    points: int = verification.RANDOM_POINTS
-    seed: int = verification.SEED
+    points: int = verification.DEFAULT_RANDOM_POINTS
+    seed: int = verification.DEFAULT_SEED
     tolerance: float | None = None
     replay: str | None = None
 

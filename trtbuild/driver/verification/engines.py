@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.driver.packages.machine import this_machine
 from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError
 from trtbuild.runtime.calls.call import Call
@@ -65,7 +65,7 @@ class EngineRunner:
                 self._parts[part.name] = self._engines.part(part, cuda_graphs=False)
             with memory.on_device():
                 stream = memory.stream()
-                call = Call(point.profile, units(self._shapes, point.sizes), stream, memory.device)
+                call = Call(point.profile, sizes_in_units(self._shapes, point.sizes), stream, memory.device)
                 device_inputs = [value.contiguous().to(memory.device) for value in inputs]
                 results = self._parts[part.name](device_inputs, call)
                 memory.synchronize(stream)

@@ -73,7 +73,7 @@ def partitioning_jobs(
             weights=tuple(contents.weights),
             inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
             points=points,
-            shapes=tuple(plan.shapes.sizes(point.sizes) for point in points),
+            shapes=tuple(plan.shapes.input_shapes(point.sizes) for point in points),
             tolerances=tolerances("onnxruntime"),
             ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
             by_onnx=by_onnx,
@@ -111,8 +111,10 @@ def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
     by_step: dict[str, list[str]] = {}
     for step in plan.steps.values():
         if step.stage == "engine" and step.target is not None:
-            converted = next(plan.steps[name] for name in step.after if name in plan.steps and _is_convert(plan, name))
-            targets = by_step.setdefault(converted.after[0], [])
+            converted = next(
+                plan.steps[name] for name in step.producers if name in plan.steps and _is_convert(plan, name)
+            )
+            targets = by_step.setdefault(converted.producers[0], [])
             targets += [step.target] if step.target not in targets else []
     return {partition_step: tuple(names) for partition_step, names in by_step.items()}
 
@@ -126,7 +128,7 @@ def _conversions(plan: ModelPlan, partition_step: str) -> dict[str, Record]:
     return {
         str(dict(step.recipe.parts)["graph"]): _record_of(step)
         for step in plan.steps.values()
-        if step.stage == "convert" and step.recipe is not None and partition_step in step.after
+        if step.stage == "convert" and step.recipe is not None and partition_step in step.producers
     }
 
 

@@ -211,7 +211,7 @@ class _ModelVerification:
             job=replace(
                 partitioning.job,
                 points=points,
-                shapes=tuple(self._plan.shapes.sizes(point.sizes) for point in points),
+                shapes=tuple(self._plan.shapes.input_shapes(point.sizes) for point in points),
                 tolerances=verification.tolerances(by, self._options.tolerance),
                 worst=str(self._workspace.project / FOLDER / f"{name}.safetensors"),
             ),

@@ -170,7 +170,7 @@ class _PackageVerification:
             weights=tuple(blobs.weight(slot) for slot in slots),
             inputs=tuple((entry.name, entry.dtype) for entry in self._package.index.inputs),
             points=self._points,
-            shapes=tuple(self._shapes.sizes(point.sizes) for point in self._points),
+            shapes=tuple(self._shapes.input_shapes(point.sizes) for point in self._points),
             tolerances=verification.tolerances("engine", self._options.tolerance),
             ranges={entry.name: entry.range for entry in self._package.index.inputs if entry.range is not None},
             by_onnx=blobs.has_onnx,

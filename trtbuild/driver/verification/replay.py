@@ -9,7 +9,7 @@ from pathlib import Path
 from trtbuild.core.model.shapes import Axis, ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.verification import Point
-from trtbuild.core.values.safetensors import LENGTH_BYTES, entries, header_length
+from trtbuild.core.values.safetensors import LENGTH_BYTES, header_length, read_entries
 from trtbuild.errors import UsageError
 from trtbuild.regular import open_regular
 
@@ -62,7 +62,7 @@ def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             length = header_length(file.read(LENGTH_BYTES), size)
-            return {entry.name: entry.shape for entry in entries(file.read(length), size)}
+            return {entry.name: entry.shape for entry in read_entries(file.read(length), size)}
     except OSError as error:
         raise UsageError(f"{path.name} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtbuild.core.model.verification_messages import advice, error_text
+from trtbuild.core.model.verification_messages import advice_lines, error_text
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.report import BuildResult
@@ -44,7 +44,7 @@ def files(workspace: Workspace, result: BuildResult) -> list[str]:
     if result.verification is None:
         return []
     folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
-    paths = [workspace.project / folder / provenance.NAME for folder in folders if folder is not None]
+    paths = [workspace.project / folder / provenance.PROVENANCE_FILE for folder in folders if folder is not None]
     return [str(path) for path in paths if path.is_file()]
 
 
@@ -54,12 +54,12 @@ def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:
             text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
-            yield "\n  ".join([text, *advice(entry)]), _hint(model.model, cut)
+            yield "\n  ".join([text, *advice_lines(entry)]), _hint(model.model, cut)
         whole_model_entries = ((cut.whole, ""), (cut.lowered, ", in its precision and by PyTorch itself,"))
         for whole, suffix in () if wrong else whole_model_entries:
             if whole.status == "wrong":
                 text = f"model {model.model!r}{suffix} {error_text(whole)}"
-                yield "\n  ".join([text, *advice(whole)]), _hint(model.model, cut)
+                yield "\n  ".join([text, *advice_lines(whole)]), _hint(model.model, cut)
 
 
 def _hint(model: str, cut: CutEntry) -> str:

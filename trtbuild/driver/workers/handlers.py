@@ -81,7 +81,7 @@ def trace(job: TraceJob, context: Context) -> Result:
         outputs[f"weight:{slot}"] = output
         table[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
     outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(table)).encode())
-    observations = tuple((seen.dependency.part, seen.seen) for seen in traced.observations)
+    observations = tuple((seen.dependency.part, seen.state) for seen in traced.observations)
     return Result(outputs, observations, traced.uncacheable)
 
 

@@ -14,7 +14,7 @@ from trtbuild.core.packages.package_index import (
     PackedTensor,
     Tensors,
 )
-from trtbuild.core.packages.provenance import NAME, Provenance, parse
+from trtbuild.core.packages.provenance import PROVENANCE_FILE, Provenance, parse
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.errors import NoFittingTarget, PackageError
 from trtbuild.runtime.calls.arguments import Arrays
@@ -92,7 +92,7 @@ class Loaded:
     @property
     def provenance(self) -> Provenance:
         """The results of ``trtbuild verify`` for exactly these bytes."""
-        return parse(self.package.beside(NAME), self.package.digest)
+        return parse(self.package.beside(PROVENANCE_FILE), self.package.digest)
 
     def module(self, *, cuda_graphs: bool = False) -> Any:
         """Return the model: a ``torch.nn.Module`` if torch is installed, otherwise a callable. With `cuda_graphs` each
@@ -147,7 +147,7 @@ class Loaded:
 
     def __repr__(self) -> str:
         if self.target is None:
-            library = self.package.index.computed_by
+            library = self.package.index.reference_library
             return f"<trtbuild package {self.model!r} on the CPU: the reference program in {library}, no engine>"
         return f"<trtbuild package {self.model!r} on {self.device}: engines of target {self.target.name!r}>"
 
@@ -232,7 +232,7 @@ class Loaded:
 def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
     """Return the target whose partitions run: `target`, or for None the target that needs no engines. Raises
     NoFittingTarget."""
-    result = target or index.without_engines
+    result = target or index.target_without_engines
     if result is None:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no reference program, and engines do not run on a CPU",

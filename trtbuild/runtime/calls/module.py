@@ -101,7 +101,7 @@ class Runner:
         """The model and its device, for messages."""
         name = repr(self.index.model)
         if self.is_reference:
-            return f"{name} on the CPU: the reference program in {self.index.computed_by}, no engine"
+            return f"{name} on the CPU: the reference program in {self.index.reference_library}, no engine"
         return f"{name} on {self.device}: engines of target {self.target!r}"
 
 

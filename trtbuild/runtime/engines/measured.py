@@ -33,7 +33,7 @@ class Measured:
             self._error = error
             return 0
 
-    def settle(self, name: str, shape: tuple[int, ...]) -> None:
+    def set_final_shape(self, name: str, shape: tuple[int, ...]) -> None:
         self._shape = shape
 
     def raise_error(self) -> None:

@@ -192,7 +192,7 @@ class Run:
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
-        self.part.library.words()  # discards earlier errors: they are not the reason for a later refusal
+        self.part.library.take_errors()  # discards earlier errors: they are not the reason for a later refusal
         known = self._known_makers.get(call)
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
             shape = tuple(value.shape)
@@ -240,7 +240,7 @@ class Run:
         self._compare(name, shape, expected)
         if -1 in shape:
             self._measured[name] = Measured(self.part.memory, self._stream)
-            self.context.send_output(name, self._measured[name])
+            self.context.set_output_memory(name, self._measured[name])
         return shape
 
     def _settled(self, outputs: list[Array]) -> list[Array]:
@@ -256,7 +256,7 @@ class Run:
             allowed is None or size == allowed for size, allowed in zip(shape, expected, strict=True)
         ):
             return
-        errors = self.part.library.words()
+        errors = self.part.library.take_errors()
         raise EngineError(
             f"the engine of {self.part.name} gives {name} the shape {list(shape)}, but the package has {expected}"
             + (f": {errors}" if errors else ""),
@@ -275,7 +275,7 @@ class Run:
         return f"input {index} of {self.part.name} ({self.part.partition.inputs[index][0]})"
 
     def _refused(self, subject: str) -> EngineError:
-        errors = self.part.library.words() or "no reason was given"
+        errors = self.part.library.take_errors() or "no reason was given"
         return EngineError(f"{self.part.library.name} refuses {subject} ({self.part.name}): {errors}")
 
 

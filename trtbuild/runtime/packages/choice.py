@@ -82,7 +82,7 @@ def _misfit(target: PackedTarget, here: Machine) -> tuple[str, str] | None:
     install = f"pip install '{target.toolchain}=={target.version}'"
     if installed is None:
         return f"it needs {target.toolchain} {target.version}, which is not installed", install
-    if installed != target.version and not (target.runs_on_later and _is_at_least(installed, target.version)):
+    if installed != target.version and not (target.runs_on_later_versions and _is_at_least(installed, target.version)):
         if target.version_compatible and target.exclude_lean_runtime and _is_at_least(installed, target.version):
             return (
                 f"its plans leave the lean runtime of {target.toolchain} {target.version} out "
@@ -109,8 +109,8 @@ def _listed(targets: Iterable[PackedTarget]) -> str:
 
 
 def _on_the_cpu(index: PackageIndex) -> str:
-    library = index.computed_by
-    if index.without_engines is not None and not index.reference:
+    library = index.reference_library
+    if index.target_without_engines is not None and not index.reference:
         return f'pass device="cpu": {library} computes all of it'
     if index.reference:
         return f'pass device="cpu" to run the reference program, which {library} computes without any engine'

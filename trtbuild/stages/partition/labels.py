@@ -89,7 +89,7 @@ def border_casts(program: Program, units: Sequence[Unit]) -> dict[int, str]:
 
 def label_units(units: Sequence[Unit], settings: PartitionSettings, refused: Mapping[int, str]) -> list[Label]:
     """Return one label per unit. `refused`: number of a call that TensorRT cannot run → reason."""
-    patterns = settings.granularity if settings.by_module else ()
+    patterns = settings.granularity if settings.divides_by_module else ()
     return [_label(unit, settings, patterns, refused) for unit in units]
 
 

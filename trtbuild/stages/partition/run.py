@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trtbuild.core.model.spec import PartitionSettings
-from trtbuild.core.partition.partitioning import cut
+from trtbuild.core.partition.partitioning import divide
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.partition.document import Candidate, Partitioned, document
 from trtbuild.stages.partition.empty_tensors import computed_from_empty
@@ -96,7 +96,7 @@ class _Partitioner:
 
     def run(self) -> Partitioned:
         settings = self._settings
-        if settings.by_module:
+        if settings.divides_by_module:
             check_patterns(self._units, settings.granularity)
         check_operators_exist(settings.torch_executed_ops)
         refused = _untranslatable(self._program, self._units, self._validator)
@@ -174,7 +174,7 @@ def cut_units(
     min_units = 1 if settings.require_full_compilation else settings.min_block_size
     while True:
         is_split = any(label.is_split for label in labels)
-        parts = cut(needs, [label.region for label in labels])
+        parts = divide(needs, [label.region for label in labels])
         regions = [labels[part[0]].region for part in parts]
         count = Counter(regions)
         small = [

@@ -13,7 +13,7 @@ import torch
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.values.expressions import UNBOUNDED, Expression, interval
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
@@ -134,11 +134,11 @@ def largest_sizes(program: Program) -> list[int]:
     return [max((interval(size, ranges)[1] for size in shape), default=0) for shape in shapes]
 
 
-def declared_types(program: Program) -> tuple[list[Declared], list[Declared]]:
+def declared_types(program: Program) -> tuple[list[DeclaredType], list[DeclaredType]]:
     """The types of the inputs and of the outputs: dtype, and sizes (None for a dynamic size)."""
     symbols = Symbols(program)
 
-    def declared(node: torch.fx.Node) -> Declared:
+    def declared(node: torch.fx.Node) -> DeclaredType:
         value = node.meta["val"]
         ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
         ends = [interval(symbols.expression(size), ranges) for size in value.shape]

@@ -22,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Profile
-from trtbuild.core.packages.exported_file import EXTRA, AboutFile
+from trtbuild.core.packages.exported_file import INFO_FILE, ExportedFileInfo
 from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
 from trtbuild.core.partition.engine_text import EngineText
 from trtbuild.core.partition.partitions import Partition
@@ -36,16 +36,16 @@ Read = Callable[[str], "bytes | bytearray | memoryview"]
 
 
 def write_pt2(index: PackageIndex, target: str, read: Read, origin: str) -> bytes:
-    """Return the bytes of the file for one target. `origin` is the text of its extra file `EXTRA` (see `about`)."""
+    """Return the bytes of the file for one target. `origin` is the text of its extra file `INFO_FILE` (see `about`)."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
-    torch.export.save(exported, buffer, extra_files={EXTRA: origin})
+    torch.export.save(exported, buffer, extra_files={INFO_FILE: origin})
     return buffer.getvalue()
 
 
 def about(index: PackageIndex, target: str, digest: str) -> str:
     """The text of the extra file: the model, the target, and the digest of the package's index."""
-    return AboutFile(index.model, target, digest).to_text()
+    return ExportedFileInfo(index.model, target, digest).to_text()
 
 
 def export_package(index: PackageIndex, target: PackedTarget, read: Read) -> ExportedProgram:
@@ -211,7 +211,7 @@ def engine_text(
         sms=target.sms,
         toolchain=target.toolchain,
         version=target.version,
-        version_compatible=target.runs_on_later,
+        version_compatible=target.runs_on_later_versions,
         compatibility=target.compatibility,
         platform=target.platform,
         plan=index.files[target.engines[part.name]].sha256,
@@ -250,7 +250,7 @@ def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], d
         dim = Dim(name, min=symbol.min // unit, max=symbol.max // unit)
         dims.append(unit * dim if unit > 1 else dim)
     args, kwargs, dynamic = [], {}, {}
-    for entry, axes, sizes in zip(index.inputs, shapes.shapes, shapes.example, strict=True):
+    for entry, axes, sizes in zip(index.inputs, shapes.shapes, shapes.example_shapes, strict=True):
         value = torch.zeros(sizes, dtype=getattr(torch, entry.dtype))
         if entry.keyword:
             kwargs[entry.name] = value

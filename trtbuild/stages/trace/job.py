@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import Input, Source
 from trtbuild.core.values.encoding import from_json, to_json
 
 #: Name, dtype (without ``torch.``) and shape of each tensor of a weights file.
-WeightHeads = tuple[tuple[str, str, tuple[int, ...]], ...]
+WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TraceJob:
     inputs: tuple[Input, ...]
     shapes: ShapePlan
     points: tuple[tuple[int, ...], ...] = ()
-    weights: WeightHeads | None = None
+    weights: WeightTypes | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     apart: tuple[tuple[int, int], ...] = ()
 
@@ -43,7 +43,7 @@ class TraceJob:
         """The job with one symbol for both symbols of each pair. `apart` is about the symbols of the declared job."""
         kept = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
         points = tuple(dict.fromkeys(tuple(point[number] for number in kept) for point in self.points))
-        return replace(self, shapes=self.shapes.tied(ties), points=points, apart=())
+        return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form of the job, from which `from_json` makes an equal one; floats in kwargs keep their bits."""

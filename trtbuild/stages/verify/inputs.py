@@ -124,7 +124,7 @@ def read(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
     """Read the inputs of a file from `write`, in the model's order. Raises UsageError."""
     tensors_by_name: dict[str, torch.Tensor] = {}
     try:
-        for entry, raw in safetensors.tensors(read_regular(path)):
+        for entry, raw in safetensors.read_tensors(read_regular(path)):
             dtype = getattr(torch, entry.dtype)
             flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
             tensors_by_name[entry.name] = flat.reshape(entry.shape)

@@ -23,7 +23,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest, tolerances
+from trtbuild.core.model.verification import coarsest_precision, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, PointEvaluator, shown
@@ -73,7 +73,9 @@ def refuse_another_model(
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
     tolerance_of = tolerances("onnxruntime")
-    allowed = [tolerance_of[coarsest([precision, output_precision])] for output_precision in of_outputs(traced)]
+    allowed = [
+        tolerance_of[coarsest_precision([precision, output_precision])] for output_precision in of_outputs(traced)
+    ]
     perturbed_runs = PerturbedRuns(
         lambda inputs, weights: Torch.whole(traced, weights, inputs), compared.inputs, weights
     )

@@ -9,7 +9,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, TensorProto
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest
+from trtbuild.core.model.verification import coarsest_precision
 from trtbuild.stages.verify.precisions import of_dtype
 
 _TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
@@ -25,7 +25,7 @@ def onnx_precisions(data: bytes, inputs: Sequence[Precision], count: int) -> lis
     }
     for value in graph.input:
         input_precision = inputs[int(value.name[1:])] if value.name[1:].isdigit() else "float32"
-        precisions[value.name] = coarsest([_precision_of(value.type.tensor_type.elem_type), input_precision])
+        precisions[value.name] = coarsest_precision([_precision_of(value.type.tensor_type.elem_type), input_precision])
     _walk(graph, precisions)
     return [precisions.get(f"o{number}", "float32") for number in range(count)]
 
@@ -43,11 +43,11 @@ def _walk(graph: GraphProto, precisions: dict[str, Precision]) -> Precision:
             [] if node.op_type in ("Shape", "Size") else [precisions.get(name, "float32") for name in node.input]
         )
         for name in node.output:
-            precisions[name] = coarsest(
+            precisions[name] = coarsest_precision(
                 [precisions.get(name, "float32"), *nested_precisions, *attribute_precisions, *input_precisions]
             )
             results.append(precisions[name])
-    return coarsest(results)
+    return coarsest_precision(results)
 
 
 def _precision_of(type_: int) -> Precision:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.model.comparisons import Comparison, Status
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest, relative_to_tolerance
+from trtbuild.core.model.verification import Point, coarsest_precision, relative_to_tolerance
 from trtbuild.stages.verify.comparing import Deviation
 
 
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def precision(self) -> Precision:
-        return coarsest(self.precisions) if self.point is None else self.precisions[self.output]
+        return coarsest_precision(self.precisions) if self.point is None else self.precisions[self.output]
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point."""

@@ -21,7 +21,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest
+from trtbuild.core.model.verification import coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
@@ -44,7 +44,7 @@ def of_nodes(program: Program, inputs: Sequence[Precision] | None = None) -> dic
     results: dict[torch.fx.Node, Precision] = {}
     for node in program.graph.nodes:
         input_precisions = [] if _is_size(node) else [results[source] for source in node.all_input_nodes]
-        results[node] = coarsest([_own(node), coarser.get(node, "float32"), *input_precisions])
+        results[node] = coarsest_precision([_own(node), coarser.get(node, "float32"), *input_precisions])
     return results
 
 
@@ -86,14 +86,14 @@ def _own(node: torch.fx.Node) -> Precision:
     for name in str(node.target).split("."):
         attribute = getattr(attribute, name, None)
     if isinstance(attribute, torch.fx.GraphModule):  # a branch of torch.cond
-        return coarsest([precision, *map(_own, attribute.graph.nodes)])
-    return coarsest([precision, _of_value(attribute)])
+        return coarsest_precision([precision, *map(_own, attribute.graph.nodes)])
+    return coarsest_precision([precision, _of_value(attribute)])
 
 
 def _of_value(value: Any) -> Precision:
     if isinstance(value, torch.Tensor):
         return of_dtype(str(value.dtype).removeprefix("torch."))
-    return coarsest(map(_of_value, value)) if isinstance(value, list | tuple) else "float32"
+    return coarsest_precision(map(_of_value, value)) if isinstance(value, list | tuple) else "float32"
 
 
 def _is_size(node: torch.fx.Node) -> bool:

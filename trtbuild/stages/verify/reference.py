@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest
+from trtbuild.core.model.verification import Point, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.values.value_ranges import is_index_error
 from trtbuild.errors import SourceError
@@ -149,7 +149,7 @@ class Reference:
         weights = [precisions.of_dtype(weight.dtype) for weight in self._job.weights]
         in_partitions = precisions.of_model(self._partitions, inputs, weights, self._of_part)
         in_program = precisions.of_outputs(self._program) if self._program is not None else in_partitions
-        return [coarsest(pair) for pair in zip(in_partitions, in_program, strict=True)]
+        return [coarsest_precision(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def exact_outputs(self) -> frozenset[int]:
         """The positions of the model's outputs that may not differ at all. Empty if the traced program is not known: a

@@ -26,7 +26,7 @@ import torch
 
 from trtbuild.core.model.comparisons import PartitionComparison, Place, Report
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest
+from trtbuild.core.model.verification import Point, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as inputs_of
 from trtbuild.stages.verify.comparing import Deviation, exact_deviation
@@ -80,7 +80,7 @@ class _Verification:
             runner=self._runner.name,
             against=self._reference.name,
             points=self._points,
-            tolerance=self._job.tolerances[coarsest(self._precisions())],
+            tolerance=self._job.tolerances[coarsest_precision(self._precisions())],
             partitions=[self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
             whole=self._whole.comparison(self._points),
             lowered=self._lowered.comparison(self._points),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.recipes.trust import LOCAL, Trust
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Trust
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.report import Trouble
@@ -62,7 +62,7 @@ def account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) ->
 def warnings(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
     """The warnings about the remotes and the keys, each once."""
     texts = list(trust.warnings)
-    if writers and (trust.own_domain or "").startswith(LOCAL):
+    if writers and (trust.own_domain or "").startswith(LOCAL_DOMAIN_PREFIX):
         names = ", ".join(remote.name for remote in writers)
         texts.append(f"{names}: new results are not uploaded, because trusted keys are configured, but no signing key")
     for each in accounts:

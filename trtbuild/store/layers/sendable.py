@@ -40,7 +40,7 @@ def held(store: LocalStore, key: str) -> Found | None:
 def for_others(found: Found, trust: Trust) -> Found | None:
     """The record with only the signatures that may leave this machine. None if the record must not be sent
     (core/recipes/trust.py, rule 5)."""
-    signatures = trust.for_others(found.signatures)
+    signatures = trust.sendable_signatures(found.signatures)
     return None if trust.enforced and not signatures else replace(found, signatures=signatures)
 
 

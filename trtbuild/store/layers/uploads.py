@@ -10,7 +10,7 @@ Rules
 4. A pointer is sent after all records that were added before it have been sent, or have failed. So no pointer leads to a
    missing record.
 5. Records that this machine's policy does not trust are not sent. Records that only this machine trusts are not sent either
-   (`Trust.for_others`).
+   (`Trust.sendable_signatures`).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from typing import TypeVar
 
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, places
+from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, lookup_keys
 from trtbuild.errors import EntryCorrupt, RecordUntrusted, StoreUnavailable
 from trtbuild.store.local import leases
 from trtbuild.store.local.blobs import LocalBlobs
@@ -107,7 +107,7 @@ class LocalStore(LocalBlobs):
         """
         problem: EntryCorrupt | RecordUntrusted | None = None
         untrusted_in_the_way = False
-        for name in places(self.trust, key):
+        for name in lookup_keys(self.trust, key):
             try:
                 trusted = self._read_at(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
@@ -153,7 +153,7 @@ class LocalStore(LocalBlobs):
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Return the `keys` that have an entry. Entries are touched and not read. Raises StoreUnavailable."""
         with self.entries.looking():
-            return {key for key in keys if self._touch_all(places(self.trust, key))}
+            return {key for key in keys if self._touch_all(lookup_keys(self.trust, key))}
 
     def _touch_all(self, names: Iterable[str]) -> bool:
         """Touch the entries with these names. Returns whether there are any."""

@@ -218,7 +218,7 @@ class RemoteStore:
         text = record.to_bytes()
         document = document_of(text)
         self._files.send([document], lambda file: text)
-        found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), parts)
+        found = Found(record, text, self.trust.sendable_signatures(self.trust.sign(record.recipe.key, document)), parts)
         published = self._records.enter(found, self._files.demand, replace=replace)
         if published is found and not (replace or self.decides):
             time.sleep(SETTLE_S)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL, Signature, Trust, TrustAll, statement
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Signature, Trust, TrustAll, statement
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust.signing import (
     Signer,
@@ -188,9 +188,9 @@ class Keyring:
         signed_at = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         return (signer.sign(key, document, domain, self._builder, signed_at),)
 
-    def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
+    def sendable_signatures(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
         """See `core.recipes.trust.Trust`."""
-        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL))
+        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX))
 
     # -- verifying
 
@@ -226,7 +226,7 @@ class Keyring:
             )
         if not self._fits(key, document, signature):
             return "its signature does not fit (altered, or another record's)"
-        if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL):
+        if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return f"signed for domain {signature.domain}; this machine reads {', '.join(self.read_domains)}"
         permitted = [key for key in known if signature.domain in (key.domains or (signature.domain,))]
         if not permitted:
@@ -236,7 +236,7 @@ class Keyring:
 
     def _known(self, signature: Signature) -> Sequence[TrustedKey]:
         """The trusted keys with the public key of a signature."""
-        if not signature.domain.startswith(LOCAL):
+        if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return self._trusted_keys.get(signature.public_key, ())
         machine = self._machine_trusted()
         fits = machine is not None and (signature.public_key, signature.domain) == (
@@ -287,7 +287,7 @@ def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
 
 
 def _for_its_machine(key: TrustedKey) -> TrustedKey:
-    return replace(key, domains=(f"{LOCAL}{fingerprint(key.public_key)}",))
+    return replace(key, domains=(f"{LOCAL_DOMAIN_PREFIX}{fingerprint(key.public_key)}",))
 
 
 def _verify(public_key: bytes, signature: bytes, text: bytes) -> bool:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL, Signature, is_domain, statement
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Signature, is_domain, statement
 from trtbuild.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ def check_domain(name: str) -> str:
         raise ConfigurationError(
             f"{name!r:.80} is not a domain", hint="it is letters, digits and ._/@+-, such as ci or pr-17"
         )
-    if name.startswith(LOCAL):
+    if name.startswith(LOCAL_DOMAIN_PREFIX):
         raise ConfigurationError(
-            f"no domain may be called {name!r}", hint=f"names that begin with {LOCAL} are for one machine only"
+            f"no domain may be called {name!r}",
+            hint=f"names that begin with {LOCAL_DOMAIN_PREFIX} are for one machine only",
         )
     return name
 

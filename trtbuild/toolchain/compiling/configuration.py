@@ -45,7 +45,7 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
                 continue
             raise ToolchainError(f"{_name(job)} has no builder.{name}", hint=f"remove {name}")
         wanted, actual = _set(trt, config, setting, value)
-        if actual != wanted and isinstance(setting.sets, MemoryPool):
+        if actual != wanted and isinstance(setting.config_part, MemoryPool):
             raise ToolchainError(
                 f"{job.target.toolchain} uses {actual} bytes of {name}, but {wanted} were requested",
                 hint=f"make builder.{name} smaller",
@@ -60,7 +60,7 @@ def _settings(trt: Any, config: Any, job: EngineJob) -> None:
 
 def _has(trt: Any, config: Any, setting: Setting) -> bool:
     """Whether the library has the flag, attribute or memory pool of a setting."""
-    match setting.sets:
+    match setting.config_part:
         case Flag(name):
             return hasattr(trt.BuilderFlag, name)
         case Attribute(name, enumeration):
@@ -73,7 +73,7 @@ def _has(trt: Any, config: Any, setting: Setting) -> bool:
 
 def _set(trt: Any, config: Any, setting: Setting, value: Any) -> tuple[object, object]:
     """Set a value. Returns the value in TensorRT's terms, and the value that the configuration has afterwards."""
-    match setting.sets:
+    match setting.config_part:
         case Flag(name):
             flag = getattr(trt.BuilderFlag, name)
             (config.set_flag if value else config.clear_flag)(flag)

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.values.element_types import ELEMENT_TYPES, ENGINE_TYPES
 
 #: torch's name of a dtype → tensorrt.DataType's name.
 _TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 
 
-def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[Declared]) -> list[tuple[str, str]]:
+def disagreements(
+    network: Any, inputs: Sequence[DeclaredType], outputs: Sequence[DeclaredType]
+) -> list[tuple[str, str]]:
     """List the differences, as pairs (name of an input or output, description)."""
     differences = []
     for kind, declared, count, get_tensor in (
@@ -34,7 +36,7 @@ def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[De
     return sorted(differences)
 
 
-def _compare(tensor: Any, declared: Declared) -> Iterator[str]:
+def _compare(tensor: Any, declared: DeclaredType) -> Iterator[str]:
     """Yield the differences between one tensor of the network and its declaration."""
     dtype, sizes = declared
     network_dtype = str(tensor.dtype).rpartition(".")[2]

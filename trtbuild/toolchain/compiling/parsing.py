@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import disagreements
@@ -87,7 +87,7 @@ class Parser:
         self,
         model: bytes,
         largest: Mapping[str, int] | None = None,
-        declared: tuple[Sequence[Declared], Sequence[Declared]] | None = None,
+        declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
         """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
         largest size of any of their axes, as far as it is known; the compiler checks the other inputs. `declared` are the
@@ -139,7 +139,7 @@ class Parser:
 
 
 def _undeclared(
-    parsed: Parsed, model_outline: Outline, declared: tuple[Sequence[Declared], Sequence[Declared]] | None
+    parsed: Parsed, model_outline: Outline, declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None
 ) -> list[NodeError]:
     differences = [] if declared is None else disagreements(parsed.network, *declared)
     producers = {name: node.name for node in model_outline.nodes for name in node.outputs}

@@ -161,7 +161,7 @@ def oldest(toolchain: ToolchainName) -> tuple[int, ...]:
 
 def lacks(toolchain: ToolchainName, version: str, setting: Setting) -> bool:
     """Whether `version` of a toolchain has no such builder setting."""
-    since = setting.since.get(toolchain, "0")
+    since = setting.first_releases.get(toolchain, "0")
     return since is None or numbers_of(f"{version}.0") < numbers_of(since)  # "10" is 10.0
 
 

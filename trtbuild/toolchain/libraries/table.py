@@ -193,7 +193,7 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
         )
     for setting, facts in SETTINGS.items():
         if lacks(target.toolchain, version, facts) and not unset(settings, setting):
-            since = facts.since[target.toolchain]
+            since = facts.first_releases[target.toolchain]
             raise TargetUnsupported(
                 f"{label}: {name} has no builder.{setting}: {flavour.name} {since} and later have"
                 if since is not None

@@ -7,7 +7,7 @@ Rules
 3. TensorRT's objects point to one another without references. So an engine refers to its runtime here, and a context refers
    to its engine.
 4. A refusal raises an EngineError with TensorRT's errors. The calls of every run return the library's result without a
-   check, to save time. After a refusal the caller reads the errors with `words`.
+   check, to save time. After a refusal the caller reads the errors with `take_errors`.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
    these calls fails, SIGSEGV ends the process (seen with 8.6; the open bindings had this fault until some release of 10).
    So ``infer_shapes`` is never called (shapes come from ``get_tensor_shape``). ``set_optimization_profile_async`` is called
@@ -91,7 +91,7 @@ class TensorRT:
                 )
         return TensorRTEngine(self, self._trt, self._calls, engine)
 
-    def words(self) -> str:
+    def take_errors(self) -> str:
         return "\n".join(last_errors())
 
     def __repr__(self) -> str:
@@ -232,7 +232,7 @@ class TensorRTContext:
             if log.errors():
                 raise EngineError(f"{self._library} refuses its memory: {_joined_errors(log.errors())}")
 
-    def send_output(self, name: str, memory: OutputMemory) -> None:
+    def set_output_memory(self, name: str, memory: OutputMemory) -> None:
         allocator = _output_allocator(self._trt)(memory)
         if not self._context.set_output_allocator(name, allocator):
             raise EngineError(f"output {name} cannot have an allocator: {_joined_errors(last_errors())}")
@@ -263,7 +263,7 @@ def _output_allocator(trt: Any) -> Any:
             return self._memory.allocate(name, size, alignment)
 
         def notify_shape(self, name: str, shape: Any) -> None:
-            self._memory.settle(name, tuple(shape))
+            self._memory.set_final_shape(name, tuple(shape))
 
     return Allocator
 

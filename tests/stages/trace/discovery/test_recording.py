@@ -26,7 +26,7 @@ def recorder(project: Path) -> Recorder:
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
-    return {seen.dependency.part: seen.seen for seen in recorder.observations()}
+    return {seen.dependency.part: seen.state for seen in recorder.observations()}
 
 
 def test_a_file_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:

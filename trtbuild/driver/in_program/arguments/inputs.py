@@ -20,7 +20,7 @@ from typing import Any
 
 from trtbuild.core.model import spec
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
-from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
+from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
 from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.arguments.described import Described
 from trtbuild.driver.in_program.arguments.export_dims import with_dims
@@ -215,7 +215,7 @@ def _values(dtype: str, ends: Any, name: str) -> ValueRange:
             f"range of Input{_label(name)} is {ends!r:.40}", hint="write the smallest and the largest value: (0, 30521)"
         ) from None
     parsed = value_range(dtype, low, high)
-    if isinstance(parsed, Misfit):
+    if isinstance(parsed, InvalidRange):
         raise UsageError(f"Input{_label(name)}: {parsed.text}", hint=parsed.hint)
     return parsed
 

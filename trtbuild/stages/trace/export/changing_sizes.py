@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from trtbuild.core.model.shapes import places_of
+from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Difference, difference, points_of
@@ -37,7 +37,7 @@ def changing_size(program: Program, raw: ExportedProgram, job: TraceJob, frames:
     if unequal is not None:
         wrong, first, second = unequal
         plan, inputs = job.shapes, job.inputs
-        all_places = [*places_of(plan, inputs, first), *places_of(plan, inputs, second)]
+        all_places = [*axes_of_symbol(plan, inputs, first), *axes_of_symbol(plan, inputs, second)]
         return SourceError(
             f"{describe(plan, inputs, second)} must always be as long as {describe(plan, inputs, first)}, "
             "but they are declared as two dims",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.model.shapes import ShapePlan, places_of
+from trtbuild.core.model.shapes import ShapePlan, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
 
@@ -38,7 +38,7 @@ def torch_name(symbol: int) -> str:
 def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
     """``dim 'height' (image.2)``."""
     name = plan.symbols[symbol].name
-    places = places_of(plan, inputs, symbol)
+    places = axes_of_symbol(plan, inputs, symbol)
     return f"axis {places[0]}" if _is_unnamed(name, places) else f"dim {name!r} ({', '.join(places)})"
 
 
@@ -74,7 +74,7 @@ def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[V
 
 def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
     dim = describe(plan, inputs, symbol)
-    places = places_of(plan, inputs, symbol)
+    places = axes_of_symbol(plan, inputs, symbol)
     unit = plan.symbols[symbol].multiple_of
     name = plan.symbols[symbol].name
     path = _path(plan, inputs, symbol)
@@ -94,7 +94,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
     match = re.fullmatch(r"trtdim(\d+)", fix)
     if match and int(match[1]) < len(plan.symbols):
         other_symbol = int(match[1])
-        all_places = [*places_of(plan, inputs, other_symbol), *places]
+        all_places = [*axes_of_symbol(plan, inputs, other_symbol), *places]
         shared = plan.symbols[other_symbol].name
         return Violation(
             f"{dim} must always be as long as {describe(plan, inputs, other_symbol)}, but they are declared as two dims",
@@ -137,7 +137,7 @@ def _fixed(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> 
 
 
 def _static_hint(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
-    place = places_of(plan, inputs, symbol)[0]
+    place = axes_of_symbol(plan, inputs, symbol)[0]
     number = f"{size} " if size is not None else "one size "
     return (
         f"make it static: write {number}as min, opt and max of {place} in every profile; or keep the model from turning "
@@ -177,7 +177,7 @@ def _input_name(argument: str, item: str | None, inputs: Sequence[Input]) -> str
 
 
 def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
-    places = places_of(plan, inputs, symbol)
+    places = axes_of_symbol(plan, inputs, symbol)
     name = plan.symbols[symbol].name
     return f"inputs.{places[0].rpartition('.')[0]}" if _is_unnamed(name, places) else f"dims.{name}"
 

@@ -70,7 +70,7 @@ class Exported:
 
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
+    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
     arguments = bound_to_forward(module, job, args, kwargs, frames)
     exporter = _Exporter(module, job, arguments, frames)
     try:
@@ -156,7 +156,7 @@ class _Exporter:
 
     def _export(self) -> ExportedProgram:
         job = self.job
-        args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
+        args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
         kwargs = _in_order(self._module, self._bound.signature, kwargs)
         if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
             try:
@@ -174,19 +174,20 @@ class _Exporter:
 
 def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
     """The plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
-    tried = {plan.example}
+    tried = {plan.example_shapes}
     for enlarged in (lambda units: 2 * units + 1, lambda units: sys.maxsize):
         symbols = tuple(
             replace(
-                symbol, example=min(enlarged(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max)
+                symbol,
+                example=min(enlarged(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max),
             )
             if number in fixed
             else symbol
             for number, symbol in enumerate(plan.symbols)
         )
         larger = ShapePlan(symbols, plan.shapes)
-        if larger.example not in tried and sum(map(math.prod, larger.example)) <= _MOST_ELEMENTS:
-            tried.add(larger.example)
+        if larger.example_shapes not in tried and sum(map(math.prod, larger.example_shapes)) <= _MOST_ELEMENTS:
+            tried.add(larger.example_shapes)
             yield larger
 
 
@@ -226,7 +227,7 @@ def _dynamic_shapes(
 def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
     """Raise the error of the model itself if the model fails at the example. Its text has numbers instead of
     symbols."""
-    shapes = job.shapes.example
+    shapes = job.shapes.example_shapes
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
     try:
         module(*args, **kwargs)

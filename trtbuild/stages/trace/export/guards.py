@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, places_of
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
 #: The largest number of sizes that are tried for one guard.
@@ -142,7 +142,7 @@ class Guard:
         if not holding:
             return None
         step = math.gcd(*holding)
-        places = places_of(self._plan, self._inputs, number)
+        places = axes_of_symbol(self._plan, self._inputs, number)
         if step > symbol.multiple_of and all(size in set(holding) for size in sizes if size % step == 0):
             return f"write dims: {{{symbol.name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}"
         if all(size in set(holding) for size in sizes if holding[0] <= size <= holding[-1]):

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.model.shapes import places_of
+from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.export.arranging import Arranged
@@ -135,7 +135,7 @@ class Proof:
 
     def _has_equal_flow(self, point: Point, leaf: Leaves) -> bool:
         flows = Flows()
-        values = tensors(self._job.inputs, self._job.shapes.sizes(point.sizes))
+        values = tensors(self._job.inputs, self._job.shapes.input_shapes(point.sizes))
 
         def eager(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
@@ -154,7 +154,7 @@ def _prove_at(
     job: TraceJob,
     frames: Frames,
 ) -> None:
-    values = tensors(job.inputs, job.shapes.sizes(point.sizes))
+    values = tensors(job.inputs, job.shapes.input_shapes(point.sizes))
     problem = _problem_with(values, point, module, arranged, weights, job, frames)
     # a mask that hides every key of a row gives NaN, or not, depending on the implementation of attention (rule 4)
     for fill in (False, True) if any(value.dtype is torch.bool for value in values) else ():
@@ -257,7 +257,7 @@ def _example(job: TraceJob) -> tuple[int, ...]:
 
 
 def _call(module: torch.nn.Module, sizes: tuple[int, ...], job: TraceJob) -> Any:
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.sizes(sizes)))
+    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.input_shapes(sizes)))
     return module(*args, **kwargs)
 
 
@@ -276,7 +276,7 @@ def _sizes(point: Point, job: TraceJob) -> str:
         return "the declared shapes"
     texts = []
     for number, size in enumerate(point.sizes):
-        places = places_of(plan, job.inputs, number)
+        places = axes_of_symbol(plan, job.inputs, number)
         texts.append(f"{' = '.join(places)} = {size}")
     return ", ".join(texts)
 
@@ -285,14 +285,14 @@ def _place(point: Point, job: TraceJob) -> dict[str, Any]:
     """The place of the dim whose size differs from the example's."""
     for number, symbol in enumerate(job.shapes.symbols):
         if point.sizes[number] != symbol.example:
-            entry = places_of(job.shapes, job.inputs, number)[0].rpartition(".")[0]
+            entry = axes_of_symbol(job.shapes, job.inputs, number)[0].rpartition(".")[0]
             return job.place(f"dims.{symbol.name}", f"inputs.{entry}")
     return job.place("source")
 
 
 def _elements(point: Point, job: TraceJob) -> int:
     total = 0
-    for shape in job.shapes.sizes(point.sizes):
+    for shape in job.shapes.input_shapes(point.sizes):
         count = 1
         for size in shape:
             count *= size

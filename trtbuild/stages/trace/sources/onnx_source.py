@@ -80,7 +80,7 @@ class OnnxSource(SourceReader):
             }
             for name, value in weights.items()
         ]
-        parts = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example)
+        parts = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example_shapes)
         return self.graph(parts, interface_of(job, described, named_outputs), list(enumerate(weights.values())))
 
 

@@ -111,7 +111,7 @@ def _arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
 
 def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
     """The value of each argument at the example. Raises SourceError if the manifest's inputs do not fit."""
-    positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
+    positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
     names = [argument.name for argument in arguments]
     passed = dict(zip(names, positional, strict=False)) | keyword
     missing = [argument.name for argument in arguments if not argument.optional and argument.name not in passed]
@@ -194,7 +194,7 @@ def _structure(
             result = script(*values)
     except Exception as error:
         shapes = ", ".join(
-            f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, job.shapes.example, strict=True)
+            f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, job.shapes.example_shapes, strict=True)
         )
         frames.raise_from(
             error,

@@ -42,7 +42,7 @@ def program() -> bytes:
 
 def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> TorchPart:
     graph = ProgramGraph(memoryview(program), torch.device(device), "a test")
-    assert graph.weights == 1
+    assert graph.weight_count == 1
     return TorchPart(graph, [torch.arange(4.0, device=device)], contiguous)
 
 

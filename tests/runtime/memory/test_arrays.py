@@ -91,7 +91,7 @@ def test_the_reader_waits_for_the_writers_stream(gpu: FakeGpu, memory: CudaMemor
         memory.synchronize(writer)
         gpu.push(writer, lambda address=target.address: gpu.write(address, FLOATS))
         array = memory.adopt(kind(target), "x", reader)
-        copy = memory.packed(array, reader)
+        copy = memory.contiguous_copy(array, reader)
         np.testing.assert_array_equal(copy.numpy(), FLOATS)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import program
-from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
 #: Loads libraries, and checks the mapped libraries.
@@ -148,4 +148,4 @@ def test_the_installed_library_has_the_planned_version() -> None:
     assert numbers is not None
     assert version.startswith(".".join(map(str, numbers)))
     assert any(path.name.startswith(flavour.parser_library) for path in mapped_files())
-    check_mapped(flavour, version)
+    check_mapped_versions(flavour, version)

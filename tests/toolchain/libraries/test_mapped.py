@@ -17,7 +17,7 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
-from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
 toolchain, version, *files = sys.argv[1:]
@@ -26,7 +26,7 @@ for file in files:
 mapped = {str(path) for path in mapped_files()}
 assert mapped.issuperset(files), "the libraries are not mapped"
 try:
-    check_mapped(FLAVOURS[toolchain], version)
+    check_mapped_versions(FLAVOURS[toolchain], version)
     print("fits")
 except EnvironmentFault as error:
     print(error)

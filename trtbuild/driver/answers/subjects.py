@@ -199,7 +199,7 @@ def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def of_package(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
     """The subject of a package. With `offline` no remote is used."""
-    index, sha256 = json.loads(package.raw), package.digest
+    index, sha256 = json.loads(package.index_bytes), package.digest
     targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     partitions = {name: entry["partitions"] for name, entry in index["targets"].items()}
     plans = {

@@ -13,7 +13,7 @@ from trtbuild.driver.in_program.modules import positional_inputs
 from trtbuild.driver.outputs.files import remove
 from trtbuild.driver.outputs.packages import before
 from trtbuild.errors import UsageError
-from trtbuild.runtime.packages.package import INDEX, Package
+from trtbuild.runtime.packages.package import INDEX_NAME, Package
 
 #: Endings of files of torch.export. ``.ep`` is Torch-TensorRT's.
 _PROGRAMS = (".pt2", ".ep")
@@ -122,7 +122,7 @@ def _write_package(package: Package, root: Path) -> None:
     old_files = before(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
-    _write(root / INDEX, package.raw)
+    _write(root / INDEX_NAME, package.index_bytes)
     new_files = {root / name for name in package.index.files}
     for path in old_files:
         if path not in new_files:

@@ -31,7 +31,7 @@ from trtbuild.driver.project.history import History
 from trtbuild.driver.project.outcome import Written
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import PackageDamaged, StoreError
-from trtbuild.runtime.packages.inside import Inside
+from trtbuild.runtime.packages.inside import PackageFolder
 from trtbuild.runtime.packages.package import Package
 
 
@@ -85,7 +85,9 @@ class ProgramWorkspace(Workspace):
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
         directory = self.project / "packages" / index.sha256[:32]  # a runtime cache may be stored there
-        return StoredPackage(directory, read_index(data), index.sha256, data, Inside(directory), self.files, self.store)
+        return StoredPackage(
+            directory, read_index(data), index.sha256, data, PackageFolder(directory), self.files, self.store
+        )
 
 
 @dataclass(frozen=True)

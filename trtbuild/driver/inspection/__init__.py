@@ -62,10 +62,10 @@ def inspect_directory(
     return Inspection(
         path=str(package.path),
         source=source_form(names),
-        index=json.loads(package.raw),
+        index=json.loads(package.index_bytes),
         engines=engines,
         memory=device_memory(package.path) if memory else None,
-        provenance=provenance.parse(package.beside(provenance.PROVENANCE_FILE), package.digest),
+        provenance=provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest),
     )
 
 

@@ -25,7 +25,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     """
     try:
         from trtbuild.stages.convert.weights import materialize
-        from trtbuild.toolchain.compiling.preparing import prepared
+        from trtbuild.toolchain.compiling.preparing import prepare_model
     except ImportError as error:
         raise EnvironmentFault(
             f"writing ONNX models needs {error.name}, which is not installed", hint="pip install onnx numpy"
@@ -56,7 +56,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
             path = f"{folder}/{target}/{partition}.onnx"
             try:
                 weights = dict(zip(parts["weights"], values, strict=True))
-                data = materialize(*prepared(model, weights, release(*parts["toolchain"])))
+                data = materialize(*prepare_model(model, weights, release(*parts["toolchain"])))
             except ValueError as error:
                 raise TrtbuildError(f"{partition}@{target} does not fit into one ONNX file: {error}") from error
             _write(project / path, data)

@@ -16,7 +16,7 @@ from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.documents import TrtexecCommand
-from trtbuild.toolchain.libraries.releases import numbers_of, release
+from trtbuild.toolchain.libraries.releases import release, version_numbers
 
 #: These arguments come first; the others follow in the order of the settings.
 _FIRST = (
@@ -64,7 +64,7 @@ def _profiles(
     ]
     if not dynamic:
         return
-    if len(profiles) > 1 and toolchain == "tensorrt" and numbers_of(version) < (10,):
+    if len(profiles) > 1 and toolchain == "tensorrt" and version_numbers(version) < (10,):
         differs.append(f"it takes one optimization profile before TensorRT 10, and the engine has {len(profiles)}")
         profiles = {"0": profiles["0"]}
     for number, profile in sorted(profiles.items(), key=lambda entry: int(entry[0])):
@@ -131,7 +131,7 @@ def _bytes(size: int) -> str:
 
 def _types(part: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
     """Yield the flag of strong typing or, for releases without it, the types of inputs and outputs."""
-    if toolchain == "tensorrt-rtx" or numbers_of(version) >= (11,):
+    if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:
         yield "--stronglyTyped"

@@ -52,7 +52,7 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
     part = engines.part(partition)
 
     def run(values: Sequence[Any], call: Call) -> Sequence[Any]:
-        if memory.is_current():
+        if memory.is_device_current():
             return part(values, call)
         with memory.on_device():
             return part(values, call)

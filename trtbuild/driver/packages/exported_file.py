@@ -119,7 +119,7 @@ def _ensure_reference(exported: ExportedProgram, about: ExportedFileInfo) -> Non
 
     for node in exported.graph.nodes:
         if str(node.target).startswith("trtbuild.engine"):
-            text = operators.parsed(node.args[-1])
+            text = operators.parse_text(node.args[-1])
             if text.reference is None:
                 raise NoFittingTarget(
                     f"the file of {about.model!r} has no reference program, and engines do not run on a CPU",

@@ -10,7 +10,7 @@ from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.outputs.triton.served import PACKAGE
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import UsageError
-from trtbuild.runtime.packages.package import missing
+from trtbuild.runtime.packages.package import missing_package_error
 
 
 def directory_of(project: Path, name: str) -> Path | None:
@@ -23,7 +23,7 @@ def directory_of(project: Path, name: str) -> Path | None:
     if (path / INDEX).is_file():
         return path
     if "/" in name or name.startswith("."):
-        fault = missing(path)
+        fault = missing_package_error(path)
         raise UsageError(fault.text, hint=fault.hint)
     return None
 

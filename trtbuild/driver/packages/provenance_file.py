@@ -83,7 +83,7 @@ def add(package: Package, entries: Sequence[CutEntry]) -> None:
 
 def _existing_entries(package: Package) -> list[dict[str, Any]]:
     """Return the existing entries about a package."""
-    entries = provenance.parse(package.beside(provenance.PROVENANCE_FILE), package.digest).verified
+    entries = provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest).verified
     return [dict(entry) for entry in entries]
 
 
@@ -108,5 +108,5 @@ def _write(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write the file if its content differs."""
     path = package.path / provenance.PROVENANCE_FILE
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, entries))
-    if package.beside(provenance.PROVENANCE_FILE) != data:
+    if package.read_unlisted(provenance.PROVENANCE_FILE) != data:
         replace_file(path, data, durable=True)  # replaces a link instead of following it

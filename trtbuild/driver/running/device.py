@@ -50,7 +50,7 @@ class OnDevice:
 
     def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
         """Return the outputs in their order, for arrays by input name. On a GPU the computation may still be running."""
-        return self._runner.flat((), dict(inputs))
+        return self._runner.flat_outputs((), dict(inputs))
 
     def wait(self) -> None:
         """Wait until the device has finished all computations."""

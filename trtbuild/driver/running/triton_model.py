@@ -54,7 +54,7 @@ class TritonPythonModel:
                 entry.name: self._input(utils.get_input_tensor_by_name(request, entry.name), entry)
                 for entry in loaded.inputs
             }
-            results = self._runner.flat((), inputs)
+            results = self._runner.flat_outputs((), inputs)
             outputs = [
                 utils.Tensor.from_dlpack(entry.name, self._output(result, entry))
                 for entry, result in zip(loaded.outputs, results, strict=True)

@@ -33,7 +33,7 @@ from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
 from trtbuild.driver.verification.replay import point_of
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
-from trtbuild.runtime.packages.choice import ADD_REFERENCE
+from trtbuild.runtime.packages.choice import ADD_REFERENCE_HINT
 from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain.libraries import table
@@ -75,7 +75,7 @@ class _PackageVerification:
         if not index.reference:
             raise NoFittingTarget(
                 f"the package of {index.model!r} has no reference program to compare its engines with",
-                hint=ADD_REFERENCE,
+                hint=ADD_REFERENCE_HINT,
             )
         self._package = package
         self._options = options

@@ -24,12 +24,12 @@ def handler(graph_kind: str) -> GraphHandler:
 def makers() -> Makers:
     """The functions that a trace calls for such models. They load their libraries at their first use."""
 
-    def record(define: Callable[[Any, Any], object], declared: Sequence[tuple[Any, ...]], check: Any) -> Any:
-        from trtbuild.toolchain.networks.recording import NetworkInput, record
+    def record_network(define: Callable[[Any, Any], object], declared: Sequence[tuple[Any, ...]], check: Any) -> Any:
+        from trtbuild.toolchain.networks.recording import NetworkInput, record_network
 
-        return record(define, [NetworkInput(*entry) for entry in declared], check)
+        return record_network(define, [NetworkInput(*entry) for entry in declared], check)
 
-    return Makers(handler, record)
+    return Makers(handler, record_network)
 
 
 def lower(job: LowerJob, context: Context) -> Result:
@@ -51,7 +51,7 @@ def partition(job: PartitionJob, context: Context) -> Result:
     def refusal_of_parser(model: bytes) -> Refused | None:
         from trtbuild.toolchain.compiling.parsing import Parser
 
-        return Parser(job.toolchain, job.toolchain_version, job.stand_in).refused(model)
+        return Parser(job.toolchain, job.toolchain_version, job.stand_in).find_refusal(model)
 
     store = context.store
     partitioned = handler(job.graph_kind).cut(store.get_bytes(job.program), job.opset, refusal_of_parser)

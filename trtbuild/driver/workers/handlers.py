@@ -198,10 +198,10 @@ def engine(job: EngineJob, context: Context) -> Result:
     from trtbuild.toolchain.compiling.compiler import compile_engine
 
     store = context.store
-    allocator.keep_no_large_buffers()
+    allocator.return_large_buffers()
     compiled = compile_engine(job, store.get_bytes, context.timings)
     outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
     statistics = compiled.statistics
     del compiled
-    allocator.give_back()  # an idle worker must not keep memory that other steps need
+    allocator.release_free_memory()  # an idle worker must not keep memory that other steps need
     return Result(outputs, statistics=statistics)

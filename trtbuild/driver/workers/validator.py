@@ -58,7 +58,7 @@ class Validator:
         except ConversionRefused as refused:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
-        answer = self._parser.refused(model, largest, declared_types(program))
+        answer = self._parser.find_refusal(model, largest, declared_types(program))
         if answer is None:
             return None
         calls = dict(origins)

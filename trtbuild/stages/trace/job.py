@@ -43,8 +43,8 @@ class TraceJob:
     def tied(self, ties: Ties) -> TraceJob:
         """The job with one symbol for both symbols of each pair. Its `apart` is empty: the numbers in `apart` are those of
         the declared symbols."""
-        kept = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
-        points = tuple(dict.fromkeys(tuple(point[number] for number in kept) for point in self.points))
+        kept_numbers = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
+        points = tuple(dict.fromkeys(tuple(point[number] for number in kept_numbers) for point in self.points))
         return replace(self, shapes=self.shapes.tied(ties), points=points, apart=())
 
     def to_json(self) -> dict[str, Any]:

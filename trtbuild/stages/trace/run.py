@@ -188,12 +188,12 @@ def trace_module(
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
     program, values = arranged.program, _weights_to_store(arranged, job)
 
-    def kept() -> Any:
+    def store_in_copy() -> Any:
         hooks.set_recorder(None)  # the store's files are not dependencies
         return None if store_weights is None else store_weights(values)
 
     with (
-        ForkedCall(kept, _STORING_PATIENCE_S)
+        ForkedCall(store_in_copy, _STORING_PATIENCE_S)
         if store_weights is not None and values
         else contextlib.nullcontext() as storing,
         Proof(module, arranged, failures, job, frames, dependency_state) as proof,

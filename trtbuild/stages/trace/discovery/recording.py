@@ -2,9 +2,9 @@
 
 Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times and inode,
-   or its digest. The digest is the pin if it is known, or if the file changed a moment ago, because then the times may not
-   show the next change. At the end all dependencies are observed again. A dependency that differs from its pin has
-   changed during the trace.
+   or its digest. The digest is the pin if it is already known. It is also the pin if the file changed a moment ago: then
+   the times may not show the next change. At the end all dependencies are observed again. A dependency that differs from
+   its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace, which finds the file already written, is cacheable.
 3. Paths have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a path leads through
@@ -166,13 +166,13 @@ class Recorder:
     def observations(self) -> tuple[Observation, ...]:
         """Observe all dependencies now, in the order of first use. Raises SourceError (``changed-during-trace``) if one
         differs from its pin, and this process did not write it."""
-        found = []
+        observations = []
         with self.ignore_own_reads():
             for dependency, pin in self._pins.items():
                 state = self._observe_again(dependency, pin)
                 if state is not None:
-                    found.append(Observation(dependency, state))
-        return tuple(found)
+                    observations.append(Observation(dependency, state))
+        return tuple(observations)
 
     def _pin_file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)

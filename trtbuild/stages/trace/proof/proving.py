@@ -129,31 +129,31 @@ class Proof:
         module_slots = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
         slots = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
 
-        def leaf(tensor: torch.Tensor) -> str | None:
+        def weight_key(tensor: torch.Tensor) -> str | None:
             weight = self._arranged.module_weights.find(tensor)
             return slots.get(identity(tensor)) if weight is None else module_slots.get(id(weight))
 
         before = self._dependency_state()
-        found = []
+        answers = []
         for point in self._points[1:]:
             equal = False
             with contextlib.suppress(Exception):
-                equal = self._has_equal_flow(point, leaf)
+                equal = self._has_equal_flow(point, weight_key)
             # if the call used a new dependency, only this copy would know it: then this process compares values
-            found.append(equal and self._dependency_state() == before)
-        return found
+            answers.append(equal and self._dependency_state() == before)
+        return answers
 
-    def _has_equal_flow(self, point: Point, leaf: WeightKeys) -> bool:
+    def _has_equal_flow(self, point: Point, weight_keys: WeightKeys) -> bool:
         flows = Flows()
         values = tensors(self._job.inputs, self._job.shapes.sizes(point.sizes))
 
-        def eager(inputs: list[torch.Tensor]) -> Any:
+        def call_model(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
             return returned_tensors(self._module(*args, **kwargs), self._arranged.leaves)
 
-        expected = flows.describe_results(eager, values, leaf)
+        expected = flows.describe_results(call_model, values, weight_keys)
         actual = flows.describe_results(
-            lambda inputs: _run_program(self._arranged, self._weights, inputs), values, leaf
+            lambda inputs: _run_program(self._arranged, self._weights, inputs), values, weight_keys
         )
         return [actual[index] for index in self._arranged.outputs] == expected
 
@@ -255,13 +255,13 @@ def _frozen_branch_error(
         f"the traced program is not the model at {_sizes_text(point, job)}: {problem}. The model takes another branch "
     )
     text += f"there than at the example{assumed}, and export kept only one"
-    found = diverging_line(
+    divergence = diverging_line(
         lambda: _call_model(module, point.sizes, job),
         lambda: _call_model(module, _example_sizes(job), job),
         frames.is_shown,
     )
-    if found:
-        (file, line), is_here = found
+    if divergence:
+        (file, line), is_here = divergence
         size_texts = [_sizes_text(point, job), _sizes_text(Point(_example_sizes(job)), job)]
         text += f": this line runs at {size_texts[not is_here]}, and not at {size_texts[is_here]}"
         if place:

@@ -43,12 +43,12 @@ def lift_constants(graph: onnx.GraphProto) -> None:
 
 def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
     """Remove the weights from the graph. Returns the values of all used weights by name, in the file's order."""
-    used = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
-    used |= {value.name for nested in nested_graphs(graph) for value in nested.output}
+    used_names = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
+    used_names |= {value.name for nested in nested_graphs(graph) for value in nested.output}
     weights: dict[str, torch.Tensor] = {}
     small_initializers = []
     for tensor in graph.initializer:
-        if tensor.name not in used:
+        if tensor.name not in used_names:
             continue
         value = _weight_value(tensor, folder, job)
         if value is not None and value.numel() * value.element_size() >= WEIGHT_BYTES:

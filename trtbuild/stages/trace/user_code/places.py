@@ -115,9 +115,9 @@ class Places:
         relative = os.path.relpath(path, directory).replace(os.sep, "/")
         if relative == ".":
             return Place("python")
-        owner = records.owner(relative)
-        if owner is not None:
-            return Place("distribution", owner)
+        distribution = records.distribution_of(relative)
+        if distribution is not None:
+            return Place("distribution", distribution)
         if "__pycache__" in relative.split("/") or not os.path.lexists(path):
             return Place("python")
         if os.path.isdir(path):
@@ -144,7 +144,7 @@ class _Records:
                 self._record_files.append((normalized(match.group(1)), files, top_names))
                 break
 
-    def owner(self, relative: str) -> str | None:
+    def distribution_of(self, relative: str) -> str | None:
         top_name = relative.split("/", 1)[0]
         candidates = [(name, files) for name, files, top_names in self._record_files if top_name in top_names]
         for name, files in candidates:

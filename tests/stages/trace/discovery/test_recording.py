@@ -79,7 +79,7 @@ def test_a_trace_that_looks_for_a_file_and_then_writes_it_is_uncacheable(recorde
     (project / "cache.npy").write_text("made")
     recorder.record_file(project / "cache.npy")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code writes to cache.npy, which it read before"]
+    assert recorder.storage_refusals == ["the model's code writes to cache.npy, which it read before"]
 
 
 def test_a_trace_that_changes_a_folder_that_it_listed_is_uncacheable(recorder: Recorder, project: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_trace_that_changes_a_folder_that_it_listed_is_uncacheable(recorder: R
     recorder.record_write(project / "sub/new.txt")
     (project / "sub/new.txt").write_text("")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code creates files in sub, and also lists its entries"]
+    assert recorder.storage_refusals == ["the model's code creates files in sub, and also lists its entries"]
 
 
 def test_a_file_that_the_trace_writes_is_not_a_dependency(recorder: Recorder, project: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_trace_that_reads_a_file_and_overwrites_it_is_uncacheable(recorder: Re
     recorder.record_write(project / "a.txt")
     (project / "a.txt").write_text("b")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code writes to a.txt, which it read before"]
+    assert recorder.storage_refusals == ["the model's code writes to a.txt, which it read before"]
 
 
 def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_link_is_observed_by_its_target(project: Path) -> None:
 
 def test_a_pattern_in_the_project_folder_lists_the_folder(project: Path) -> None:
     recorder = Recorder(project, Places(), {})
-    patterns.add("*.txt", project, recorder)
+    patterns.record_matches("*.txt", project, recorder)
     assert {observation.dependency.part for observation in recorder.observations()} == {"file:c.txt", "listing:."}
 
 
@@ -109,7 +109,7 @@ def test_patterns_give_the_matching_files_and_the_listed_folders(
     project: Path, pattern: str, expected: list[str]
 ) -> None:
     recorder = Recorder(project, Places(), {})
-    patterns.add(pattern, project, recorder)
+    patterns.record_matches(pattern, project, recorder)
     assert sorted(observation.dependency.part for observation in recorder.observations()) == expected
 
 

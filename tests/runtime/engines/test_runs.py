@@ -69,7 +69,9 @@ def test_rejects_an_unknown_output_size_where_the_package_has_a_known_one(rig: R
 
 def test_rejects_an_output_of_unknown_size_with_a_wrong_shape(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     set_final_shape = MeasuredOutput.set_final_shape
-    monkeypatch.setattr(MeasuredOutput, "set_final_shape", lambda self, name, shape: set_final_shape(self, name, shape[::-1]))
+    monkeypatch.setattr(
+        MeasuredOutput, "set_final_shape", lambda self, name, shape: set_final_shape(self, name, shape[::-1])
+    )
     part, stream = rig.part("nonzero"), rig.stream()
     with pytest.raises(EngineError, match=r"gives o0 the shape \[2, 1\], but the package has \[1, None\]"):
         part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))

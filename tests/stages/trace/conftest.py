@@ -19,7 +19,7 @@ from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import pairs_with_different_opts, symbol_values
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
-from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
@@ -67,7 +67,7 @@ class Function(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
-def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> Traced:
+def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> TraceResult:
     """Trace a module in this process, without discovery."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module).eval()
@@ -136,7 +136,7 @@ def job_of() -> Callable[..., TraceJob]:
 
 
 @pytest.fixture(scope="session")
-def traced() -> Callable[..., Traced]:
+def traced() -> Callable[..., TraceResult]:
     return trace_in_process
 
 

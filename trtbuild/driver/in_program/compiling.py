@@ -135,7 +135,7 @@ def is_cpu(device: Any) -> bool:
 
 
 def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
-    """Trace `module`; return a `stages.trace.run.Traced`."""
+    """Trace `module`; return a `stages.trace.run.TraceResult`."""
     from trtbuild.stages.trace.in_memory import trace_in_memory
 
     return trace_in_memory(module, trace_job(model, shapes), Path.cwd())

@@ -142,7 +142,9 @@ class Parser:
 
 
 def _interface_errors(
-    parsed: ParsedNetwork, model_outline: Outline, declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None
+    parsed: ParsedNetwork,
+    model_outline: Outline,
+    declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None,
 ) -> list[NodeError]:
     differences = [] if declared is None else interface_differences(parsed.network, *declared)
     producers = {name: node.name for node in model_outline.nodes for name in node.outputs}

@@ -36,7 +36,7 @@ class FakeValidator:
     unknown: frozenset[str] = frozenset()
     validated_texts: list[str] = field(default_factory=list)
 
-    def untranslatable(self, program: Program) -> dict[int, str]:
+    def untranslatable_calls(self, program: Program) -> dict[int, str]:
         return {k: f"{name} has no translation" for k, name in _calls(program) if name in self.unknown}
 
     def refusal(self, program: Program, text: str) -> Refusal | None:

@@ -26,7 +26,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.values import in_range, mask
+from trtbuild.stages.values import draw_in_range, draw_mask
 
 #: Operators that do not change the values of an index.
 _SAME_INDEX = (
@@ -83,7 +83,7 @@ def random_inputs(
         if values is None:
             value = _random(getattr(torch, dtype), tuple(shape), end, generator)
         else:
-            value = in_range(getattr(torch, dtype), shape, values, generator)
+            value = draw_in_range(getattr(torch, dtype), shape, values, generator)
         if point.zeros and value.is_floating_point() and (values is None or values[0] <= 0 <= values[1]):
             value = value.masked_fill(torch.rand(tuple(shape), generator=generator) < 0.25, 0.0)
         tensors.append(value)
@@ -92,7 +92,7 @@ def random_inputs(
 
 def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: torch.Generator) -> torch.Tensor:
     if dtype is torch.bool:
-        return mask(shape, generator)
+        return draw_mask(shape, generator)
     if dtype.is_complex:
         return torch.complex(*(torch.randn(shape, generator=generator) for _ in range(2))).to(dtype)
     if dtype.is_floating_point:

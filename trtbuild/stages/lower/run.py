@@ -30,11 +30,11 @@ def lower(
     *,
     truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`, from which partitions are cut. It computes in `precision`, and with
-    `truncates_double` it computes float64 in float32.
+    """Return the lowered form of `program`, which the partition step splits. It computes in `precision`. With
+    `truncates_double`, it computes float64 operations in float32.
 
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
-    ``ExportedProgram.run_decompositions``. `points` are further sizes of the symbols at which sizes are compared.
+    ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
 
     Raises SourceError (code ``mutated-input``) for a program that writes to one of its inputs, and InconsistentShapes
     (rule 4).

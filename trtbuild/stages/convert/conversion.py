@@ -30,15 +30,15 @@ from trtbuild.stages.convert.opset import lower_opset, raise_opset
 from trtbuild.stages.convert.optimizing import optimize
 from trtbuild.stages.convert.structure import copy_for_exporter, size_names
 from trtbuild.stages.convert.types import refuse_other_types
-from trtbuild.stages.program.fixed_symbols import fixed_symbols
+from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
-    Untranslated,
+    TranslationFailed,
     has_translation,
     promote_types,
-    quiet,
     remove_assertions,
+    silence_exporter,
     translate,
 )
 
@@ -72,9 +72,9 @@ def convert(program: Program, opset: int) -> Conversion:
     _refuse_complex_boundaries(program)
     exported = copy_for_exporter(program)
     try:
-        with fixed_symbols():
+        with suppress_new_guards():
             model = _translate_program(program, exported, opset)
-        with quiet():
+        with silence_exporter():
             optimize(model)
             _find_origins(model, exported)
             raise_opset(model, opset)
@@ -124,7 +124,7 @@ def _translate_program(program: Program, exported: ExportedProgram, opset: int) 
         _name_outputs(exported)
         remove_assertions(exported.graph_module)
         model = translate(exported, opset)
-    except Untranslated as error:
+    except TranslationFailed as error:
         (node,) = [node for node in exported.graph.nodes if node.name == error.node] or (None,)
         origin = None if node is None else node.meta.get(ORIGIN_KEY)
         raise ConversionRefused(

@@ -23,7 +23,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import Origins
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, Type, declared_types_at, points_of, shown
+from trtbuild.stages.program.sizes import Point, Type, declared_types_at, points_of, types_text
 from trtbuild.stages.program.text import target_name
 
 #: The element type (0 if unknown) and the sizes (None if the rank is unknown). A size is None if it is unknown.
@@ -150,13 +150,13 @@ def _refusal(
             inferred_type = inferred[nodes_by_name[name].output[0]]
             return ConversionRefused(
                 f"the ONNX translation of {target_name(calls[call].target)} gives {_type_text(inferred_type)} "
-                f"where the model has {shown(declared)}",
+                f"where the model has {types_text(declared)}",
                 hint=_HINT,
                 nodes=(call,),
             )
     declared = declared_types_at(program.output_nodes[output].meta["val"], point)
     return ConversionRefused(
-        f"the ONNX translation gives {_type_text(inferred[f'o{output}'])} for an output that is {shown(declared)}",
+        f"the ONNX translation gives {_type_text(inferred[f'o{output}'])} for an output that is {types_text(declared)}",
         hint=_HINT,
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 from trtbuild.core.model.spec import Precision
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request
-from trtbuild.stages.program.fixed_symbols import fixed_symbols
+from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.guard import refuse_changes, signature
 
@@ -47,7 +47,7 @@ def lower(
 
 def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:
     """Apply `passes` to `program`, in order. The result is verified and has clean metadata."""
-    with fixed_symbols():
+    with suppress_new_guards():
         for step in passes:
             program = step.function(program, request)
     # `assemble` is the only function that builds the functional form

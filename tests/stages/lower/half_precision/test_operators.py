@@ -9,7 +9,7 @@ from trtbuild.stages.lower.half_precision.operators import OPERATORS, OVERLOAD_R
 
 
 def _names() -> list[str]:
-    rows = " ".join(names for _, _, names in operators._KEPT)
+    rows = " ".join(names for _, _, names in operators._FLOAT32_OPERATORS)
     lists = (operators._CONTRACTIONS, operators._ELEMENTWISE, operators._ELEMENTWISE_BOUNDED, operators._MOVES)
     return " ".join((rows, *lists, operators._SCALINGS, operators._COMPARISONS, operators._SHAPES)).split()
 

@@ -5,7 +5,7 @@ lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/
 
 1. Operators that are new in 18 have no older form.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
-   reductions reduce over all axes, so ``noop_with_empty_axes`` has no older form.
+   reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
 3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Nodes without these attributes
    and inputs are the same in both opsets. A Split without sizes has equal outputs in 17. In 18 its last output may be
    smaller. So such a Split is lowered only if the size of its axis is known.

@@ -125,7 +125,7 @@ def _input_specs(exported: ExportedProgram) -> list[InputSpec]:
 
 
 def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]]) -> list[InputSpec]:
-    """Put the placeholders back in the order of `placeholders`, under their names. Returns the specs in that order.
+    """Give the placeholders the order and the names of `placeholders` again. Returns the specs in this order.
 
     Constants that a decomposition created follow the other weights and constants, before the inputs.
     """

@@ -1,8 +1,8 @@
 """Make each squeeze name exactly the axes that it removes.
 
-``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes, whatever their size is. So this
-pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The trace
-has proven for all sizes of the range which axes a squeeze keeps.
+``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes, even if their size is not 1. So
+this pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
+trace has proven for all sizes of the range which axes a squeeze keeps.
 """
 
 from __future__ import annotations

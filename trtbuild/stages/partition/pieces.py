@@ -1,11 +1,12 @@
-"""Find the inputs and outputs of each partition.
+"""Make the pieces of a graph: find the nodes, inputs and outputs of each partition.
 
 Rules
 1. The inputs of a piece are the weights and lifted constants that it uses, then the tensors from outside, both in the
    order of first use. The last inputs are the tensors that it needs only for their sizes (carriers).
 2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
 3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
-   size can be computed in another way. So no piece comes from a group whose tensors are all used for their sizes only.
+   size can be computed in another way. A group of units may therefore give no piece: if each of its tensors is used only
+   for its size.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def module_paths(program: Program) -> list[tuple[str, str, str]]:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and values. The values are bytes in row-major order, whatever the strides are."""
+    """SHA-256 of a tensor's dtype, shape and values. The values are bytes in row-major order. Strides do not count."""
     value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     head = f"{value.dtype}{list(value.shape)}".encode()
     raw = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""

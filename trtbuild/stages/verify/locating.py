@@ -6,8 +6,8 @@ Rules
    precision (`precisions`).
 2. A wrong call counts only if it reaches an output through calls that are all wrong or unknown. (A value with another
    layout in ONNX may look wrong, although the calls after it are right.)
-3. The result names the first wrong call that counts, and the first of the unknown calls before it. The fault is between
-   these two calls.
+3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault is
+   between these two calls.
 4. Values are compared in groups of at most `_GROUP_BYTES`. Each group needs one more run of the program and the ONNX model.
 """
 

@@ -8,7 +8,7 @@ Rules
    so earlier partitions add no error. For the whole model, the precision covers all partitions.
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
-4. A number that is computed from sizes alone is exact. It depends on no value, so there is nothing to round.
+4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
 5. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
 """
 

@@ -6,9 +6,8 @@ Rules
    (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
-   written to a file.
-   The tolerance of an output follows from its precision (`precisions`). Values that rounding decides (`rounding`) are not
-   compared, and the report says how many.
+   written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
+   (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program: the reference is onnxruntime on the CPU.
 """
@@ -195,7 +194,7 @@ class _Verification:
     def _run_on_own_results(
         self, part: Partition, inputs: Sequence[torch.Tensor], point: Point
     ) -> Sequence[torch.Tensor]:
-        """The results of a partition on the results of earlier partitions. Raises PartFailed."""
+        """The results of a partition. Its inputs are the results of earlier partitions. Raises PartFailed."""
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)

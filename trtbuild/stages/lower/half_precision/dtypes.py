@@ -7,11 +7,11 @@ Rules
    arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's range.
 3. Data movement has the dtype of its input. If this dtype is float32 and no float32 operator reads the result, data
    movement is half.
-4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. Readers in other
-   repeated modules do not count for rules 2 and 3. They get the value in half if it fits half. So equal layers stay equal,
-   including the first and the last, and are built once. There is one exception for `UNSEEN` values. Such a value may be a
-   mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic that ends in exponentials, read it
-   without a cast.
+4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. In rules 2 and 3,
+   a reader in another repeated module does not count as a float32 reader. It gets a `HALF` or `UNSEEN` value in half. So
+   equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN` value
+   may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic that ends in exponentials,
+   read such a value without a cast.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 """
 
@@ -34,7 +34,8 @@ Ranges = Mapping[torch.fx.Node, Range]
 
 
 def repeat_of(node: torch.fx.Node) -> str:
-    """The path of the innermost repeated module that `node` belongs to, such as ``layers.3``; "" if there is none."""
+    """The path of the innermost repeated module that `node` belongs to, such as ``layers.3``; "" if `node` is outside of
+    all repeated modules."""
     parts = path_of(node).split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()

@@ -27,7 +27,7 @@ import torch.utils._pytree as pytree
 
 from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, row_of
 
-#: Above this, neighbouring float16 numbers are more than 1 apart; bfloat16 gets the same bound.
+#: Above this number, neighbouring float16 numbers are more than 1 apart. The same bound is used for bfloat16.
 _LARGEST_FINE_NUMBER = 2048.0
 #: Operators whose scalars are bounds. A bound beyond half's range has no effect, and does not make values large.
 _CLAMPING_OPERATORS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})

@@ -45,8 +45,8 @@ def common_stack(stacks: Iterable[Stack]) -> Stack:
 
 
 def adopt_orphans(module: torch.fx.GraphModule) -> None:
-    """Set the module of each tensor node without a module. It is the innermost module that encloses all users of the node,
-    or else the module of the first input that has one.
+    """Set the module of each tensor node without a module. It is the innermost module that encloses all users of the node.
+    If there is no such module, it is the module of the first input that has one.
 
     A retrace leaves two kinds of nodes without a module. The first kind computes sizes. Torch marks these nodes. They
     belong to the whole model, and each partition recomputes them, so this function removes the mark. The second kind are

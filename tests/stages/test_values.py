@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from trtbuild.core.values.value_ranges import TYPE_LIMITS
-from trtbuild.stages.values import in_range
+from trtbuild.stages.values import draw_in_range
 
 INTEGERS = [name for name, ends in TYPE_LIMITS.items() if isinstance(ends[0], int)]
 
 
 def draw(dtype: str, ends: tuple[int, int] | tuple[float, float], count: int = 2000, seed: int = 0) -> torch.Tensor:
-    values = in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
+    values = draw_in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
     assert values.dtype is getattr(torch, dtype) and values.shape == (count,)
     return values
 
@@ -51,5 +51,5 @@ def test_equal_seeds_give_equal_values() -> None:
 
 def test_scalars_and_empty_tensors() -> None:
     generator = torch.Generator().manual_seed(0)
-    assert in_range(torch.int64, (), (4, 4), generator).item() == 4
-    assert in_range(torch.float32, (0, 3), (0.0, 1.0), generator).shape == (0, 3)
+    assert draw_in_range(torch.int64, (), (4, 4), generator).item() == 4
+    assert draw_in_range(torch.float32, (0, 3), (0.0, 1.0), generator).shape == (0, 3)

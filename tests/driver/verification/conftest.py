@@ -29,7 +29,7 @@ from trtbuild.driver.verification.engines import Fit
 from trtbuild.driver.verification.models import verify
 from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
-from trtbuild.stages.verify.running import Torch, Weights
+from trtbuild.stages.verify.running import TorchReference, Weights
 from trtbuild.store.local.local import LocalStore
 
 
@@ -113,7 +113,7 @@ class FakeOpenEngines:
             [blobs.weight(slot) for slot in range(max(package.index.weights, default=-1) + 1)], blobs.read
         )
         by_onnx = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
-        by_torch = Torch(programs, weights, blobs.read)
+        by_torch = TorchReference(programs, weights, blobs.read)
         self._run = (lambda part, values: by_onnx(part, values, ANY_POINT)) if blobs.has_onnx else by_torch.part
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:

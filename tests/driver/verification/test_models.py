@@ -224,9 +224,9 @@ def test_replay_accepts_inputs_that_fit_a_profile(trtbuild: CommandLine, tmp_pat
     assert "is for one model" in trtbuild.run("verify", "--replay", worst).stderr
     assert "not a valid file of inputs" in trtbuild.run("verify", "net", "--replay", "net.py").stderr
     assert "cannot be read" in trtbuild.run("verify", "net", "--replay", "nowhere").stderr
-    inputs.write(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
-    inputs.write(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
-    inputs.write(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
+    inputs.write_inputs(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
+    inputs.write_inputs(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
+    inputs.write_inputs(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
     for name, message in (("nine", "no profile"), ("odd", "does not accept"), ("y", "has no input 'x'")):
         process = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
         assert process.returncode == 2 and message in process.stderr, process.stderr

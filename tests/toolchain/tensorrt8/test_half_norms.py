@@ -15,7 +15,7 @@ from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import ShapeRange
-from trtbuild.stages.verify.narrow import in_float32
+from trtbuild.stages.verify.narrow import convert_to_float32
 from trtbuild.toolchain.compiling.compiler import compile_engine
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.libraries.releases import release
@@ -62,7 +62,7 @@ def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) ->
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = weights[tensor.name]
-    session = onnxruntime.InferenceSession(in_float32(proto).SerializeToString())
+    session = onnxruntime.InferenceSession(convert_to_float32(proto).SerializeToString())
     return session.run(None, {f"i{k}": value for k, value in enumerate(inputs)})[0]  # type: ignore[no-any-return]
 
 

@@ -41,7 +41,7 @@ SPECIALIZATIONS = 8
 
 def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Callable[..., Any]:
     """Return the function that runs `graph`. TorchDynamo calls this for each graph. Raises UsageError for wrong options."""
-    from trtbuild.stages.dynamo.graph import NotSupported, capture
+    from trtbuild.stages.dynamo.graph import NotSupported, read_graph
 
     options = dict(arguments.get("options") or {})
     strict = bool(options.pop("pass_through_build_failures", False))
@@ -55,7 +55,7 @@ def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Call
         resolved = options_of(**options)
     strict = strict or resolved.partition.require_full_compilation
     try:
-        captured = capture(graph)
+        captured = read_graph(graph)
     except NotSupported as reason:
         if strict:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
@@ -80,7 +80,7 @@ class _Graph:
         self._calls = self._changes = 0
         self._runs_in_pytorch = False
         self._positions = tuple(entry.position for entry in captured.tensors)
-        self._open_symbols = tuple(captured.open)
+        self._open_symbols = tuple(captured.open_symbols)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
@@ -101,7 +101,7 @@ class _Graph:
         module = self._built[key]
         if module is None:
             return self._eager(*arguments)
-        return self._captured.put_back(module(*[arguments[position] for position in self._positions]), sizes)
+        return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
 
     def _changes_too_often(self) -> bool:
         """Whether PyTorch has to run the graph from now on, because its weights change too often (rule 5)."""
@@ -151,10 +151,10 @@ class _Graph:
 
     def _build(self, arguments: Sequence[Any], fixed: Mapping[Any, int]) -> Any:
         from trtbuild.stages.dynamo.graph import NotSupported
-        from trtbuild.stages.dynamo.rewriting import as_module
+        from trtbuild.stages.dynamo.rewriting import convert_to_module
 
         try:
-            module = as_module(self._captured, arguments, fixed)
+            module = convert_to_module(self._captured, arguments, fixed)
         except NotSupported as reason:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
         first_error: TrtbuildError | None = None

@@ -98,12 +98,14 @@ def pt2_bytes(package: Package, target: str) -> bytes:
     """Return the bytes of the ``.pt2`` file for one target of a package."""
     from trtbuild.driver.packages.engine_operator import register
     from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
-    from trtbuild.stages.pt2.writing import about, write_pt2
+    from trtbuild.stages.pt2.writing import about_text, write_pt2
 
     register()
     index = package.index
     with new_tensors_on_cpu():
-        return write_pt2(index, target, lambda name: package.read([name])[name], about(index, target, package.digest))
+        return write_pt2(
+            index, target, lambda name: package.read([name])[name], about_text(index, target, package.digest)
+        )
 
 
 def _target(package: Package, target: str | None) -> str:

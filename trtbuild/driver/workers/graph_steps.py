@@ -11,7 +11,7 @@ from trtbuild.driver.workers.results import Context, Result
 from trtbuild.stages.trace.sources.source_graph import Makers
 
 if TYPE_CHECKING:
-    from trtbuild.stages.graphs.handlers import GraphHandler, Refused
+    from trtbuild.stages.graphs.handlers import GraphHandler, ParserRefusal
 
 
 def handler(graph_kind: str) -> GraphHandler:
@@ -48,13 +48,13 @@ def lower(job: LowerJob, context: Context) -> Result:
 def partition(job: PartitionJob, context: Context) -> Result:
     """Make one partition of the whole model. The toolchain's parser has to accept all of it."""
 
-    def refusal_of_parser(model: bytes) -> Refused | None:
+    def refusal_of_parser(model: bytes) -> ParserRefusal | None:
         from trtbuild.toolchain.compiling.parsing import Parser
 
         return Parser(job.toolchain, job.toolchain_version, job.stand_in).find_refusal(model)
 
     store = context.store
-    partitioned = handler(job.graph_kind).cut(store.get_bytes(job.program), job.opset, refusal_of_parser)
+    partitioned = handler(job.graph_kind).make_partition(store.get_bytes(job.program), job.opset, refusal_of_parser)
     return Result(
         {
             "partitions": store.put_bytes(partitioned.document.to_bytes()),

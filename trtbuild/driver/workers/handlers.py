@@ -108,7 +108,7 @@ def lower(job: LowerJob, context: Context) -> Result:
             hint="this version cannot build them: write them with PyTorch's own operators",
         )
     store = context.store
-    traced = guard.read(store.get_bytes(job.program))
+    traced = guard.read_program(store.get_bytes(job.program))
     program = run.lower(traced, job.precision, decomposition_table(), job.points, truncates_double=job.truncates_double)
     if job.comparison is not None:
         compare_lowered(job.comparison, job.precision, traced, program, store)
@@ -125,7 +125,7 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs
-    from trtbuild.stages.verify.lowered import Compared, refuse_another_model
+    from trtbuild.stages.verify.lowered import ComparisonPoint, refuse_another_model
     from trtbuild.stages.verify.running import Weights
 
     by_slot = Weights(comparison.weights, store.get_bytes)
@@ -139,7 +139,7 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
             [2] * len(comparison.inputs),
             comparison.ranges,
         )
-        compared = Compared(point.name, points_of(traced, [point.numbers])[0], inputs)
+        compared = ComparisonPoint(point.name, points_of(traced, [point.numbers])[0], inputs)
         refuse_another_model(traced, lowered, weights, compared, precision)
 
 
@@ -150,7 +150,7 @@ def partition(job: PartitionJob, context: Context) -> Result:
     from trtbuild.store.trust.keyring import trust_from_json as trust_policy
 
     store = context.store
-    program = guard.read(store.get_bytes(job.program))
+    program = guard.read_program(store.get_bytes(job.program))
     validator = Validator(store if job.trust is None else LocalStore(store.root, trust_policy(job.trust)), job)
     result = run.partition(program, job.settings, validator, job.points)
     outputs = {"partitions": store.put_bytes(result.document.to_bytes())}
@@ -164,7 +164,7 @@ def convert(job: ConvertJob, context: Context) -> Result:
     from trtbuild.stages.convert import conversion
     from trtbuild.stages.program import guard
 
-    converted = conversion.convert(guard.read(context.store.get_bytes(job.program)), job.opset)
+    converted = conversion.convert(guard.read_program(context.store.get_bytes(job.program)), job.opset)
     return Result(conversion_outputs(converted, context.store))
 
 
@@ -179,7 +179,7 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
     """Write the ``.pt2`` files of a package."""
     from trtbuild.core.packages.package_reading import read_index
     from trtbuild.driver.packages.engine_operator import register
-    from trtbuild.stages.pt2.writing import about, write_pt2
+    from trtbuild.stages.pt2.writing import about_text, write_pt2
 
     register()
     store = context.store
@@ -188,7 +188,7 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
     def read(name: str) -> bytes:
         return store.get_bytes(index.files[name].sha256)
 
-    files = {name: write_pt2(index, name, read, about(index, name, job.index)) for name in index.targets}
+    files = {name: write_pt2(index, name, read, about_text(index, name, job.index)) for name in index.targets}
     return Result({f"pt2:{name}": store.put_bytes(data) for name, data in files.items()})
 
 

@@ -44,10 +44,10 @@ class Validator:
             key: Conversion(self._seconds[key], record.to_bytes().decode()) for key, record in self._new_records.items()
         }
 
-    def untranslatable(self, program: Any) -> dict[int, str]:
-        from trtbuild.stages.convert.conversion import untranslatable
+    def untranslatable_calls(self, program: Any) -> dict[int, str]:
+        from trtbuild.stages.convert.conversion import untranslatable_calls
 
-        return {index: f"{name} has no ONNX translation" for index, name in untranslatable(program)}
+        return {index: f"{name} has no ONNX translation" for index, name in untranslatable_calls(program)}
 
     def refusal(self, program: Any, text: str) -> Any:
         from trtbuild.stages.partition.run import Refusal

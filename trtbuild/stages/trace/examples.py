@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trtbuild.core.model.spec import Input
-from trtbuild.stages.values import in_range, mask
+from trtbuild.stages.values import draw_in_range, draw_mask
 
 SEED = 0
 
@@ -59,9 +59,9 @@ def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tupl
 def _example_tensor(entry: Input, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     dtype, size = dtype_of(entry.dtype), tuple(shape)
     if entry.range is not None:
-        return in_range(dtype, size, entry.range, generator)
+        return draw_in_range(dtype, size, entry.range, generator)
     if dtype is torch.bool:
-        return mask(size, generator)
+        return draw_mask(size, generator)
     if dtype.is_complex:
         components = [torch.randn(size, generator=generator) for _ in range(2)]
         return torch.complex(*components).to(dtype)

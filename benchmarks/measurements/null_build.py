@@ -72,10 +72,10 @@ def rows(session: Session) -> Iterator[Row]:
     yield Limit(f"{name}, --json", Value("trtbuild", medians["ours"].wall_s))
 
 
-def build_project(session: Session, models: int) -> Path:
-    """Build a project of `models` models for the session's targets, and check that the next build runs nothing."""
+def build_project(session: Session, model_count: int) -> Path:
+    """Build a project of `model_count` models for the session's targets, and check that the next build runs nothing."""
     targets = session.sizes.targets
-    project = projects.write_many(session.folder(f"many-{models}x{targets}"), models, targets)
+    project = projects.write_many(session.folder(f"many-{model_count}x{targets}"), model_count, targets)
     session.say(f"  building {project.name} if it is not built yet (the first time, each model is traced: minutes)")
     session.call(project, "build", timeout_s=4 * 3600)
     session.call(project, "build")  # now all files are old enough that trtbuild trusts their times

@@ -93,7 +93,7 @@ def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypat
 def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     live.phase_started("plan")
     assert len(rows(live, 80, 24)) == 1
-    monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     assert re.fullmatch(r"   . +\d\.\d s  plan *", rows(live, 80, 24)[0])
     live.phase_finished("plan")
     assert len(rows(live, 80, 24)) == 1
@@ -175,7 +175,7 @@ def test_a_null_build_is_one_line_and_imports_no_rich(first_build: tuple[Command
         "            raise ImportError(f'{name} must not be imported')\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "import trtbuild.cli.terminal.live\n"
-        "trtbuild.cli.terminal.live.PATIENCE_S = 600\n"  # otherwise planning is shown on a busy machine
+        "trtbuild.cli.terminal.live.PHASE_DELAY_S = 600\n"  # otherwise planning is shown on a busy machine
     )
     screen = on_a_screen(command_line, "build", "good", PYTHONPATH=str(tmp_path))
     assert screen.status == 0, screen.text()
@@ -242,7 +242,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
 def test_work_of_a_command_without_steps_ends_with_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
-    monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     with live.work("verify net"):
         assert re.search(r" verify net *$", rows(live, 80, 24)[0])
     with live.work("verify angle") as work:

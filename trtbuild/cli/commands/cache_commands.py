@@ -59,7 +59,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     show.document(
         flags,
         document,
-        lambda result: caches.verify_lines(result) + (rebuilds.compared(result.rebuilt) if result.rebuilt else []),
+        lambda result: caches.verify_lines(result) + (rebuilds.rebuild_lines(result.rebuilt) if result.rebuilt else []),
     )
     return 0 if document.ok else 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, duration, few
+from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names
 from trtbuild.core.model.verification_messages import advice_lines, error_text, worst_error
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry, PartitionEntry, WholeEntry
 from trtbuild.driver.answers.documents import Verification
@@ -17,7 +17,7 @@ def verify_lines(document: Verification) -> list[str]:
     """One line for each model and runner; below it the results that are wrong or were not compared."""
     rows = [each for model in document.models for each in _model(model)]
     lines = []
-    for line, (_, notes) in zip(aligned(row for row, _ in rows), rows, strict=True):
+    for line, (_, notes) in zip(align_rows(row for row, _ in rows), rows, strict=True):
         lines += [line, *notes]
     return [*lines, _summary(document)]
 
@@ -25,7 +25,7 @@ def verify_lines(document: Verification) -> list[str]:
 def overview(document: Verification) -> list[str]:
     """The line of each model and runner, without details, as a part of a build's result."""
     rows = [row for model in document.models for row, _ in _model(model)]
-    return aligned([("verified", *row) for row in rows])
+    return align_rows([("verified", *row) for row in rows])
 
 
 def _model(model: ModelEntry | PackageEntry) -> Iterator[tuple[tuple[str, ...], list[str]]]:
@@ -67,7 +67,7 @@ def _not_run(model: ModelEntry | PackageEntry) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for entry in model.not_run:
         reasons.setdefault(entry.reason, []).append(entry.target)
-    return [terminal.dim(f"    engines not run: {few(names)}: {reason}") for reason, names in reasons.items()]
+    return [terminal.dim(f"    engines not run: {first_names(names)}: {reason}") for reason, names in reasons.items()]
 
 
 def _by(cut: CutEntry) -> str:
@@ -77,7 +77,7 @@ def _by(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """The comparisons of one partitioning of a model that are wrong or were not made.
+    """The comparisons of one cut (one partitioning of a model) that are wrong or were not made.
 
     If a partition is wrong, the whole model is left out.
     """

@@ -11,7 +11,7 @@ from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.arguments.saved_inputs import refuse_other_inputs
 from trtbuild.driver.in_program.modules import positional_inputs
 from trtbuild.driver.outputs.files import remove
-from trtbuild.driver.outputs.packages import before
+from trtbuild.driver.outputs.packages import previous_files
 from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import INDEX, Package
 
@@ -122,7 +122,7 @@ def _target_name(package: Package, target: str | None) -> str:
 def _write_package(package: Package, root: Path) -> None:
     if root.exists() and package.path.exists() and root.samefile(package.path):
         return
-    old_files = before(root, (), None)
+    old_files = previous_files(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
     _write(root / INDEX, package.raw)

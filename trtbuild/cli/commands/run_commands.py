@@ -132,7 +132,7 @@ def bench(
     from trtbuild.driver.running import bench as driver
     from trtbuild.driver.workers.stopwatch import Budget
 
-    originals = [name for name, wanted in zip(driver.ORIGINALS, (eager, compiled), strict=True) if wanted]
+    originals = [name for name, wanted in zip(driver.ORIGINAL_RUNNERS, (eager, compiled), strict=True) if wanted]
     with show.watching(flags) as watcher:
         document = driver.bench(
             request(flags),

@@ -97,7 +97,8 @@ def _step_fields(index: PackageIndex, partition: Partition, names: Mapping[str, 
 def _tensor_names(index: PackageIndex) -> dict[str, str]:
     """Return source (``input:0``, ``partition:0``) → name of each tensor in the ensemble.
 
-    A tensor between two engines is named after its partition and output."""
+    A tensor between two engines is named after its partition and output.
+    """
     names = {f"input:{number}": tensor.name for number, tensor in enumerate(index.inputs)}
     partitioning = next(iter(index.targets.values())).partitions
     names.update({source: tensor.name for source, tensor in zip(partitioning.outputs, index.outputs, strict=True)})

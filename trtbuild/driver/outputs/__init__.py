@@ -44,14 +44,14 @@ def write_output(
     store: Store,
     digests: Digests,
     learn: Learn,
-    last: Recipe | None = None,
+    last_recipe: Recipe | None = None,
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
-    `last` is the recipe of the package in the previous build. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
+    `last_recipe` is the recipe of the package in the previous build. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
     OSError.
     """
-    old_paths = KINDS[kind].previous_files(project / root, files, last)
+    old_paths = KINDS[kind].previous_files(project / root, files, last_recipe)
     outdated = changed_files(project, files, digests)
     for turn in sorted({file.turn for file in outdated}):
         write(project, [file for file in outdated if file.turn == turn], store, learn)

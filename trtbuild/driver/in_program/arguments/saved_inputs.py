@@ -6,8 +6,8 @@ it traces the module again.
 Rules
 1. Inputs have the number, the names (of keyword inputs), the dtypes and the ranks of the module's inputs.
 2. A static shape, or a tensor, is an example. One of the module's profiles has to accept all examples.
-3. An `Input` with a range must have exactly a compiled range, and so must a Dim of `dynamic_shapes`. With
-   `dynamic_shapes`, an axis without a Dim is static.
+3. The range of an `Input`, or of a Dim of `dynamic_shapes`, must equal the compiled range. With `dynamic_shapes`, an axis
+   without a Dim is static.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from trtbuild.driver.outputs import pt2
 from trtbuild.driver.outputs.files import Digests, Learn, OutputFile, changed_files, remove, write
 from trtbuild.driver.outputs.kinds import KINDS
 
-__all__ = ["pt2", "Digests", "Learn", "OutputFile", "in_place", "output_files", "write_output"]
+__all__ = ["pt2", "Digests", "Learn", "OutputFile", "is_in_place", "output_files", "write_output"]
 
 
 def output_files(kind: str, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
@@ -28,7 +28,7 @@ def output_files(kind: str, root: str, package: PackageFiles, record: Record) ->
     return sorted(KINDS[kind].files(root, package, record), key=lambda file: file.turn)
 
 
-def in_place(project: Path, files: Sequence[OutputFile], digests: Digests) -> bool:
+def is_in_place(project: Path, files: Sequence[OutputFile], digests: Digests) -> bool:
     """Whether every file exists and has the right content."""
     try:
         return not changed_files(project, files, digests)

@@ -71,12 +71,12 @@ class Depfile:
             *(name for plan in plans for name in _prerequisites(plan, workspace, result)),
         ]
         targets = self._targets or [
-            names.for_make(name) for plan in plans for name in _default_targets(plan, workspace)
+            names.make_name(name) for plan in plans for name in _default_targets(plan, workspace)
         ]
         writable = [target for target in targets if make_rules.can_be_written(target)]
         always = _is_always_outdated(workspace, result)
         text = (
-            make_rules.rules_text(writable, [names.for_make(name) for name in prerequisites], always=always)
+            make_rules.rules_text(writable, [names.make_name(name) for name in prerequisites], always=always)
             if writable
             else ""
         )
@@ -90,7 +90,7 @@ class _MakeNames:
         self._project = os.path.normpath(project)
         self._current_directory = os.getcwd()
 
-    def for_make(self, name: str) -> str:
+    def make_name(self, name: str) -> str:
         """Return the name that make uses for the file that is called `name` in the project."""
         if os.path.isabs(name):
             path = os.path.normpath(name)

@@ -36,7 +36,7 @@ def keep(folder: Path, step: str, text: str) -> Path | None:
             path.unlink(missing_ok=True)
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, shortened(text), mode=0o600)
+        replace_file(path, shorten(text), mode=0o600)
     except OSError:
         return None
     return path
@@ -55,7 +55,7 @@ def _left_out(size: int) -> str:
     return f"\n[… {size - HEAD - TAIL} bytes are left out …]\n"
 
 
-def shortened(text: str) -> bytes:
+def shorten(text: str) -> bytes:
     """Return `text` in UTF-8, without its middle if it is too long."""
     data = text.encode("utf-8", "replace")
     if len(data) <= HEAD + TAIL + 100:  # `read` has already shortened it, and added a line

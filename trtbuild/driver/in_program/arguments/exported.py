@@ -50,8 +50,8 @@ def describe_program(
         if given_inputs is not None
         else [entry.name for entry in program_entries]
     )
-    program_order = _program_entries_of(program_entries, labels)
-    for label, entry in zip(labels, program_order, strict=True):
+    matched_entries = _match_entries(program_entries, labels)
+    for label, entry in zip(labels, matched_entries, strict=True):
         min_sizes: list[int] = []
         opt_sizes: list[int] = []
         max_sizes: list[int] = []
@@ -74,7 +74,7 @@ def describe_program(
     value_ranges = {entry.name: entry.range for entry in given_inputs.inputs} if given_inputs is not None else {}
     spec_inputs = tuple(
         SpecInput(label, entry.dtype, entry.keyword, value_ranges.get(label))
-        for label, entry in zip(labels, program_order, strict=True)
+        for label, entry in zip(labels, matched_entries, strict=True)
     )
     return ModuleInputs(spec_inputs, (Profile("0", tuple(shapes)),), _named_dims(program_entries, spec_inputs))
 
@@ -102,9 +102,7 @@ def _sort_keywords(program_entries: Sequence[Any], module_inputs: ModuleInputs) 
 
 def _check_dtypes_and_ranks(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> None:
     """Raise UsageError if the dtype or rank of an input differs from the program's."""
-    for number, program in enumerate(
-        _program_entries_of(program_entries, [entry.name for entry in module_inputs.inputs])
-    ):
+    for number, program in enumerate(_match_entries(program_entries, [entry.name for entry in module_inputs.inputs])):
         entry = module_inputs.inputs[number]
         for profile in module_inputs.profiles:
             rank = len(profile.shapes[number][1].opt)
@@ -125,7 +123,7 @@ def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: M
             return bool(size == axis)
         return axis.low <= size and (axis.high is None or size <= axis.high) and size % axis.unit == 0
 
-    ordered = _program_entries_of(program_entries, [entry.name for entry in module_inputs.inputs])
+    ordered = _match_entries(program_entries, [entry.name for entry in module_inputs.inputs])
     (profile,) = module_inputs.profiles
     return all(
         shape.min == shape.max and all(map(fits, program.shape, shape.opt))
@@ -133,7 +131,7 @@ def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: M
     )
 
 
-def _program_entries_of(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+def _match_entries(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
     """Return the program's input for each label: keyword inputs by name, the others by position. Raises UsageError."""
     by_name = {entry.name: entry for entry in program_entries}
     positional = iter([entry for entry in program_entries if not entry.keyword])
@@ -155,7 +153,7 @@ def _named_dims(program_entries: Sequence[Any], inputs: Sequence[SpecInput]) -> 
 
     axes_by_symbol: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for entry, spec_input in zip(
-        _program_entries_of(program_entries, [spec_input.name for spec_input in inputs]), inputs, strict=True
+        _match_entries(program_entries, [spec_input.name for spec_input in inputs]), inputs, strict=True
     ):
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):

@@ -122,12 +122,12 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
             workspace, dependency_file = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
         if verifies and result.ok:
-            verified_build.after_build(workspace, result, watcher)
+            verified_build.verify_build(workspace, result, watcher)
     if dependency_file is not None and result.ok:
         dependency_file.write(workspace, result)
     other_files = [
         *([] if dependency_file is None else [str(dependency_file.path)]),
-        *verified_build.files(workspace, result),
+        *verified_build.provenance_files(workspace, result),
     ]
     document = report.build_document(result)
     show.document(flags, document, builds.build_lines)
@@ -135,7 +135,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
         answer = partial(show.text, flags, for_people=builds.build_lines)
-        snapshot.keep(workspace, verified_build.as_repeated(result), flags["arguments"], answer, other_files)
+        snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
 
 

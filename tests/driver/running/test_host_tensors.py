@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trtbuild.core.values.value_ranges import TYPE_LIMITS, value_range
-from trtbuild.driver.running.device import put_on
+from trtbuild.driver.running.device import copy_to_memory
 from trtbuild.driver.running.documents import TensorSummary
 from trtbuild.driver.running.host_tensors import HostTensor, random_tensor, read, write
 from trtbuild.driver.running.run import _summary
@@ -62,7 +62,7 @@ def test_bfloat16_values_are_stored_as_their_bits() -> None:
 def test_on_the_cpu_values_become_a_tensor_of_torch(dtype: str, shape: tuple[int, ...]) -> None:
     tensor = random_tensor(dtype, shape, 5)
     tensor.data.flags.writeable = False  # like values that are read from files
-    on_cpu = put_on(None, tensor)
+    on_cpu = copy_to_memory(None, tensor)
     assert on_cpu.dtype == getattr(torch, dtype) and tuple(on_cpu.shape) == shape
     np.testing.assert_array_equal(on_cpu.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
 

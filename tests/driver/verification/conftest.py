@@ -25,7 +25,7 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
-from trtbuild.driver.verification.engines import Fit
+from trtbuild.driver.verification.engines import TargetGpu
 from trtbuild.driver.verification.models import verify
 from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
@@ -104,7 +104,7 @@ class FakeOpenEngines:
     spoil = staticmethod(lambda value: value)
     inputs_seen: ClassVar[list[Any]] = []
 
-    def __init__(self, package: Package, fit: Fit) -> None:
+    def __init__(self, package: Package, fit: TargetGpu) -> None:
         self.memory = FakeMemory()
         target = package.index.targets[fit.target]
         blobs = packages._Blobs(package, target)
@@ -135,9 +135,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
     monkeypatch.setattr(FakeOpenEngines, "inputs_seen", [])
     monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
-    monkeypatch.setattr(engines_here, "why_not_with_torch", lambda: None)
+    monkeypatch.setattr(engines_here, "reason_without_torch", lambda: None)
     monkeypatch.setattr(
-        engines_here, "fitting", lambda package, targets: [(name, Fit(name, 0, 89)) for name in targets]
+        engines_here, "gpus_for_targets", lambda package, targets: [(name, TargetGpu(name, 0, 89)) for name in targets]
     )
     monkeypatch.setattr(engines_here, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"})
     return FakeOpenEngines

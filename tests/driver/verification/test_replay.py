@@ -13,7 +13,7 @@ import torch
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, ShapeRange, Source
-from trtbuild.driver.verification.replay import point_of
+from trtbuild.driver.verification.replay import replayed_point
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify.inputs import read_inputs
 
@@ -46,7 +46,7 @@ def write(path: Path, header: Any) -> Path:
 def is_accepted(path: Path) -> bool:
     """Return whether the file is a valid file of inputs. Exceptions other than `UsageError` are not caught."""
     try:
-        point = point_of(path, MODEL, plan())
+        point = replayed_point(path, MODEL, plan())
         x, ids = read_inputs(path, [(entry.name, entry.dtype) for entry in INPUTS])
     except UsageError as error:
         assert path.name in error.text

@@ -144,7 +144,7 @@ def bench(
     from trtbuild.driver.workers.stopwatch import Budget
 
     wanted = (with_eager, with_torch_compile)
-    originals = [name for name, is_wanted in zip(bench_driver.ORIGINALS, wanted, strict=True) if is_wanted]
+    originals = [name for name, is_wanted in zip(bench_driver.ORIGINAL_RUNNERS, wanted, strict=True) if is_wanted]
     with show.watching(flags) as watcher:
         document = bench_driver.bench(
             request(flags),

@@ -1,8 +1,8 @@
 """The workspace of a running program: a project with one model and without a manifest.
 
 Rules
-1. The cache is `cache_dir`. Without one, it is the cache of ``trtbuild build`` in the working directory. Remotes and trust
-   come from the user's configuration.
+1. The cache is `cache_dir` or, if that is None, the cache of ``trtbuild build`` in the working directory. Remotes and
+   trusted keys come from the user's configuration.
 2. Durations and logs of failed steps are stored in the user's cache directory, not in the working directory, because a
    program may run anywhere.
 3. The trace is not looked up. The program passes it to `set_trace`, and only this build uses its record.
@@ -65,7 +65,7 @@ class ProgramWorkspace(Workspace):
         self.lookups.note_run(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
 
     def plan(self, name: str) -> ModelPlan:
-        """Return the model's plan. No output counts as written, because a program reads its package from the cache."""
+        """Return the model's plan. Output files never count as up to date: a program reads its package from the cache."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def write_outputs(self, plan: ModelPlan) -> list[Written]:
@@ -92,16 +92,16 @@ class ProgramWorkspace(Workspace):
 
 @dataclass(frozen=True)
 class StoredPackage(Package):
-    """A package in a store: its files are blobs. `path` is a directory that may be missing."""
+    """A package whose files are blobs of a store. `path` is a directory that may be missing."""
 
     files: Mapping[str, OutputFile]
     store: Store
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """The bytes of files by name. The store verifies these bytes. Raises PackageDamaged."""
-        return {name: self._read(name) for name in dict.fromkeys(names)}
+        """Return name → bytes of files. The store verifies these bytes. Raises PackageDamaged."""
+        return {name: self._read_file(name) for name in dict.fromkeys(names)}
 
-    def _read(self, name: str) -> memoryview:
+    def _read_file(self, name: str) -> memoryview:
         try:
             file = self.files[name]
             # a copy, because the store may return the same bytes again

@@ -1,7 +1,7 @@
 """Open a ``.pt2`` file that trtbuild wrote, for one device.
 
 Rules
-1. The text about the package is read first. Nothing of a file without this text is loaded.
+1. The text about the package (`AboutFile`) is read first. If a file has no such text, nothing in it is loaded.
 2. torch.export.load reads the program, so a file must come from a trusted source. The plans are verified by their digests
    when they are opened.
 """
@@ -21,8 +21,8 @@ from trtbuild.regular import read_regular
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-#: The last record of an archive: its first bytes, and its size without a comment. torch writes no comment.
-_END, _END_SIZE = b"PK\x05\x06", 22
+#: The last record of a zip archive: its first bytes, and its size in bytes without a comment. torch writes no comment.
+_ARCHIVE_END, _ARCHIVE_END_SIZE = b"PK\x05\x06", 22
 
 
 class LoadedFile:
@@ -50,22 +50,25 @@ class LoadedFile:
 
 
 def load_file(path: str | os.PathLike[str], *, device: Any = None, target: str | None = None) -> LoadedFile:
-    """Open the file at `path` for `device`. Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and
-    UsageError for an unknown device, another target, or a file that trtbuild did not write."""
-    place = Path(path)
+    """Open the file at `path` for `device`.
+
+    Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and UsageError for an unknown device, another
+    target, or a file that trtbuild did not write.
+    """
+    file = Path(path)
     ordinal = gpu_number(device)
-    data = _bytes(place)
-    about = _about(data, place)
+    data = _read_file(file)
+    about = _parse_about(data, file)
     if target is not None and target != about.target:
-        raise UsageError(f"{place} is for the target {about.target!r}, not {target!r}", hint="leave target out")
-    exported = _program(data, place)
+        raise UsageError(f"{file} is for the target {about.target!r}, not {target!r}", hint="leave target out")
+    exported = _load_program(data, file)
     if ordinal is None:
         _ensure_reference(exported, about)
-        return LoadedFile(place, about, exported, "cpu")
-    return LoadedFile(place, about, _on_a_gpu(exported, about, ordinal), f"cuda:{ordinal}")
+        return LoadedFile(file, about, exported, "cpu")
+    return LoadedFile(file, about, _move_to_gpu(exported, about, ordinal), f"cuda:{ordinal}")
 
 
-def _bytes(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return read_regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -74,10 +77,12 @@ def _bytes(path: Path) -> bytes:
         raise PackageMissing(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _about(data: bytes, path: Path) -> ExportedFileInfo:
+def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
     """Return the text about the package (rule 1)."""
     try:
-        if data[-_END_SIZE:][: len(_END)] != _END:  # zipfile would find the end of an archive inside a truncated one
+        if (
+            data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END
+        ):  # zipfile would find the end of an archive inside a truncated one
             raise zipfile.BadZipFile("it does not end as an archive does")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{INFO_FILE}")]
@@ -94,7 +99,7 @@ def _about(data: bytes, path: Path) -> ExportedFileInfo:
     return ExportedFileInfo.from_text(text, str(path))
 
 
-def _program(data: bytes, path: Path) -> ExportedProgram:
+def _load_program(data: bytes, path: Path) -> ExportedProgram:
     import torch
 
     from trtbuild.driver.packages.engine_operator import register
@@ -127,7 +132,7 @@ def _ensure_reference(exported: ExportedProgram, about: ExportedFileInfo) -> Non
                 )
 
 
-def _on_a_gpu(exported: ExportedProgram, about: ExportedFileInfo, ordinal: int) -> ExportedProgram:
+def _move_to_gpu(exported: ExportedProgram, about: ExportedFileInfo, ordinal: int) -> ExportedProgram:
     import torch
     from torch.export.passes import move_to_device_pass
 

@@ -201,7 +201,7 @@ class Workspace:
             all_files = self.files_of(model, record)
         except (BlobMissing, EntryCorrupt):  # the index is in quarantine now, and is made again
             return False
-        return all(outputs.in_place(self.project, files, self.digests.sha256_many) for _, _, files in all_files)
+        return all(outputs.is_in_place(self.project, files, self.digests.sha256_many) for _, _, files in all_files)
 
 
 def no_project(folder: Path) -> UsageError:

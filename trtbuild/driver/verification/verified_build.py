@@ -1,4 +1,4 @@
-"""``trtbuild build --verify``: compare the results of a build with PyTorch, and add the outcome to the build's result."""
+"""``trtbuild build --verify``: compare a build's results with PyTorch, and add the verification to them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trtbuild.driver.verification.models import verify
 from trtbuild.errors import VerificationFailed
 
 
-def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
-    """Verify the models of a build, and add the outcome to its result. A failed comparison is an error of the build."""
+def verify_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
+    """Verify the models of a build, and add the verification to its result. A failed comparison fails the build."""
     request = replace(workspace.request, force=False)
     verification = verify(request, Options(), watcher)
     result.verification = verification
@@ -28,7 +28,7 @@ def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> 
     result.errors += [VerificationFailed(error.text, hint=error.hint) for error in verification.errors]
 
 
-def as_repeated(result: BuildResult) -> BuildResult:
+def repeated_result(result: BuildResult) -> BuildResult:
     """Return the result of a later build without any change: all comparisons are hits."""
     if result.verification is None:
         return result
@@ -39,7 +39,7 @@ def as_repeated(result: BuildResult) -> BuildResult:
     return replace(result, verification=replace(result.verification, duration_s=0.0, models=models))
 
 
-def files(workspace: Workspace, result: BuildResult) -> list[str]:
+def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
     """Return the files that the verification has written beside the outputs."""
     if result.verification is None:
         return []

@@ -1,4 +1,4 @@
-"""One function for each task of a worker. It reads blobs, runs the stage, and writes the stage's results as blobs.
+"""One function for each task of a worker. Each function reads blobs, runs a stage, and writes the stage's results as blobs.
 
 A worker only writes blobs. The driver publishes the records, including those of the conversions that a partition step
 makes (`trtbuild.driver.workers.validator`).
@@ -43,7 +43,7 @@ def prepare_trace() -> None:
 
 
 def prepare_torch() -> None:
-    """Load torch, the stages, the exporter's translations, and the code that reads and writes programs."""
+    """Load torch, the stages, the exporter's ONNX translations, and the code that reads and writes programs."""
     import torch.export.pt2_archive  # noqa: F401 (torch loads it when it is first used)
 
     from trtbuild.stages.convert import conversion  # noqa: F401
@@ -60,33 +60,33 @@ def trace(job: TraceJob, context: Context) -> Result:
 
     store = context.store
 
-    def keep(weights: list[tuple[int, Any]]) -> list[Any]:
-        """Put weights into the store. Returns the slot number, dtype, shape and output of each weight."""
-        kept = []
+    def store_weights(weights: list[tuple[int, Any]]) -> list[Any]:
+        """Put weights into the store. Return the slot number, dtype, shape and output of each weight."""
+        stored = []
         for slot, tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
-            kept.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
-        return kept
+            stored.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
+        return stored
 
-    traced = run.trace(job, context.project, keep, graph_steps.makers())
+    traced = run.trace(job, context.project, store_weights, graph_steps.makers())
     outputs = {
         "program": store.put_bytes(traced.program),
         "graph": store.put_bytes(traced.graph.encode()),
         "modules": store.put_bytes(json.dumps(traced.modules).encode()),
         "interface": store.put_bytes(json.dumps(traced.interface).encode()),
     }
-    table: dict[str, Weight] = {}
-    for slot, dtype, shape, kept in keep(traced.weights) if traced.kept is None else traced.kept:
-        output = Output(kept["sha256"], kept["size"])
+    weights_by_slot: dict[str, Weight] = {}
+    for slot, dtype, shape, stored in store_weights(traced.weights) if traced.kept is None else traced.kept:
+        output = Output(stored["sha256"], stored["size"])
         outputs[f"weight:{slot}"] = output
-        table[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
-    outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(table)).encode())
+        weights_by_slot[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
+    outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(weights_by_slot)).encode())
     observations = tuple((seen.dependency.part, seen.state) for seen in traced.observations)
     return Result(outputs, observations, traced.uncacheable)
 
 
 def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
-    """The dtype, the shape and the row-major bytes of a CPU tensor."""
+    """Return the dtype, the shape and the row-major bytes of a CPU tensor."""
     import torch
 
     value = tensor.detach().contiguous()
@@ -95,7 +95,7 @@ def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
 
 
 def lower(job: LowerJob, context: Context) -> Result:
-    """Lower a traced program, and check that the result computes the same."""
+    """Lower a traced program, and check that the lowered program gives the same results."""
     from trtbuild.stages.lower import run
     from trtbuild.stages.program import guard
     from trtbuild.stages.program.text import module_paths, program_text
@@ -121,7 +121,7 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, lowered: Any, store: Store) -> None:
-    """Run a lowered and the traced program on random inputs, and compare the outputs. Raises if they differ."""
+    """Run a traced and a lowered program on random inputs, and compare the outputs. Raises if they differ too much."""
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs

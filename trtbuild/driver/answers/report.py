@@ -24,7 +24,7 @@ from trtbuild.driver.answers.documents import (
     Totals,
     Verification,
 )
-from trtbuild.driver.project.outcome import Outcome, Written
+from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.accounts import Account
 
@@ -37,7 +37,7 @@ class BuildResult:
     """The result of a build."""
 
     outcome: Outcome
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenOutput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0

@@ -23,7 +23,7 @@ from trtbuild.core.planning.graph import ModelPlan, Step, stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
-from trtbuild.driver.building.steps import pack
+from trtbuild.driver.building.steps import publish_package
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
@@ -85,7 +85,7 @@ def _with_package(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> Mo
     if package.reason.code not in ("new", "changed", "evicted"):  # an untrusted or refused record is reported instead
         return plan
     try:
-        record = pack(package.recipe, plan, store, workspace.lookups)
+        record = publish_package(package.recipe, plan, store, workspace.lookups)
     except (BlobMissing, EntryCorrupt):
         return plan
     packed.add(record.recipe.key)

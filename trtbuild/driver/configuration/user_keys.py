@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.configuration.settings import TrustSettings, expanded
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust.keyring import Keyring, MachineKey
@@ -22,7 +22,7 @@ def keyring(settings: TrustSettings, environ: Mapping[str, str]) -> Keyring:
         signer=_signer(settings),
         domain=settings.domain,
         machine=None if machine is None else MachineKey(machine),
-        builder=builder(),
+        builder=builder_name(),
     )
 
 

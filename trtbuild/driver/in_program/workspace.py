@@ -28,7 +28,7 @@ from trtbuild.driver.outputs import OutputFile
 from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.project import environment, wiring
 from trtbuild.driver.project.history import History
-from trtbuild.driver.project.outcome import Written
+from trtbuild.driver.project.outcome import WrittenOutput
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import PackageDamaged, StoreError
 from trtbuild.runtime.packages.inside import Inside
@@ -68,7 +68,7 @@ class ProgramWorkspace(Workspace):
         """Return the model's plan. No output counts as written, because a program reads its package from the cache."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
-    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+    def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Fetch the blobs of the package and set `files`. No file is written."""
         package = plan.package
         if package is None or package.record is None:

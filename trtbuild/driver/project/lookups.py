@@ -220,7 +220,7 @@ class StoreLookups:
         self._ran.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 
-    def stored_meanwhile(self, plan: ModelPlan, step: Step) -> Record | None:
+    def find_new_record(self, plan: ModelPlan, step: Step) -> Record | None:
         """Look up a step's record again, if the step was planned without a record.
 
         Returns the record if another build has stored it since; otherwise None.

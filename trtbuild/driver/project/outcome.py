@@ -12,7 +12,7 @@ from trtbuild.errors import TrtbuildError
 
 
 @dataclass(frozen=True)
-class Ran:
+class StepRun:
     """The result of a step that was run.
 
     `conversions`: the keys of the convert steps that a partition step has done, and their durations in seconds.
@@ -29,7 +29,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenOutput:
     """One output of a model, and whether this build has changed its files."""
 
     model: str
@@ -48,11 +48,11 @@ class Outcome:
     """
 
     plans: dict[str, ModelPlan]
-    ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
+    ran: dict[str, tuple[Reason, StepRun]] = field(default_factory=dict)
     failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
     #: Step id, or name of a model with outputs to write → how often a blob for the step or the outputs could not be read.
     retries: dict[str, int] = field(default_factory=dict)
-    written: dict[str, list[Written]] = field(default_factory=dict)
+    written: dict[str, list[WrittenOutput]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
     stages: frozenset[str] = frozenset(STAGES)
 

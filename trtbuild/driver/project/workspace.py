@@ -21,7 +21,7 @@ from trtbuild.driver.project import environment, locked, wiring
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.locked import LockFile, LockGuard
 from trtbuild.driver.project.lookups import StoreLookups
-from trtbuild.driver.project.outcome import Written
+from trtbuild.driver.project.outcome import WrittenOutput
 from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
@@ -171,7 +171,7 @@ class Workspace:
             return None
         return record if all(self.lookups.has(output.sha256) for output in record.outputs.values()) else None
 
-    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+    def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Write the outputs of a finished model that are not up to date. Raises BlobMissing, EntryCorrupt, OSError."""
         package = plan.package
         if package is None or package.record is None:
@@ -190,7 +190,7 @@ class Workspace:
                 self.digests.learn,
                 self.history.recipe(package.id),
             )
-            written.append(Written(plan.model.name, kind, path, changed))
+            written.append(WrittenOutput(plan.model.name, kind, path, changed))
         return written
 
     def in_place(self, model: Model, record: Record) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import CommandLine
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import LOCAL
-from trtbuild.driver.cache.keygen import keygen
+from trtbuild.driver.cache.keygen import create_key
 from trtbuild.driver.configuration import TrustSettings, user_keys
 from trtbuild.driver.project import wiring
 from trtbuild.errors import ConfigurationError, UsageError
@@ -46,10 +46,10 @@ def test_a_key_is_created_and_its_public_half_is_printed(command_line: CommandLi
 
 def test_rejects_invalid_names_and_paths(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not a name of a key"):
-        keygen("a b", str(tmp_path / "x"), {})
+        create_key("a b", str(tmp_path / "x"), {})
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="cannot be written"):
-        keygen("ci", str(tmp_path / "file" / "x"), {})
+        create_key("ci", str(tmp_path / "file" / "x"), {})
 
 
 def environ(tmp_path: Path) -> dict[str, str]:

@@ -126,7 +126,7 @@ class StoreLookups:
         except (BlobMissing, EntryCorrupt, KeyError, ValueError):
             return None
 
-    def seen_records(self) -> frozenset[str]:
+    def found_record_keys(self) -> frozenset[str]:
         """The keys of all records that were looked up and found so far, including the links of chains."""
         found_keys = {key for key, record in self._records.items() if record is not None}
         return frozenset(found_keys | self._links.keys())

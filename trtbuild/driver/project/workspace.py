@@ -91,7 +91,7 @@ class Workspace:
         """The plan for one model with the current files and caches."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
 
-    def plan_elsewhere(self, name: str) -> ModelPlan:
+    def plan_without_outputs(self, name: str) -> ModelPlan:
         """The plan for one model as on a machine that does not have the model's outputs yet."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 

@@ -117,7 +117,7 @@ class _ModelVerification:
         self._versions = versions
         self._pool = pool
         self._reads_records = not force and options.replay is None
-        self._plan: ModelPlan = workspace.plan_elsewhere(name)
+        self._plan: ModelPlan = workspace.plan_without_outputs(name)
         self._platform = workspace.facts[name].platform
         model, shapes = self._plan.model, self._plan.shapes
         self._replay = None if options.replay is None else Path(options.replay).absolute()

@@ -19,7 +19,7 @@ from trtbuild.core.recipes.trust import TrustAll
 from trtbuild.core.values.nearest import nearest
 from trtbuild.driver import configuration
 from trtbuild.driver.configuration import Configuration, TrustSettings
-from trtbuild.driver.configuration.remotes import variable_part
+from trtbuild.driver.configuration.remotes import name_in_variables
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
@@ -72,7 +72,9 @@ def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> I
     """Yield a warning for each unknown ``TRTBUILD_`` variable: if a name is misspelt, its setting has no effect."""
     known = {*configuration.VARIABLES, *_OTHER_VARIABLES, *_NOT_CONFIGURATION}
     known |= {
-        f"TRTBUILD_REMOTE_{variable_part(remote.name)}{end}" for remote in settings.remotes for end in _REMOTE_ENDINGS
+        f"TRTBUILD_REMOTE_{name_in_variables(remote.name)}{end}"
+        for remote in settings.remotes
+        for end in _REMOTE_ENDINGS
     }
     for name in sorted(environ):
         if name.startswith("TRTBUILD_") and name not in known:
@@ -137,7 +139,7 @@ def _credentials_note(settings: RemoteSettings) -> str:
 
 
 def _login_hint(settings: RemoteSettings) -> str:
-    return f"export TRTBUILD_REMOTE_{variable_part(settings.name)}_TOKEN, or write its host into ~/.netrc"
+    return f"export TRTBUILD_REMOTE_{name_in_variables(settings.name)}_TOKEN, or write its host into ~/.netrc"
 
 
 def _where_remotes_are() -> str:

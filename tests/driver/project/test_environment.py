@@ -105,12 +105,12 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
 def test_a_torch_that_differs_from_the_lock_cannot_trace(installed: dict[str, str]) -> None:
     lock = locked_to()
     assert environment.gather([a_model()], lock)["net"].versions is not None
-    environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
+    environment.check_torch_libraries("net", environment.gather([a_model()], lock)["net"])
     installed["torch"] = "2.14.0"
     facts = environment.gather([a_model()], lock)["net"]
     assert facts.versions is None
     with pytest.raises(EnvironmentFault) as caught:
-        environment.check_torch_side("net", facts)
+        environment.check_torch_libraries("net", facts)
     assert "trtbuild.lock requires torch 2.13.0 (installed: 2.14.0)" in caught.value.text
     assert caught.value.hint is not None and caught.value.hint.startswith(
         "pip install 'torch==2.13.0'; or use the installed"
@@ -120,7 +120,7 @@ def test_a_torch_that_differs_from_the_lock_cannot_trace(installed: dict[str, st
 def test_the_error_names_another_version_of_python(installed: dict[str, str]) -> None:
     facts = environment.gather([a_model()], locked_to(python="3.8"))["net"]
     with pytest.raises(EnvironmentFault) as caught:
-        environment.check_torch_side("net", facts)
+        environment.check_torch_libraries("net", facts)
     assert "python 3.8 (installed: 3." in caught.value.text
     assert caught.value.hint is not None and caught.value.hint.startswith("use Python 3.8; or use")
 
@@ -129,8 +129,8 @@ def test_the_error_about_a_missing_torch_names_the_locked_version(installed: dic
     lock = locked_to()
     del installed["torch"]
     with pytest.raises(ToolchainMissing) as caught:
-        environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
+        environment.check_torch_libraries("net", environment.gather([a_model()], lock)["net"])
     assert caught.value.hint == "pip install 'torch==2.13.0'"
     with pytest.raises(ToolchainMissing) as caught:
-        environment.check_torch_side("net", environment.gather([a_model()])["net"])
+        environment.check_torch_libraries("net", environment.gather([a_model()])["net"])
     assert caught.value.hint == "pip install 'trtbuild[torch]'"

@@ -10,7 +10,7 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.outputs import pt2
-from trtbuild.driver.project.environment import check_torch_side
+from trtbuild.driver.project.environment import check_torch_libraries
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.results import PT2Job
@@ -30,7 +30,7 @@ def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Non
     if workspace.exported_record(plan.model, package.record) is not None:
         return
     facts = workspace.facts[plan.model.name]
-    check_torch_side(plan.model.name, facts)
+    check_torch_libraries(plan.model.name, facts)
     recipe = pt2.recipe(package.record, facts.versions)
     with workspace.store.building(recipe.key):
         workspace.lookups.forget(recipe.key)

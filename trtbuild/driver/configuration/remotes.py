@@ -77,7 +77,7 @@ def read_remotes(sources: Sources) -> tuple[RemoteSettings, ...]:
 
 
 def name_in_variables(name: str) -> str:
-    """Return a remote's name as environment variables spell it: ``my-team`` is ``MY_TEAM`` in ``TRTBUILD_REMOTE_MY_TEAM_…``."""
+    """Return a remote's name as environment variables spell it: ``my-team`` as in ``TRTBUILD_REMOTE_MY_TEAM_TOKEN``."""
     return name.upper().replace("-", "_")
 
 

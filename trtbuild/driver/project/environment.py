@@ -27,7 +27,7 @@ from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.distributions import installed_version
 
 #: The distributions whose versions are in the recipes of trace, lower, partition and convert.
-TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
+TORCH_DISTRIBUTIONS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
 #: The commands that replace the versions of a lock file by the installed ones.
 UPGRADE = "trtbuild build --upgrade, then trtbuild lock --upgrade"
@@ -36,9 +36,9 @@ _TORCH = "'trtbuild[torch]'"
 
 
 def torch_versions() -> dict[str, str] | None:
-    """The versions of Python and of `TORCH_SIDE`, or None if one of them is not installed."""
+    """The versions of Python and of `TORCH_DISTRIBUTIONS`, or None if one of them is not installed."""
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    for name in TORCH_SIDE:
+    for name in TORCH_DISTRIBUTIONS:
         version = installed_version(name)
         if version is None:
             return None
@@ -46,9 +46,9 @@ def torch_versions() -> dict[str, str] | None:
     return versions
 
 
-def missing_on_torch_side() -> list[str]:
-    """The distributions of `TORCH_SIDE` that are not installed."""
-    return [name for name in TORCH_SIDE if installed_version(name) is None]
+def missing_torch_distributions() -> list[str]:
+    """The distributions of `TORCH_DISTRIBUTIONS` that are not installed."""
+    return [name for name in TORCH_DISTRIBUTIONS if installed_version(name) is None]
 
 
 def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
@@ -127,12 +127,12 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
     return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask_parser, narrows)
 
 
-def check_torch_side(model: str, facts: Facts) -> None:
+def check_torch_libraries(model: str, facts: Facts) -> None:
     """Raise ToolchainMissing or EnvironmentFault if this machine cannot trace or convert `model`."""
     if facts.versions is not None:
         return
     locked = facts.locked.versions if facts.locked is not None else {}
-    missing = missing_on_torch_side()
+    missing = missing_torch_distributions()
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         requirements = " ".join(f"'{name}=={locked[name]}'" for name in missing if name in locked)

@@ -126,7 +126,7 @@ class Workspace:
             if stages - {"package"}:
                 environment.check_releases(self.models[name], self.facts[name])
             if stages & {"trace", "lower", "partition", "convert"}:
-                environment.check_torch_side(name, self.facts[name])
+                environment.check_torch_libraries(name, self.facts[name])
             if "partition" in requested_stages:
                 environment.check_parsers(name, self.facts[name], _toolchains_to_partition_for(plan))
                 environment.check_asked_parsers(self.facts[name], plan.steps.values())

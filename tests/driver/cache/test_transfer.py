@@ -450,7 +450,7 @@ def test_records_that_only_this_machine_has_signed_are_not_sent(
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", keys("ci")[1])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
-    local = wiring.open_local(tmp_path, wiring.trust_in(wiring.configuration(tmp_path).trust))
+    local = wiring.open_local(tmp_path, wiring.trust_policy(wiring.load_configuration(tmp_path).trust))
     record = local.put_record(Record(Recipe("engine", 1, (("number", 1),)), {"plan": local.put_bytes(b"plan")}))
     key = record.recipe.key
     assert local.get_record(key) == record

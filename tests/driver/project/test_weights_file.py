@@ -167,7 +167,7 @@ def test_a_new_file_is_read_once_for_its_digest_and_its_table(tmp_path: Path, mo
     assert sha256 == digest(file.path)
     expected = other.table(sha256, MemoryStore())
     with monkeypatch.context() as patch:
-        patch.setattr(WeightsFile, "_read", None)
+        patch.setattr(WeightsFile, "_read_table", None)
         assert file.table(sha256, store) == expected
         with pytest.raises(TypeError):
             other.table(sha256, MemoryStore())

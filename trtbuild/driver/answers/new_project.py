@@ -39,7 +39,7 @@ ARCHITECTURES = {
 DEFAULT_SM = 89
 
 #: The directories that a build creates in the project, as lines of .gitignore.
-CREATED_DIRECTORIES = (f"{wiring.STATE}/", "dist/", "cache/")
+CREATED_DIRECTORIES = (f"{wiring.STATE_FOLDER}/", "dist/", "cache/")
 
 EXAMPLE_MODEL = '''\
 """An example model. `trtbuild build` calls the function that the manifest names, and traces the returned module."""

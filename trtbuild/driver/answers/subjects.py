@@ -224,9 +224,9 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
         },
     )
     try:
-        effective = wiring.configuration(project)
+        effective = wiring.load_configuration(project)
         store = wiring.open_store(project, replace(effective, remotes=()) if offline else effective)
-        history = History(project / wiring.STATE)
+        history = History(project / wiring.STATE_FOLDER)
         record = _find_package_record(store, history, subject.model, sha256)
         return subject if record is None else _add_records(subject, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):

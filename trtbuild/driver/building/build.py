@@ -173,7 +173,7 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
 
 
 def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
-    folder = workspace.project / wiring.LOGS
+    folder = workspace.project / wiring.LOG_FOLDER
     try:
         ran = _run_with_typed_errors(step, plan, workspace, pool)
     except TrtbuildError as error:
@@ -245,7 +245,7 @@ def _save_history(workspace: Workspace, outcome: Outcome) -> None:
             if step.recipe is None or (step.verdict != "hit" and ran is None):
                 continue
             recipe = step.recipe if step.verdict == "hit" or ran is None else ran[1].record.recipe
-            workspace.history.note(
+            workspace.history.note_recipe(
                 step.id, recipe, _last_run(*ran) if ran else None, ran[1].uncacheable if ran else None
             )
     with contextlib.suppress(OSError):

@@ -102,7 +102,7 @@ def _run_trace(
         raise AssertionError("the job of a trace step has the heads of its weights")
     reply = call(pool, "trace", trace_job(plan, step.job))
     observations = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
-    changed_dependencies = lookups.changed_since(observations)
+    changed_dependencies = lookups.find_changed_dependencies(observations)
     if changed_dependencies:
         names = ", ".join(dependency.name for dependency in changed_dependencies[:5])
         raise SourceError(
@@ -124,7 +124,7 @@ def _run_trace(
             log=reply.log,
             peak_rss_bytes=reply.peak_rss_bytes,
         )
-    lookups.set_observed(observations)
+    lookups.use_observations(observations)
     seen = chain.extend(plan.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
     recipe = keys.trace(plan.declared, seen)
     record = Record(recipe, reply.outputs, _provenance(reply))

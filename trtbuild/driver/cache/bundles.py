@@ -116,7 +116,7 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
 
 def _open_local_store(request: Request) -> LocalStore:
     project = request.project.absolute()
-    return wiring.open_local(project, wiring.trust_in(wiring.configuration(project).trust))
+    return wiring.open_local(project, wiring.trust_policy(wiring.load_configuration(project).trust))
 
 
 def _all_keys(local: LocalStore) -> Iterator[str]:

@@ -78,7 +78,7 @@ def collect(
         "dry_run": dry_run,
     }
     if directory is None and max_size is None:
-        limits["max_size"] = wiring.configuration(project).cache_max_size
+        limits["max_size"] = wiring.load_configuration(project).cache_max_size
     shared_grace_s: float | None = None
     if directory is None or (root / "format").exists():
         if grace is not None:

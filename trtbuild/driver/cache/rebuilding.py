@@ -202,7 +202,9 @@ def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, re
     why = f"{candidate.step.id} was built again, and is another engine ({rebuilt_sha256})"
     for name in entries:
         store.local.entries.quarantine("ac", name, why)
-    shutil.rmtree(workspace.project / null_build.FOLDER, ignore_errors=True)  # the next build has to plan (rule 3)
+    shutil.rmtree(
+        workspace.project / null_build.SNAPSHOT_FOLDER, ignore_errors=True
+    )  # the next build has to plan (rule 3)
     return RebuiltEngine(
         step=candidate.step.id,
         key=key,

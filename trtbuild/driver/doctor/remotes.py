@@ -163,7 +163,7 @@ def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Find
             )
         return
     try:
-        trust = wiring.trust_in(settings)
+        trust = wiring.trust_policy(settings)
     except ConfigurationError as error:
         text = f"{error.where()}: {error.text}" if error.where() else error.text
         yield problem("trust", text, error.hint or "trtbuild cache keygen")

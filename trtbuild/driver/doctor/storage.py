@@ -134,7 +134,7 @@ def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
 
 def check_state(project: Path) -> Iterator[Finding]:
     """Yield findings about ``.trtbuild/`` and the index in it. Both can be deleted at any time."""
-    folder = project / wiring.STATE
+    folder = project / wiring.STATE_FOLDER
     why_not = (
         _reason_not_writable(_nearest_directory(folder))
         if not folder.exists() or folder.is_dir()

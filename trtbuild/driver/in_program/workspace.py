@@ -44,17 +44,17 @@ class ProgramWorkspace(Workspace):
         working_directory = Path.cwd()
         self.project = _state_directory()
         self.request = Request(self.project, jobs=jobs)
-        self.configuration = wiring.configuration(working_directory)
+        self.configuration = wiring.load_configuration(working_directory)
         self.manifests = {}
         self.models = {model.name: model}
         self.shapes = {model.name: shapes}
         self.lock_file = None
-        self.facts = environment.gather([model])
+        self.facts = environment.gather_facts([model])
         root = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
         self.store = wiring.open_store(working_directory, self.configuration, root)
-        self.history = History(self.project / wiring.STATE)
+        self.history = History(self.project / wiring.STATE_FOLDER)
         self.digests = wiring.file_digests(self.project)
-        self.lookups = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
+        self.lookups = wiring.create_lookups(self.project, self.store, self.history, self.digests, force=False)
         self.files: dict[str, OutputFile] = {}
 
     def set_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:

@@ -33,7 +33,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     from trtbuild.toolchain.libraries.releases import release
 
     project = Path(request.project).absolute()
-    configured = wiring.configuration(project)
+    configured = wiring.load_configuration(project)
     store = wiring.open_store(project, replace(configured, remotes=()) if request.offline else configured)
     written = {}
     for target, entry in index.targets.items():

@@ -43,7 +43,7 @@ from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.packages.package import Package
 
 #: The folder for the worst inputs, relative to the project.
-FOLDER = f"{wiring.STATE}/verify"
+FOLDER = f"{wiring.STATE_FOLDER}/verify"
 
 #: Distributions that contain the module onnxruntime.
 _ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")

@@ -13,7 +13,7 @@ import pytest
 from trtbuild.core.planning.graph import Reason, Stage, Step
 from trtbuild.core.recipes.recipe import Change, Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.timeline import BUILD, WORKERS, Timeline
+from trtbuild.driver.building.timeline import BUILD_PROCESS, WORKER_PROCESS, Timeline
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import ToolchainError, UsageError
 
@@ -70,8 +70,8 @@ def test_steps_that_run_together_have_separate_lanes_and_lanes_are_reused(tmp_pa
         timeline.step_finished(third, result_of(third))
     events = checked_events(json.loads((tmp_path / "t.json").read_text()))
     assert [events[step.id]["tid"] for step in (first, second, third)] == [0, 1, 0]
-    assert events["plan"]["pid"] == BUILD
-    assert events[first.id]["pid"] == WORKERS
+    assert events["plan"]["pid"] == BUILD_PROCESS
+    assert events[first.id]["pid"] == WORKER_PROCESS
     assert events[first.id]["cat"] == "engine"
     arguments = events[first.id]["args"]
     assert arguments["verdict"] == "run"

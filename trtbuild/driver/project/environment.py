@@ -112,7 +112,7 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
 def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
     """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser.
 
-    The version is `locked`, else the pinned version, else the installed version. Raises ToolchainMissing if there is none.
+    The version is `locked`, else the pinned version, else the installed version. Raises ToolchainMissing without a version.
     """
     version = locked or target.version or table.installed_version(target.toolchain)
     flavour = table.FLAVOURS[target.toolchain]

@@ -50,25 +50,27 @@ def lock(request: Request, *, check: bool) -> Locked:
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")
     start_s = time.monotonic()
-    before = _existing_lock(request)
+    old_lock = _existing_lock(request)
     workspace = Workspace(replace(request, relock=True))
     workspace.store.only_read()
     plans = workspace.plans()
     missing = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
-    now = _new_lock(workspace, plans, before)
-    entries = [] if missing and not check else list(differences(before, _with_unknown_steps(now, plans, before)))
+    new_lock = _new_lock(workspace, plans, old_lock)
+    entries = (
+        [] if missing and not check else list(differences(old_lock, _with_unknown_steps(new_lock, plans, old_lock)))
+    )
     stale = [entry for entry in entries if not entry.is_informational]
     written = False
     if not missing and not check:
-        written = locked.write(workspace.project, now)
+        written = locked.write(workspace.project, new_lock)
     return Locked(
-        ok=not missing and not (check and (stale or before is None)),
+        ok=not missing and not (check and (stale or old_lock is None)),
         duration_s=round(time.monotonic() - start_s, 3),
         path=NAME,
-        existed=before is not None,
+        existed=old_lock is not None,
         check=check,
         written=written,
-        models=[] if missing else [_summary(name, now.models[name]) for name in plans],
+        models=[] if missing else [_summary(name, new_lock.models[name]) for name in plans],
         missing=[_missing_step(step) for step in missing],
         differences=[_lock_difference(entry) for entry in (stale if check else entries)],
         next=_next_commands(request, bool(missing), bool(stale)) if missing or check else [],

@@ -112,7 +112,8 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
 def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
     """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser.
 
-    The version is `locked`, else the pinned version, else the installed version. Raises ToolchainMissing without a version.
+    The first of these versions is used: `locked`, the pinned version, the installed version. Raises ToolchainMissing if no
+    version is known.
     """
     version = locked or target.version or table.installed_version(target.toolchain)
     flavour = table.FLAVOURS[target.toolchain]

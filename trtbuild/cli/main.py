@@ -45,7 +45,7 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
     if version:
         from trtbuild.driver.project import versions
 
-        show.document(flags, versions.document(), lambda result: [f"trtbuild, version {result.trtbuild}"])
+        show.document(flags, versions.installed_versions(), lambda result: [f"trtbuild, version {result.trtbuild}"])
         context.exit(0)
     if context.invoked_subcommand is None:
         raise click.UsageError("Missing command.", context)

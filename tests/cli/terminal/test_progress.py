@@ -27,14 +27,14 @@ def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None
 def test_lines_for_steps_that_start_end_come_from_the_cache_or_fail(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     step = a_step("m", "trace")
-    progress.started(step)
-    progress.finished(step, a_result())
-    progress.started(step)
-    progress.finished(step, a_result(source="local"))
-    progress.started(step)
-    progress.finished(step, a_result(conversions=2))
-    progress.started(step)
-    progress.failed(step, ToolchainError("it fails\nin detail"))
+    progress.step_started(step)
+    progress.step_finished(step, a_result())
+    progress.step_started(step)
+    progress.step_finished(step, a_result(source="local"))
+    progress.step_started(step)
+    progress.step_finished(step, a_result(conversions=2))
+    progress.step_started(step)
+    progress.step_failed(step, ToolchainError("it fails\nin detail"))
     progress.close()
     assert capfd.readouterr().err.splitlines() == [
         "run            m/trace                   new",

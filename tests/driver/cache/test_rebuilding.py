@@ -16,7 +16,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.cache.documents import Rebuilt
-from trtbuild.driver.cache.rebuilding import rebuild, share_of
+from trtbuild.driver.cache.rebuilding import parse_share, rebuild
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 from trtbuild.store.local.local import LocalStore
@@ -171,11 +171,11 @@ def test_a_message_says_that_nothing_was_compared() -> None:
 
 
 def test_a_share_is_a_percentage() -> None:
-    assert share_of("10%") == 0.1
-    assert share_of(" 0.5 % ") == 0.005
+    assert parse_share("10%") == 0.1
+    assert parse_share(" 0.5 % ") == 0.005
     for text in ("10", "0%", "101%", "-1%", "all", "nan%"):
         with pytest.raises(UsageError, match="is not a percentage"):
-            share_of(text)
+            parse_share(text)
 
 
 def test_engines_of_toolchains_that_are_not_reproducible_are_not_checked(

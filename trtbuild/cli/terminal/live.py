@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from trtbuild.driver.project.outcome import Ran
+    from trtbuild.driver.project.outcome import StepRun
 
 #: How many times per second the area is redrawn.
 REFRESH = 8
@@ -60,17 +60,17 @@ class LiveProgress(Progress):
         self._live: Live | None = None
         self._spinner = SPINNER if terminal.is_unicode(sys.stderr) else ASCII_SPINNER
 
-    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+    def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
         self._last_duration_s = last_duration_s
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         with self._lock:
             self._start_times[step.id] = time.monotonic()
             self._running[step.id] = (self._start_times[step.id], self._last_duration_s(step.id))
             self._area_rows = tuple(self._running.items())
             self._show_area()
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         with self._lock:
             self._remove_row(step)
             self.tally.finished(step, ran)
@@ -80,7 +80,7 @@ class LiveProgress(Progress):
             else:
                 self._scroll(terminal.cyan("got "), step.id, "another build has made it")
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self._remove_row(step)
             self.tally.failed += 1
@@ -91,10 +91,10 @@ class LiveProgress(Progress):
             self._start_times[name] = time.monotonic()
             self.phase_started(name)
 
-    def work_finished(self, name: str, *, well: bool) -> None:
+    def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
             self.phase_finished(name)
-            self._scroll(terminal.green("done") if well else terminal.red("FAIL"), name)
+            self._scroll(terminal.green("done") if succeeded else terminal.red("FAIL"), name)
 
     def phase_started(self, name: str) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ from trtbuild.driver.building.events import Watcher
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:
-    from trtbuild.driver.project.outcome import Ran
+    from trtbuild.driver.project.outcome import StepRun
 
 #: The smallest and the largest width of the column of step ids. The text after longer ids is not aligned.
 LEAST_ID_WIDTH, MOST_ID_WIDTH = 24, 48
@@ -64,7 +64,7 @@ class Tally:
         else:
             self._unpartitioned.add(name)
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def finished(self, step: Step, ran: StepRun) -> None:
         """Count a step that this or another build has run, and the conversions that it made."""
         self.done += 1 + len(ran.conversions)
         self._ran.add(step.id)
@@ -94,22 +94,22 @@ class Progress(Watcher):
         self._lock = threading.RLock()
         self._start_times: dict[str, float] = {}
 
-    def planned(self, plan: ModelPlan) -> None:
+    def model_planned(self, plan: ModelPlan) -> None:
         with self._lock:
             self.tally.planned(plan)
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         with self._lock:
             self._start_times[step.id] = time.monotonic()
             self._say(self._row(terminal.dim("run "), "", step.id, short_reason(step.reason)))
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
             self._say(self._row(word, self._elapsed(step.id), step.id, conversions_text(ran)))
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
             self._say(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
@@ -119,9 +119,9 @@ class Progress(Watcher):
             self._start_times[name] = time.monotonic()
             self._say(self._row(terminal.dim("run "), "", name))
 
-    def work_finished(self, name: str, *, well: bool) -> None:
+    def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
-            word = terminal.green("done") if well else terminal.red("FAIL")
+            word = terminal.green("done") if succeeded else terminal.red("FAIL")
             self._say(self._row(word, self._elapsed(name), name))
 
     def _row(self, word: str, taken: str, name: str, about: str = "", width: int | None = None) -> str:
@@ -140,7 +140,7 @@ class Progress(Watcher):
             terminal.say(text)
 
 
-def conversions_text(ran: Ran) -> str:
+def conversions_text(ran: StepRun) -> str:
     """The number of conversions that a partition step made, such as ``with 2 conversions``; empty without conversions."""
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 

@@ -28,7 +28,7 @@ from trtbuild.driver.outputs import OutputFile
 from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.project import environment, wiring
 from trtbuild.driver.project.history import History
-from trtbuild.driver.project.outcome import Written
+from trtbuild.driver.project.outcome import WrittenOutput
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import PackageDamaged, StoreError
 from trtbuild.runtime.packages.inside import PackageFolder
@@ -44,17 +44,17 @@ class ProgramWorkspace(Workspace):
         working_directory = Path.cwd()
         self.project = _state_directory()
         self.request = Request(self.project, jobs=jobs)
-        self.configuration = wiring.configuration(working_directory)
+        self.configuration = wiring.load_configuration(working_directory)
         self.manifests = {}
         self.models = {model.name: model}
         self.shapes = {model.name: shapes}
         self.lock_file = None
-        self.facts = environment.gather([model])
+        self.facts = environment.gather_facts([model])
         root = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
         self.store = wiring.open_store(working_directory, self.configuration, root)
-        self.history = History(self.project / wiring.STATE)
+        self.history = History(self.project / wiring.STATE_FOLDER)
         self.digests = wiring.file_digests(self.project)
-        self.lookups = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
+        self.lookups = wiring.create_lookups(self.project, self.store, self.history, self.digests, force=False)
         self.files: dict[str, OutputFile] = {}
 
     def set_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
@@ -68,7 +68,7 @@ class ProgramWorkspace(Workspace):
         """Return the model's plan. Output files never count as up to date: a program reads its package from the cache."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
-    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+    def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Fetch the blobs of the package and set `files`. No file is written."""
         package = plan.package
         if package is None or package.record is None:

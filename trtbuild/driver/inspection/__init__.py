@@ -16,7 +16,7 @@ from typing import Any
 
 from trtbuild.core.engines.engine_layers import Layer, read_layers
 from trtbuild.core.packages import provenance
-from trtbuild.driver.answers.subjects import Subject, of_package
+from trtbuild.driver.answers.subjects import Subject, package_subject
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
@@ -43,7 +43,7 @@ def inspect_directory(
     """Do the same as `inspect` for the package in a directory. `name` is its name in messages."""
     package = open_package(path)
     layer_names = _read_json(package, "names.json")
-    subject = of_package(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
+    subject = package_subject(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
     onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
     engines = [
         InspectedEngine(

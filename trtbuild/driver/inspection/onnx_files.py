@@ -37,7 +37,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     from trtbuild.toolchain.libraries.releases import release
 
     project = Path(request.project).absolute()
-    configuration = wiring.configuration(project)
+    configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, replace(configuration, remotes=()) if request.offline else configuration)
     paths = {}
     for target, entry in index.targets.items():

@@ -14,7 +14,7 @@ Rules
    is absolute if the file is neither below that directory nor in the project.
 5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete
    list of files, so the depfile of the last successful build stays.
-6. A model that must not be cached (`Ran.uncacheable`) is always out of date.
+6. A model that must not be cached (`StepRun.uncacheable`) is always out of date.
 """
 
 from __future__ import annotations

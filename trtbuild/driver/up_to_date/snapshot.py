@@ -84,7 +84,7 @@ def keep(
     try:
         snapshot = _SnapshotRows(workspace, plans, extra_files).document(arguments)
         text = _with_placeholder(render, document)
-        _write_snapshot(workspace.project / null_build.FOLDER, snapshot, text)
+        _write_snapshot(workspace.project / null_build.SNAPSHOT_FOLDER, snapshot, text)
     except (Unsettled, OSError, ValueError, BlobMissing, EntryCorrupt):
         return False
     return True
@@ -97,7 +97,7 @@ def _with_placeholder(render: Callable[[Build], str], document: Build) -> str:
     before, separator, after = split(str(_PLACEHOLDER_S))
     if text and not separator:
         raise Unsettled
-    return before + null_build.DURATION + after if text else ""
+    return before + null_build.DURATION_PLACEHOLDER + after if text else ""
 
 
 class _SnapshotRows:
@@ -126,7 +126,7 @@ class _SnapshotRows:
     def document(self, arguments: list[str]) -> dict[str, Any]:
         """Return the snapshot without the printed text and its length."""
         return {
-            "format": null_build.FORMAT,
+            "format": null_build.SNAPSHOT_FORMAT,
             "directory": os.getcwd(),  # noqa: PTH109
             "arguments": arguments,
             "interpreter": null_build.interpreter(),
@@ -311,7 +311,7 @@ def _source_files(folder: str) -> Iterator[str]:
 def _write_snapshot(folder: Path, snapshot: Mapping[str, Any], text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     first_line = json.dumps({**snapshot, "length": len(text)}, separators=(",", ":"))
-    path = folder / null_build.name_of(snapshot["directory"], snapshot["arguments"])
+    path = folder / null_build.snapshot_name(snapshot["directory"], snapshot["arguments"])
     replace_file(path, f"{first_line}\n{text}".encode("utf-8", "surrogateescape"), mode=0o600)
     snapshots = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in snapshots[_MAX_SNAPSHOTS:]:

@@ -44,7 +44,7 @@ from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.packages.package import Package
 
 #: The folder for the inputs with the largest errors, relative to the project.
-WORST_INPUTS_FOLDER = f"{wiring.STATE}/verify"
+WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
 
 #: The distributions that may provide the module onnxruntime.
 _ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
@@ -118,7 +118,7 @@ class _ModelVerification:
         self._versions = versions
         self._pool = pool
         self._reads_records = not force and options.replay is None
-        self._plan: ModelPlan = workspace.plan_elsewhere(name)
+        self._plan: ModelPlan = workspace.plan_without_outputs(name)
         self._platform = workspace.facts[name].platform
         model, shapes = self._plan.model, self._plan.shapes
         self._replay = None if options.replay is None else Path(options.replay).absolute()

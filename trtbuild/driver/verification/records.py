@@ -26,7 +26,7 @@ from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode, encode
-from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 
 _Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
@@ -74,7 +74,7 @@ def store_record(store: Store, recipe: Recipe, report: Report) -> Record:
 
 def new_provenance() -> dict[str, str]:
     """Return the time and the builder of a verification that has just finished."""
-    return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
+    return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder_name()}
 
 
 def add_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:

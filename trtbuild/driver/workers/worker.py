@@ -158,12 +158,12 @@ def _job_handler(kind: str, store_root: Path, project: Path) -> Handler:
         return original.handler(project)
     if kind not in ("trace", "torch", "engine"):
         raise ValueError(f"there is no kind of worker {kind!r}")
-    from trtbuild.driver.project.wiring import TIMINGS
+    from trtbuild.driver.project.wiring import TIMING_FOLDER
     from trtbuild.driver.workers import tasks
     from trtbuild.driver.workers.results import Context
     from trtbuild.store.local.local import LocalStore
 
-    context = Context(LocalStore(store_root), project, project / TIMINGS)
+    context = Context(LocalStore(store_root), project, project / TIMING_FOLDER)
     return lambda message: tasks.do(message, context)
 
 

@@ -17,7 +17,7 @@ from trtbuild.core.recipes.trust import Trust, domain_key
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.collection import check
 from trtbuild.store.collection.collect import collect
-from trtbuild.store.collection.search import records_of
+from trtbuild.store.collection.search import records_with_output
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult, record_entry
 from trtbuild.store.trust.keyring import Keyring, MachineKey
@@ -371,12 +371,12 @@ def test_finds_records_by_their_outputs_in_every_domain(
 ) -> None:
     key = put(LocalStore(at_ci.root), "anyone").recipe.key
     put(at_ci, "ci")
-    (found,) = records_of(at_ci, hashlib.sha256(b"ci").hexdigest())
+    (found,) = records_with_output(at_ci, hashlib.sha256(b"ci").hexdigest())
     assert (found.recipe.key, who(found)) == (key, "ci")
-    assert list(records_of(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
-    assert [who(record) for record in records_of(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())] == [
-        "anyone"
-    ]
+    assert list(records_with_output(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
+    assert [
+        who(record) for record in records_with_output(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())
+    ] == ["anyone"]
     assert check.verify(at_ci).damage == (), "the search moves nothing to quarantine"
 
 

@@ -31,7 +31,7 @@ from trtbuild.driver.project.history import History
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, StoreUnavailable, UsageError
 from trtbuild.runtime.packages.package import Package, open_package
-from trtbuild.store.collection.search import records_of
+from trtbuild.store.collection.search import records_with_output
 from trtbuild.store.layers.layered import LayeredStore
 
 Part = Mapping[str, Any]
@@ -239,7 +239,9 @@ def _record(store: LayeredStore, history: History, model: str, index: str) -> Re
     record = store.get_record(last.key) if last is not None else None
     if record is not None and record.outputs["index"].sha256 == index:
         return record
-    return next((record for record in records_of(store.local, index) if record.recipe.stage == "package"), None)
+    return next(
+        (record for record in records_with_output(store.local, index) if record.recipe.stage == "package"), None
+    )
 
 
 def _with_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:

@@ -56,7 +56,7 @@ class WeightsFile:
                 return table.update
             return _ignore
 
-        digest, consumer = digests.sha256_beside(self.path, begin)
+        digest, consumer = digests.sha256_with_consumer(self.path, begin)
         self._hashed_table = table if table is not None and consumer == table.update else None
         return digest
 

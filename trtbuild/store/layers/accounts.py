@@ -32,18 +32,18 @@ class Account:
     skipped: int
     given_up: str | None
     troubles: tuple[Trouble, ...]
-    warnings: tuple[str, ...]
+    warning_texts: tuple[str, ...]
 
 
 #: The warning for each count of an account that is not zero.
-_TROUBLES = {
+_WARNING_TEXTS = {
     "untrusted": "records that are not trusted here: {} (trtbuild why shows the reasons)",
     "blobs_gone": "blobs that records name, but the remote does not have: {}",
     "records_not_sent": "records that could not be sent: {} (trtbuild cache push sends them)",
 }
 
 
-def account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> Account:
+def make_account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> Account:
     """The account of one remote: the `counts` of its records, the uploads, and its transport's report."""
     return Account(
         name=remote.name,
@@ -59,14 +59,14 @@ def account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) ->
     )
 
 
-def warnings(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
+def warning_texts(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
     """The warnings about the remotes and the keys, each once."""
-    texts = list(trust.warnings)
+    texts = list(trust.warning_texts)
     if writers and (trust.own_domain or "").startswith(LOCAL):
         names = ", ".join(remote.name for remote in writers)
         texts.append(f"{names}: new results are not uploaded, because trusted keys are configured, but no signing key")
     for each in accounts:
-        texts += [f"{each.name}: {text}" for text in each.warnings]
-        counts = ((text, getattr(each, field)) for field, text in _TROUBLES.items())
+        texts += [f"{each.name}: {text}" for text in each.warning_texts]
+        counts = ((text, getattr(each, field)) for field, text in _WARNING_TEXTS.items())
         texts += [f"{each.name}: {text.format(count)}" for text, count in counts if count]
     return texts

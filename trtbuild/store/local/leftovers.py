@@ -30,16 +30,16 @@ def session_starts(layout: Layout) -> Iterator[int]:
             os.close(descriptor)
 
 
-def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> int:
+def remove_leftovers(layout: Layout, start_ns: int, quarantine_age_s: float) -> int:
     """Remove files that no process holds, and old entries in quarantine. Returns the number of removed files."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
         for file in listed(folder):
             if folder == layout.locks and file.name in ("store", "records"):
                 continue
-            removed += _older(file, begun_ns, age_s) and _remove_abandoned(file.path)
+            removed += _older(file, start_ns, age_s) and _remove_abandoned(file.path)
     for file in listed(layout.quarantine):
-        if _older(file, begun_ns, quarantine_age_s):
+        if _older(file, start_ns, quarantine_age_s):
             with contextlib.suppress(OSError):
                 if file.is_dir(follow_symlinks=False):
                     shutil.rmtree(file.path)

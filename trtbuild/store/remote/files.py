@@ -4,7 +4,7 @@ Rules
 1. Each file is compared with its digest and its size. At most the file's size is read. A file that differs raises
    RemoteLied, and counts as missing.
 2. A file that is in the remote is not sent again. So an interrupted upload continues where it stopped.
-3. A file that was seen in the remote counts as present for at most `TRUSTED_S`. A collection of the remote waits longer
+3. A file that was seen in the remote counts as present for at most `PRESENCE_S`. A collection of the remote waits longer
    before it removes a file (`collection`).
 4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so memory
    stays bounded. Uploads have separate connections, so that no plan waits for an upload.
@@ -28,7 +28,7 @@ from trtbuild.store.transports.transport import Transport
 MAX_FILE = 4 << 20
 
 #: Seconds for which a file that was seen in the remote counts as present.
-TRUSTED_S = 1800.0
+PRESENCE_S = 1800.0
 
 # A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3): a plan reads mostly such files.
 _SMALL = 64 << 10
@@ -107,7 +107,7 @@ class RemoteFiles:
 
     def _was_seen(self, file: Output) -> bool:
         seen = self._seen.get(file.sha256)
-        return seen is not None and time.monotonic() - seen < TRUSTED_S / 2
+        return seen is not None and time.monotonic() - seen < PRESENCE_S / 2
 
     def all_there(self, files: Iterable[Output]) -> bool:
         """Whether all files are in the remote now. Raises RemoteFault."""

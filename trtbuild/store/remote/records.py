@@ -30,7 +30,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, Trust, domain_key
 from trtbuild.errors import RecordUntrusted, RemoteLied, RemoteRefused
-from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
+from trtbuild.store.remote.files import MAX_FILE, PRESENCE_S, Read, RemoteFiles
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
@@ -155,7 +155,7 @@ class RemoteRecords:
         files = [file for parts in found.parts.values() for file in parts]
         self._files.send(files, read)
         self._files.send([document_of(found.document)], lambda file: found.document)
-        if time.monotonic() - started > TRUSTED_S / 2:
+        if time.monotonic() - started > PRESENCE_S / 2:
             self._files.send(files, read, sure=True)
         return self.enter(found, read)
 

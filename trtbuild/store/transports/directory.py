@@ -14,7 +14,7 @@ Rules
    not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. A
    slow mount does not: timed calls read pieces of `_PIECE` bytes.
 6. An entry that is found is marked as used: it gets a new mtime, if its mtime differs from now by more than
-   `USED_WITHIN_S`.
+   `MARK_TOLERANCE_S`.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -43,9 +43,9 @@ from trtbuild.store.transports.transport import WHOLE, Transport
 T = TypeVar("T")
 
 #: Seconds by which the mtime of a used entry may differ from the time of use (shared_directory.py relies on it).
-USED_WITHIN_S = 900.0
+MARK_TOLERANCE_S = 900.0
 
-EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 # Bytes of one read in a timed call (rule 5).
 _PIECE = 64 << 10
@@ -76,7 +76,7 @@ def root_of(url: str) -> str:
 
 def is_entry(kind: Kind, name: str, status: os.stat_result) -> bool:
     """Whether a file is an entry (rules 1 and 2)."""
-    return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or (kind == "cas" and name == EMPTY_BLOB))
+    return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or (kind == "cas" and name == EMPTY_SHA256))
 
 
 class DirectoryTransport(Transport):
@@ -227,6 +227,6 @@ def _shelf(name: str) -> str:
 
 def _mark_used(status: os.stat_result, touch: Callable[[], None]) -> None:
     # The clocks may differ. This machine's clock only decides whether to touch. The new time is the file system's.
-    if abs(time.time() - status.st_mtime) > USED_WITHIN_S:
+    if abs(time.time() - status.st_mtime) > MARK_TOLERANCE_S:
         with contextlib.suppress(OSError, NotImplementedError):
             touch()

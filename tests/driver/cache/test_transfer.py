@@ -472,7 +472,7 @@ def test_a_blob_of_several_records_is_sent_once(tmp_path: Path) -> None:
     sending.send([record.recipe.key for record in records], _ignore_progress)
     assert sending.failures == {} and sending.sent().bytes_sent == plan.size
     puts = Counter(name for method, kind, name, _ in transport.calls if (method, kind) == ("put", "cas"))
-    assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
+    assert {puts[part.sha256] for part in local.files_of(plan.sha256)} == {1}
 
 
 def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None:

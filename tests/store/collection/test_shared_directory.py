@@ -159,7 +159,7 @@ def test_restores_a_hidden_file_that_a_record_names_again(
     found = writer.find(late.recipe.key)
     assert found is not None
     with pytest.raises(BlobMissing):
-        writer.fetch_bytes(orphan.sha256, found.parts[orphan.sha256])
+        writer.fetch_bytes(orphan.sha256, found.files_by_blob[orphan.sha256])
     pass_time(root, 2 * HOUR)
     report = collect_directory(str(root))
     assert (report.restored, report.blobs_removed, report.condemned) == (1, 0, 0)
@@ -543,7 +543,7 @@ while time.time() < end:
     found = store.find(recipe.key)
     try:
         if found is not None:
-            for sha256, parts in found.parts.items():
+            for sha256, parts in found.files_by_blob.items():
                 store.fetch_bytes(sha256, parts)
             hits += 1
     except BlobMissing:

@@ -25,9 +25,9 @@ from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord,
 from trtbuild.driver.cache.selection import Selection, select
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
-from trtbuild.store.layers.fetching import Fetched, Turns, fetch_records
+from trtbuild.store.layers.fetching import Fetched, NameLocks, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
-from trtbuild.store.layers.sendable import for_others, found_locally, held, reading
+from trtbuild.store.layers.sendable import complete_record, file_reader, read_local_record, sendable_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import INLINE
 from trtbuild.store.remote.store import RemoteStore
@@ -53,7 +53,7 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
     try:
         targets = _named(store.writers, remote, "may be written")
         with store.session():
-            with store.only_reading():
+            with store.without_uploads():
                 selection = select(workspace)
                 incomplete, _ = complete(store, selection.keys, progress)
             sendings = [_Sending(store.local, target) for target in targets]
@@ -86,7 +86,7 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
-        with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
+        with store.without_uploads(_named(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
             incomplete, fetched = complete(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
@@ -118,11 +118,11 @@ def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tu
     incomplete: dict[str, str] = {}
     tolerated: list[str] = []
     for key in keys:
-        local_copy = held(store.local, key)
-        why = "it is incomplete in the cache" if local_copy is None else store.refuses(key, local_copy.record, False)
+        local_copy = complete_record(store.local, key)
+        why = "it is incomplete in the cache" if local_copy is None else store.refusal_of(key, local_copy.record, False)
         if why is not None:
             incomplete[key] = why
-        if why is not None and local_copy is not None and store.refuses(key, local_copy.record, True) is None:
+        if why is not None and local_copy is not None and store.refusal_of(key, local_copy.record, True) is None:
             tolerated.append(key)
     results: dict[str, Fetched] = {}
     for remote in store.readers:
@@ -133,7 +133,7 @@ def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tu
         def report(fetched: Fetched, description: str = description, total: int = total) -> None:
             progress(description, fetched.done, total, "records")
 
-        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refuses)
+        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refusal_of)
         incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):
@@ -184,8 +184,8 @@ class _Sending:
         self.failures: dict[str, str] = {}
         self._local = local
         self._remote = remote
-        self._read = reading(local)
-        self._lock, self._turns = threading.Lock(), Turns()
+        self._read = file_reader(local)
+        self._lock, self._blob_locks = threading.Lock(), NameLocks()
         #: SHA-256 of each file of the records → its size in bytes. The same for the files that were sent.
         self._files: dict[str, int] = {}
         self._sent_files: dict[str, int] = {}
@@ -212,16 +212,16 @@ class _Sending:
 
     def _is_pointer(self, key: str) -> bool:
         with suppress(StoreError, KeyError, ValueError):  # `_send` reports the error
-            local_copy = found_locally(self._local, key)
+            local_copy = read_local_record(self._local, key)
             return local_copy is not None and local_copy.record.recipe.stage in POINTER_STAGES
         return False
 
     def _send(self, key: str) -> str | None:
         """Send one record. Returns None, or the reason why it could not be sent."""
-        record = held(self._local, key)
+        record = complete_record(self._local, key)
         if record is None:
             return "it is not complete in the cache any more"
-        sendable = for_others(record, self._remote.trust)
+        sendable = sendable_record(record, self._remote.trust)
         if sendable is None:
             return OWN_ONLY
         sent: dict[str, int] = {}
@@ -232,12 +232,12 @@ class _Sending:
             return data
 
         try:
-            with self._turns.of(sendable.parts):  # a blob of several records is sent once
+            with self._blob_locks.hold(sendable.files_by_blob):  # a blob of several records is sent once
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
         with self._lock:
-            self._files.update({part.sha256: part.size for parts in sendable.parts.values() for part in parts})
+            self._files.update({part.sha256: part.size for parts in sendable.files_by_blob.values() for part in parts})
             if stored is sendable:
                 self._records_sent += 1
                 self._sent_files.update(sent)

@@ -13,7 +13,7 @@ from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project import wiring
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.digests.index import Index
-from trtbuild.store.local.layout import Layout, listed
+from trtbuild.store.local.layout import Layout, list_folder
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
 #: Free space, in bytes: with less than `LITTLE` a build may fail, with less than `TOO_LITTLE` it will.
@@ -111,13 +111,13 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
 
 def _leftovers(layout: Layout) -> Iterator[Finding]:
     """Yield warnings about quarantined entries, and about unfinished files of killed processes."""
-    quarantined = len(listed(layout.quarantine))
+    quarantined = len(list_folder(layout.quarantine))
     if quarantined:
         yield warning(
             "quarantine", f"{quarantined} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
         )
     before_s = time.time() - UNFINISHED_AGE_S
-    old = sum(_is_older(entry, before_s) for entry in listed(layout.tmp))
+    old = sum(_is_older(entry, before_s) for entry in list_folder(layout.tmp))
     if old:
         yield warning("leftovers", f"{old} unfinished files of processes that were killed", "trtbuild cache gc")
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import is_entry_of
-from trtbuild.store.local.layout import Kind, listed
+from trtbuild.store.local.layout import Kind, list_folder
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import DOCUMENT, ActionResult, list_key
 
@@ -194,7 +194,9 @@ def stats(store: LocalStore) -> Stats:
         records[record.recipe.stage] += 1
         blobs.update(output.sha256 for output in record.outputs.values())
         logical += sum(output.size for output in record.outputs.values())
-    quarantined_sizes = [file.stat(follow_symlinks=False).st_size for file in listed(store.entries.layout.quarantine)]
+    quarantined_sizes = [
+        file.stat(follow_symlinks=False).st_size for file in list_folder(store.entries.layout.quarantine)
+    ]
     return Stats(
         records=dict(sorted(records.items())),
         blobs=len(blobs),

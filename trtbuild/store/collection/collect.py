@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 
 from trtbuild.atomic import sync_folder
 from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, records_to_remove, size_of
-from trtbuild.store.local.layout import Kind, Layout, unavailable
+from trtbuild.store.local.layout import Kind, Layout, unavailable_error
 from trtbuild.store.local.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local.local import LocalStore
 
@@ -92,7 +92,7 @@ def collect(
 def _start_and_cutoff_ns(store: LocalStore, slack_ns: int) -> tuple[int, int]:
     """The start of this collection and the cut-off (rule 1), in ns by the file system's clock (local.py, rule 5)."""
     layout = store.entries.layout
-    time_stamp_path = layout.fresh_name()
+    time_stamp_path = layout.fresh_path()
     with store.entries.lock.exclusive():
         try:
             descriptor = os.open(time_stamp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
@@ -100,7 +100,7 @@ def _start_and_cutoff_ns(store: LocalStore, slack_ns: int) -> tuple[int, int]:
             os.close(descriptor)
             os.unlink(time_stamp_path)
         except OSError as error:
-            raise unavailable(error, layout.root) from error
+            raise unavailable_error(error, layout.root) from error
         starts = list(session_starts(layout))
         if any(session_start_ns > start_ns for session_start_ns in starts):
             # The clock was set back after that session began, so no mtime is reliable. This cut-off removes nothing.
@@ -113,7 +113,7 @@ def _scan_entries(layout: Layout) -> Scan:
     for key, stat in layout.entries("ac"):
         data = None
         # An entry that cannot be read is removed like an old record.
-        with contextlib.suppress(OSError), open(layout.entry("ac", key), "rb") as file:
+        with contextlib.suppress(OSError), open(layout.entry_path("ac", key), "rb") as file:
             data = file.read()
         scan.add(key, stat.st_mtime_ns, size_of(stat), data)
     for name, stat in layout.entries("cas"):
@@ -139,7 +139,7 @@ class _Removal:
         for start in range(0, len(all_names), _BATCH_SIZE):
             with contextlib.nullcontext() if self._dry_run else self._store.entries.lock.exclusive():
                 for name in all_names[start : start + _BATCH_SIZE]:
-                    if self._remove_file(self._store.entries.layout.entry(kind, name)):
+                    if self._remove_file(self._store.entries.layout.entry_path(kind, name)):
                         removed_records[name] = None
                         self.freed += entry_of(name).size
                     else:
@@ -156,7 +156,7 @@ class _Removal:
         except FileNotFoundError:
             pass  # another collection was faster
         except OSError as error:
-            raise unavailable(error, self._store.entries.layout.root) from error
+            raise unavailable_error(error, self._store.entries.layout.root) from error
         return True
 
     def sync_folders(self) -> None:

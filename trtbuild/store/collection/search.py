@@ -20,7 +20,7 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
     layout, sha256_text, seen_keys = store.entries.layout, sha256.encode(), set()
     for name, _ in layout.entries("ac"):
         try:
-            data = Path(layout.entry("ac", name)).read_bytes()
+            data = Path(layout.entry_path("ac", name)).read_bytes()
             key = _key_of_record(store, data) if sha256_text in data else None
             if key is None or key in seen_keys:
                 continue

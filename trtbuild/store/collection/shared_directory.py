@@ -42,7 +42,7 @@ from trtbuild.errors import StoreUnavailable
 from trtbuild.store.collection.condemned import CondemnedFiles
 from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, records_to_remove, size_of
 from trtbuild.store.collection.shelves import Shelves
-from trtbuild.store.local.layout import unavailable
+from trtbuild.store.local.layout import unavailable_error
 from trtbuild.store.remote.files import PRESENCE_S
 from trtbuild.store.remote.records import MAX_ENTRY
 from trtbuild.store.transports.directory import EMPTY_SHA256, MARK_TOLERANCE_S
@@ -73,7 +73,7 @@ def collect_directory(
     try:
         return _Collection(root, grace_s, dry_run).run(max_size, max_age_s, pinned)
     except OSError as error:
-        raise unavailable(error, root) from error
+        raise unavailable_error(error, root) from error
 
 
 class _Collection:

@@ -55,11 +55,11 @@ class Found:
     record: Record
     document: bytes
     signatures: tuple[Signature, ...]
-    parts: Mapping[str, tuple[Output, ...]]
+    files_by_blob: Mapping[str, tuple[Output, ...]]
 
     def entry(self, contents: Mapping[str, bytes]) -> ActionResult:
         """The AC entry of the record, with the `contents` of some files."""
-        entry = action_result.record_entry(document_of(self.document), self.parts, self.signatures)
+        entry = action_result.record_entry(document_of(self.document), self.files_by_blob, self.signatures)
         return replace(entry, contents=contents)
 
 
@@ -152,7 +152,7 @@ class RemoteRecords:
         another machine's record, if that was published first and is trusted. Raises RemoteFault (RemoteRefused if the key
         has an unusable entry that cannot be replaced), and the errors of `read`."""
         started = time.monotonic()
-        files = [file for parts in found.parts.values() for file in parts]
+        files = [file for parts in found.files_by_blob.values() for file in parts]
         self._files.send(files, read)
         self._files.send([document_of(found.document)], lambda file: found.document)
         if time.monotonic() - started > PRESENCE_S / 2:
@@ -199,10 +199,10 @@ class RemoteRecords:
 
     def _is_usable(self, other: Found, found: Found) -> bool:
         """Whether a record in the remote can be used in name of `found`."""
-        files = (file for parts in other.parts.values() for file in parts)
+        files = (file for parts in other.files_by_blob.values() for file in parts)
         return (
             other.record.recipe.same_as(found.record.recipe)
-            and not self._files.wrong.intersection(other.parts)
+            and not self._files.wrong.intersection(other.files_by_blob)
             and self._files.all_there(files)
         )
 
@@ -227,7 +227,7 @@ def _small_files(found: Found, read: Read) -> dict[str, bytes]:
     document = document_of(found.document)
     small = {document.sha256: found.document} if document.size <= _INLINE_DOCUMENT else {}
     remaining_size = _INLINE_TOTAL
-    for file in {file for parts in found.parts.values() for file in parts if file.size <= INLINE}:
+    for file in {file for parts in found.files_by_blob.values() for file in parts if file.size <= INLINE}:
         remaining_size -= file.size
         if remaining_size >= 0:
             small[file.sha256] = bytes(read(file))

@@ -75,7 +75,7 @@ class RemoteStore:
         `found`, or a record that another machine wrote at the same moment."""
         return self._records.now_there(found)
 
-    def fetch(self, sha256: str, parts: Sequence[Output], into: LocalStore) -> int:
+    def fetch(self, sha256: str, files: Sequence[Output], into: LocalStore) -> int:
         """Fetch a blob into a local store: only the files that the store lacks. Returns the number of fetched bytes.
 
         Raises BlobMissing when the remote lacks a file, StoreUnavailable. The files that were fetched before the error
@@ -83,39 +83,39 @@ class RemoteStore:
         """
         fetched = 0
         content_hash = hashlib.sha256()
-        with into.receiving() as receipt:
-            local_parts = receipt.found(parts)
+        with into.receive_files() as receiver:
+            local_files = receiver.find_files(files)
 
-            def fetch_part(part: Output) -> tuple[bytes | memoryview, int]:
-                if part in local_parts:
-                    data = into.entries.read("cas", part.sha256)
-                    if data is not None and is_file(part, data):
+            def fetch_file(file: Output) -> tuple[bytes | memoryview, int]:
+                if file in local_files:
+                    data = into.entries.read("cas", file.sha256)
+                    if data is not None and is_file(file, data):
                         return data, 0
-                data = self._files.demand(part)
-                receipt.put(part, data)
+                data = self._files.demand(file)
+                receiver.put(file, data)
                 return data, len(data)
 
-            for data, count in self._files.over(fetch_part, parts):
+            for data, count in self._files.over(fetch_file, files):
                 fetched += count
-                if len(parts) > 1:
+                if len(files) > 1:
                     content_hash.update(data)
-        if len(parts) > 1 or parts[0].sha256 != sha256:
+        if len(files) > 1 or files[0].sha256 != sha256:
             if content_hash.hexdigest() != sha256:
                 raise self._no_blob(sha256)
-            into.join(sha256, parts, verified=True)
+            into.join_chunks(sha256, files, verified=True)
         return fetched
 
-    def fetch_bytes(self, sha256: str, parts: Sequence[Output]) -> bytes:
+    def fetch_bytes(self, sha256: str, files: Sequence[Output]) -> bytes:
         """A blob's bytes, verified. Raises BlobMissing."""
-        return b"".join(self._verified(sha256, parts))
+        return b"".join(self._verified(sha256, files))
 
-    def copy_parts(self, sha256: str, parts: Sequence[Output], path: str) -> FileStamp | None:
+    def copy_files(self, sha256: str, files: Sequence[Output], path: str) -> FileStamp | None:
         """Write a blob's verified bytes to `path`, atomically. Raises BlobMissing, OSError."""
-        return copy_atomically(self._verified(sha256, parts), path)
+        return copy_atomically(self._verified(sha256, files), path)
 
-    def _verified(self, sha256: str, parts: Sequence[Output]) -> Iterator[memoryview]:
+    def _verified(self, sha256: str, files: Sequence[Output]) -> Iterator[memoryview]:
         content_hash = hashlib.sha256()
-        for data in self._files.over(self._files.demand, parts):
+        for data in self._files.over(self._files.demand, files):
             content_hash.update(data)
             yield memoryview(data)
         if content_hash.hexdigest() != sha256:
@@ -167,22 +167,22 @@ class RemoteStore:
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt."""
         with _lies_are_corrupt():
-            return self.fetch_bytes(sha256, self._find_parts(sha256))
+            return self.fetch_bytes(sha256, self._find_files(sha256))
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Raises BlobMissing, EntryCorrupt, or OSError."""
         with _lies_are_corrupt():
-            return copy_atomically(self._verified(sha256, self._find_parts(sha256)), path)
+            return copy_atomically(self._verified(sha256, self._find_files(sha256)), path)
 
     def has(self, sha256: str) -> bool:
         """Whether the remote has all files of the blob."""
         try:
-            parts = self._find_parts(sha256)
+            files = self._find_files(sha256)
         except (BlobMissing, RemoteLied):
             return False
-        return len(parts) == 1 or self._files.all_there(parts)
+        return len(files) == 1 or self._files.all_there(files)
 
-    def _find_parts(self, sha256: str) -> tuple[Output, ...]:
+    def _find_files(self, sha256: str) -> tuple[Output, ...]:
         """The CAS files of a blob: the blob itself, or the chunks in its chunk list. Raises BlobMissing."""
         data = self.transport.get("cas", sha256, MAX_FILE)
         if data is not None:
@@ -209,16 +209,16 @@ class RemoteStore:
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing."""
-        parts = {}
+        files_by_blob = {}
         for output in record.outputs.values():
             with _lies_are_corrupt():
-                parts[output.sha256] = self._find_parts(output.sha256)
-            if not self._files.all_there(parts[output.sha256]):
+                files_by_blob[output.sha256] = self._find_files(output.sha256)
+            if not self._files.all_there(files_by_blob[output.sha256]):
                 raise BlobMissing(f"blob {output.sha256} is not whole in {self.name}")
         text = record.to_bytes()
         document = document_of(text)
         self._files.send([document], lambda file: text)
-        found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), parts)
+        found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), files_by_blob)
         published = self._records.enter(found, self._files.demand, replace=replace)
         if published is found and not (replace or self.decides):
             time.sleep(SETTLE_S)

@@ -31,8 +31,8 @@ from typing import BinaryIO
 from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.publication import copy_atomically
-from trtbuild.store.remote.files import Read
-from trtbuild.store.remote.records import MAX_ENTRY
+from trtbuild.store.remote.files import ReadFile
+from trtbuild.store.remote.records import MAX_ENTRY_SIZE
 from trtbuild.store.transports.transport import Transport
 from trtbuild.store.trust.action_result import ActionResult
 
@@ -42,7 +42,7 @@ _FORMAT_LINE = f"{SCHEMA}\n".encode()
 _BLOCK_SIZE = 512
 _END_BLOCKS = bytes(2 * _BLOCK_SIZE)
 _MEMBER_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
-_SIZE_LIMITS = {"cas": MAX_ENTRY, "ac": MAX_ENTRY}  # a record's document is in ``cas/``, too
+_SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a record's document is in ``cas/``, too
 _MAX_INDEX_SIZE = 4096
 
 # Type flag of a header → the kind of member (POSIX pax, "ustar Header Block", and the flags of GNU tar).
@@ -74,7 +74,7 @@ class WrittenBundle:
 
 
 def write_bundle(
-    path: str, entries: Mapping[str, ActionResult], read: Read, progress: Progress | None = None
+    path: str, entries: Mapping[str, ActionResult], read: ReadFile, progress: Progress | None = None
 ) -> WrittenBundle:
     """Write records and their CAS files to `path`. `entries` maps the records' keys to their entries. `read` returns the
     bytes of a CAS file.
@@ -147,7 +147,7 @@ def _index_document(records: int, files: int, size_bytes: int, sha256: str) -> b
 class Bundle(Transport):
     """An open bundle: a read-only `Transport`."""
 
-    decides = True
+    decides_races = True
 
     def __init__(self, place: str, file: BinaryIO, members: Mapping[tuple[Kind, str], tuple[int, int]]) -> None:
         self.place = place

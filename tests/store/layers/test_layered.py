@@ -528,7 +528,7 @@ def test_several_threads_fetch_blobs_that_are_missing_locally(tmp_path: Path, re
 def test_caches_inlined_documents_up_to_a_limit(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_KNOWN", 1000)
+    monkeypatch.setattr(files, "_MAX_CONTENTS_SIZE", 1000)
     records = [record_of(number, note=mine.put_bytes(b"%d" % number * 500)) for number in range(9)]
     for record in records:
         mine.put_record(record)
@@ -536,7 +536,7 @@ def test_caches_inlined_documents_up_to_a_limit(
     for record in records:
         assert theirs.get_record(record.recipe.key) is not None
         assert theirs.get_bytes(record.outputs["note"].sha256)
-    known = theirs.readers[0]._files._known
+    known = theirs.readers[0]._files._contents
     assert 0 < sum(map(len, known.values())) <= 1000
 
 
@@ -646,7 +646,7 @@ def test_only_reading_uploads_nothing_and_selects_the_remotes(tmp_path: Path, re
 class LastWriteStays(MemoryTransport):
     """Like a WebDAV server: all of several simultaneous writers get the answer "created", and the last write stays."""
 
-    decides = False
+    decides_races = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -227,7 +227,7 @@ def test_all_threads_give_up_a_hanging_mount_together(tmp_path: Path, monkeypatc
         server_is_back.wait()
         self._answered.set()
 
-    monkeypatch.setattr(DirectoryTransport, "_look", hang)
+    monkeypatch.setattr(DirectoryTransport, "_access_root", hang)
     share = remote(tmp_path, patience_s=0.3)
     errors: list[RemoteFault] = []
 

@@ -399,5 +399,5 @@ def test_does_not_parse_signatures_without_a_policy(
     at_ci: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = put(at_ci, "ci")
-    monkeypatch.setattr("trtbuild.store.trust.action_result._signatures", lambda raw: pytest.fail("parsed"))
+    monkeypatch.setattr("trtbuild.store.trust.action_result._parse_signatures", lambda raw: pytest.fail("parsed"))
     assert LocalStore(at_ci.root).get_record(record.recipe.key) == record

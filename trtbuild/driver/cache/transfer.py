@@ -29,7 +29,7 @@ from trtbuild.store.layers.fetching import Fetched, NameLocks, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.layers.sendable import complete_record, file_reader, read_local_record, sendable_record
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.records import INLINE
+from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
 
 #: A function that reports progress. Its arguments: a description, the finished part, the total, and the unit of both,
@@ -243,7 +243,7 @@ class _Sending:
                 self._sent_files.update(sent)
             else:  # small files were read for the entry, but not sent
                 self._records_present += 1
-                self._sent_files.update({name: size for name, size in sent.items() if size > INLINE})
+                self._sent_files.update({name: size for name, size in sent.items() if size > INLINE_FILE_SIZE})
         return None
 
     def sent(self) -> SentTo:

@@ -16,7 +16,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import is_entry_of
 from trtbuild.store.local.layout import Kind, list_folder
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.trust.action_result import DOCUMENT, ActionResult, list_key
+from trtbuild.store.trust.action_result import DOCUMENT_PATH, ActionResult, list_key
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Verification:
         try:
             record = Record.from_bytes(self._read("cas", document.sha256) or b"")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            return f"{DOCUMENT} is not a record: {error}"
+            return f"{DOCUMENT_PATH} is not a record: {error}"
         if not is_entry_of(key, record.recipe.key, action.signatures):
             return "it is the record of another key"
         blobs = action.blobs()

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.store.collection.retention import Size, size_of
 from trtbuild.store.collection.shelves import Shelves, group_by_shelf
-from trtbuild.store.transports.shared_folder import SharedFolder, sync
+from trtbuild.store.transports.shared_folder import SharedFolder, sync_descriptor
 
 _SCHEMA = "trtbuild.condemned/1"
 
@@ -89,8 +89,8 @@ class CondemnedFiles:
                                 if status.st_mtime_ns < before_ns:
                                     os.rename(name, name, src_dir_fd=folder, dst_dir_fd=hidden_folder)
                                     moved[name] = size_of(status)
-                        sync(folder)
-                sync(hidden_folder)
+                        sync_descriptor(folder)
+                sync_descriptor(hidden_folder)
         return moved
 
     def move_back(self, names: Collection[str]) -> set[str]:
@@ -109,7 +109,7 @@ class CondemnedFiles:
                         # A file that another writer creates at this moment has the same bytes.
                         with contextlib.suppress(FileNotFoundError):
                             os.rename(name, name, src_dir_fd=hidden_folder, dst_dir_fd=folder)
-                            sync(folder)
+                            sync_descriptor(folder)
                             restored.add(name)
         return restored
 

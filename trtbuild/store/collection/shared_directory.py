@@ -44,7 +44,7 @@ from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size
 from trtbuild.store.collection.shelves import Shelves
 from trtbuild.store.local.layout import unavailable_error
 from trtbuild.store.remote.files import PRESENCE_S
-from trtbuild.store.remote.records import MAX_ENTRY
+from trtbuild.store.remote.records import MAX_ENTRY_SIZE
 from trtbuild.store.transports.directory import EMPTY_SHA256, MARK_TOLERANCE_S
 from trtbuild.store.transports.shared_folder import SharedFolder
 
@@ -158,7 +158,7 @@ class _Collection:
     def _list_records(self) -> None:
         for key, status, folder in self._shelves.entries("ac"):
             with contextlib.suppress(FileNotFoundError):
-                data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY)
+                data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY_SIZE)
                 self._stamps[key] = _stamp(status)
                 if not self._scan.add(key, used_ns, size_of(status), data):
                     self._invalid_records.add(key)
@@ -179,7 +179,7 @@ class _Collection:
         for key, status, folder in self._shelves.entries("ac"):
             if self._stamps.get(key) != _stamp(status):
                 with contextlib.suppress(FileNotFoundError):
-                    data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY)
+                    data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY_SIZE)
                     new_scan.add(key, used_ns, size_of(status), data)
         entries = [*new_scan.records.values(), *(entry for _, entry in new_scan.lists.values())]
         return {file for entry in entries for file in entry.files}

@@ -9,7 +9,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Trust
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.files import Read
+from trtbuild.store.remote.files import ReadFile
 from trtbuild.store.remote.records import Found
 
 
@@ -45,7 +45,7 @@ def sendable_record(found: Found, trust: Trust) -> Found | None:
     return None if trust.enforced and not signatures else replace(found, signatures=signatures)
 
 
-def file_reader(store: LocalStore) -> Read:
+def file_reader(store: LocalStore) -> ReadFile:
     """Return a function that reads CAS files of a local store, and compares each with its name.
 
     The function raises BlobMissing, EntryCorrupt for a damaged file (which it moves to quarantine), StoreUnavailable.

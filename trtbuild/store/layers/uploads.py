@@ -106,7 +106,7 @@ class Uploads:
         if found is None:
             return False
         published = remote.publish(found, self._read)
-        if published is found and not remote.decides and found.record.recipe.stage == "engine":
+        if published is found and not remote.decides_races and found.record.recipe.stage == "engine":
             with self._lock:
                 self._undecided_engines.append((remote, found))
                 self._last_undecided_s = time.monotonic()
@@ -144,7 +144,7 @@ class Uploads:
 
     def _check_race_again(self, remote: RemoteStore, found: Found) -> None:
         with suppress(RemoteFault):  # then this machine keeps its own engine
-            self._note_lost_race(remote, found, remote.now_there(found))
+            self._note_lost_race(remote, found, remote.current_record(found))
 
     def close(self) -> None:
         """Cancel the uploads that have not begun. The others end by themselves."""

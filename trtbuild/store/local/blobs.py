@@ -150,7 +150,7 @@ class LocalBlobs:
         if data is None:
             return None
         try:
-            return action_result.listed_chunks(data, sha256)
+            return action_result.parse_chunk_list(data, sha256)
         except ValueError as error:
             # A blob with an invalid list counts as missing. The next `put_bytes` or `put_file` writes a new list.
             self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")

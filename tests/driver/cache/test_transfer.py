@@ -528,7 +528,7 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
         wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and tolerated)
         return "not the locked one" if wrong else None
 
-    store.refuses = refuses
+    store.refusal_of = refuses
     missing, _ = transfer.complete(store, [recipe.key], _ignore_progress)
     assert missing == ({} if in_remote or tolerated else {recipe.key: "not the locked one"})
     record = local.get_record(recipe.key)

@@ -159,7 +159,7 @@ def test_an_interrupted_download_continues_where_it_stopped(
     record = record_of(1, plan=mine.put_bytes(payload(1, 8 * MIB)))
     mine.put_record(record)
     mine.finish()
-    (parts,) = theirs.readers[0].find(record.recipe.key).parts.values()  # type: ignore[union-attr]
+    (parts,) = theirs.readers[0].find(record.recipe.key).files_by_blob.values()  # type: ignore[union-attr]
     removed = team.entries.pop(("cas", parts[-1].sha256))
     theirs.get_record(record.recipe.key)
     with pytest.raises(BlobMissing):

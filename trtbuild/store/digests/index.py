@@ -2,8 +2,8 @@
 
 Rules
 1. The index stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values,
-   and read and remove any file that a row names. That would be dangerous, because `.trtbuild/` may come with an untrusted
-   checkout. So a row that is not inline is rejected, and no file is read, written or removed because of a row.
+   and read and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout, which could misuse this.
+   So a row that is not inline is rejected, and no file is read, written or removed because of a row.
 2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes. The reason is
    that diskcache sets attributes and runs pragmas from the settings table.
 3. Correctness does not depend on the index. After the first error no fact is known, and the database is replaced. After a

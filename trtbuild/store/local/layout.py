@@ -9,7 +9,7 @@ locks/            lock files: `store`, `records`, and one for each key that is b
 sessions/         one file for each running session
 
 If the group, or all users, may write the root, then several users share the store. In this case files and directories get
-the root's mode and group, whatever the umask is. So each user can read, touch and lock the files of the others.
+the root's mode and group. The umask does not matter. So each user can read, touch and lock the files of the others.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.

@@ -1,9 +1,9 @@
 """Retries, and a circuit breaker for one remote and one run: they limit how much time a remote may cost a build.
 
 Rules
-1. Only a RemoteDown with `may_pass` is retried, with `MAX_ATTEMPTS` attempts in all. The wait before an attempt is the
-   time in the remote's Retry-After header, or else a random time whose limit grows. If the header's time is longer than
-   `MAX_WAIT_S`, the call fails at once.
+1. Only a RemoteDown with `may_pass` is retried, with `MAX_ATTEMPTS` attempts in all. The wait before an attempt is the time
+   in the remote's Retry-After header. Without this header it is a random time, whose limit grows. If the header's time is
+   longer than `MAX_WAIT_S`, the call fails at once.
 2. When the circuit is open, the remote is not used. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
@@ -12,8 +12,8 @@ Rules
    d. `MAX_LIES` answers have wrong content;
    e. successful `timed` calls have delayed the run, in all, by five times `patience_s`. The delay of a call is its time
       beyond an eighth of `patience_s`. A call during which the remote moved `STEADY_BYTES_PER_S` bytes a second has no
-      delay. A refusal (RemoteRefused) opens the circuit for one direction only, reading or writing. RemoteFull does not
-      open it.
+      delay.
+   A refusal (RemoteRefused) opens the circuit for one direction only, reading or writing. RemoteFull does not open it.
 3. When the circuit is open, every call raises RemoteDown at once, even a call that waits for a retry. The transport is
    closed, which ends the calls of other threads. If a refusal opened the circuit for one direction, only calls in this
    direction fail. They raise RemoteRefused, and the transport stays open.

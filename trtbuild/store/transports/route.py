@@ -66,8 +66,8 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The TLS context. It uses the certificates of the system, or those in $SSL_CERT_FILE. If the system has none,
-        it uses the certificates of certifi."""
+        """The TLS context. It uses the certificates of the system, or those in $SSL_CERT_FILE. If the system has no
+        certificates, it uses those of certifi."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

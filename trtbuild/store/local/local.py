@@ -6,8 +6,8 @@ Rules
 2. Blobs are written first, then their list, then the record. Each is durable before the next is visible (publication.py).
    So a process that is killed leaves only complete entries, and files in ``tmp/``.
 3. Bytes are always verified when they are read: a blob is compared with its own SHA-256, even if all its chunks have the
-   right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. In a damaged blob with
-   chunks, the damaged entries are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
+   right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. In a damaged blob with chunks,
+   the damaged entries are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
 4. Finding an entry touches it: under the shared store-wide lock, the entry gets a new mtime. An entry is not touched if its
    mtime is at or after the start of this process's latest session. An entry that vanished before the touch counts as
    missing.
@@ -18,9 +18,9 @@ Rules
       entry under the exclusive lock, so no process can touch the entry between these two actions.
    c. A session that was not live at the collection's start began later, because sessions begin under the shared lock and
       collections under the exclusive one. Then S is at or after the collection's start, and therefore not before the
-      cut-off. All these times are mtimes of one file system. A collection subtracts a slack from its cut-off, because
-      clocks may be coarse. A process without a session touches every entry that it finds, so its parent's session protects
-      the entries.
+      cut-off.
+   All these times are mtimes of one file system. A collection subtracts a slack from its cut-off, because clocks may be
+   coarse. A process without a session touches every entry that it finds, so its parent's session protects the entries.
 6. A record is published within a session in which all its blobs were found. If the process has no session, publishing opens
    one. So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for
    unreferenced blobs. Blobs that were written outside a session may have been collected: then BlobMissing is raised, and no

@@ -53,7 +53,7 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
     with LocalStore(server.root).session():
         whole = LocalStore(server.root).put_bytes(data)
     del data
-    parts = LocalStore(server.root).parts(whole.sha256)
+    parts = LocalStore(server.root).files_of(whole.sha256)
     one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # curl gets it under the name of an unchunked blob
     with open(one_file, "wb") as file:
         file.writelines(_path(server.root, part).read_bytes() for part in parts)

@@ -472,7 +472,7 @@ def test_a_blob_of_several_records_is_sent_once(tmp_path: Path) -> None:
     sender.send([record.recipe.key for record in records], _ignore_progress)
     assert sender.failures == {} and sender.summary().bytes_sent == plan.size
     puts = Counter(name for method, kind, name, _ in transport.calls if (method, kind) == ("put", "cas"))
-    assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
+    assert {puts[part.sha256] for part in local.files_of(plan.sha256)} == {1}
 
 
 def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None:
@@ -528,7 +528,7 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
         wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and tolerated)
         return "not the locked one" if wrong else None
 
-    store.refuses = refuses
+    store.refusal_of = refuses
     missing, _ = transfer.complete_records(store, [recipe.key], _ignore_progress)
     assert missing == ({} if in_remote or tolerated else {recipe.key: "not the locked one"})
     record = local.get_record(recipe.key)

@@ -122,7 +122,7 @@ def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path)
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, file_digests.sha256_many, file_digests.learn)
     for file in files:
-        fingerprint = file_digests.known(tmp_path / file.path)
+        fingerprint = file_digests.known_digest(tmp_path / file.path)
         assert fingerprint is not None and fingerprint[0] == file.sha256
 
 

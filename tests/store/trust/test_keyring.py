@@ -191,7 +191,7 @@ def test_several_threads_create_one_machine_key(tmp_path: Path) -> None:
     def make(number: int) -> bytes:
         key = MachineKey(tmp_path / "state" / "local.key")
         together.wait(timeout=30)
-        return key.make().public_key
+        return key.get_or_create().public_key
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(make, range(8)))) == 1
@@ -299,8 +299,8 @@ def test_without_keys_nothing_is_checked_or_signed() -> None:
 
 def test_verifies_a_signature_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    verify = keyrings._verify
-    monkeypatch.setattr(keyrings, "_verify", lambda *arguments: calls.append(arguments) or verify(*arguments))
+    verify = keyrings._verify_signature
+    monkeypatch.setattr(keyrings, "_verify_signature", lambda *arguments: calls.append(arguments) or verify(*arguments))
     policy = Keyring([CI.trusted])
     for _ in range(3):
         assert policy.refusal(KEY, DOCUMENT, [signed(CI)]) is None

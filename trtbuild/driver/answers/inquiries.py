@@ -26,7 +26,7 @@ from trtbuild.errors import UsageError
 def _read_only_workspace(request: Request) -> Workspace:
     """The workspace of a command that changes nothing in the cache."""
     workspace = Workspace(request)
-    workspace.store.only_read()
+    workspace.store.begin_read_only()
     return workspace
 
 

@@ -32,7 +32,7 @@ from trtbuild.driver.project.history import History
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, StoreUnavailable, UsageError
 from trtbuild.runtime.packages.package import Package, open_package
-from trtbuild.store.collection.search import records_of
+from trtbuild.store.collection.search import records_with_output
 from trtbuild.store.layers.layered import LayeredStore
 
 JsonObject = Mapping[str, Any]
@@ -242,7 +242,9 @@ def _find_package_record(store: LayeredStore, history: History, model: str, inde
     record = store.get_record(last.key) if last is not None else None
     if record is not None and record.outputs["index"].sha256 == index_sha256:
         return record
-    return next((record for record in records_of(store.local, index_sha256) if record.recipe.stage == "package"), None)
+    return next(
+        (record for record in records_with_output(store.local, index_sha256) if record.recipe.stage == "package"), None
+    )
 
 
 def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:

@@ -91,7 +91,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
             with watcher.phase("send to remotes"):
                 workspace.store.finish()
         except KeyboardInterrupt as stop:
-            raise Interrupted(workspace.store.unsent) from stop
+            raise Interrupted(workspace.store.unsent_count) from stop
         finally:  # the history is also saved after an interrupted build
             _save_history(workspace, outcome)
             workspace.store.close()

@@ -19,7 +19,7 @@ from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.layers.fetching import Fetched, fetch_records
-from trtbuild.store.layers.sendable import for_others, held, reading
+from trtbuild.store.layers.sendable import complete_record, file_reader, sendable_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult, record_document
@@ -42,7 +42,7 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
                 f"{str(file)!r} is a model, but the first argument is the file to write",
                 hint=f"trtbuild cache export {file}.bundle {file}",
             )
-        with store.only_reading(), store.session():
+        with store.without_uploads(), store.session():
             selection = select(workspace)
             incomplete, _ = complete_records(store, selection.keys, progress)
             missing_texts = [f"{record.step}: {record.reason}" for record in missing_records(selection, incomplete)]
@@ -135,11 +135,11 @@ def _exportable_entries(local: LocalStore, keys: Iterable[str], left_out: dict[s
     """The entry of each exportable record, by key. Each other record is added to `left_out`, with the reason."""
     entries = {}
     for key in keys:
-        record = held(local, key)
+        record = complete_record(local, key)
         if record is None:
             left_out[key] = "it is incomplete in the cache, or not trusted here"
             continue
-        sendable = for_others(record, local.trust)
+        sendable = sendable_record(record, local.trust)
         if sendable is None:
             left_out[key] = ONLY_MACHINE_KEY
             continue
@@ -152,7 +152,10 @@ def _write_entries(
 ) -> CacheExport:
     try:
         bundle_size = write_bundle(
-            str(file), entries, reading(local), lambda done, total: progress("write the bundle", done, total, "bytes")
+            str(file),
+            entries,
+            file_reader(local),
+            lambda done, total: progress("write the bundle", done, total, "bytes"),
         )
     except OSError as error:
         raise StoreError(

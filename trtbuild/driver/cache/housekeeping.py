@@ -16,7 +16,7 @@ from trtbuild.errors import RemoteFault, StoreUnavailable, UsageError
 from trtbuild.store.collection import check
 from trtbuild.store.collection.collect import collect as run_collection
 from trtbuild.store.collection.retention import CollectReport
-from trtbuild.store.collection.shared_directory import GRACE_S, LEAST_GRACE_S, collect_directory
+from trtbuild.store.collection.shared_directory import DEFAULT_GRACE_S, MIN_GRACE_S, collect_directory
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -88,7 +88,7 @@ def collect(
         local = LocalStore(root)
         collected = run_collection(local, pinned=_all_pinned_keys(project, locks, local), **limits)
     else:
-        shared_grace_s = GRACE_S if grace is None else age_s(grace)
+        shared_grace_s = DEFAULT_GRACE_S if grace is None else age_s(grace)
         collected = _collect_shared(root, project, shared_grace_s, locks, limits)
     return CacheGc(
         cache=str(root),
@@ -111,8 +111,8 @@ def collect(
 def _collect_shared(
     root: Path, project: Path, grace_s: float, locks: Sequence[str], limits: dict[str, Any]
 ) -> CollectReport:
-    if grace_s < LEAST_GRACE_S:
-        least = f"{LEAST_GRACE_S / 60:g}m"
+    if grace_s < MIN_GRACE_S:
+        least = f"{MIN_GRACE_S / 60:g}m"
         raise UsageError(
             f"a grace period of less than {least} is too short: writers may need more time to name the files they write",
             hint=f"leave --grace out (1h), or write {least} or more",

@@ -52,7 +52,7 @@ def lock(request: Request, *, check: bool) -> Locked:
     start_s = time.monotonic()
     old_lock = _existing_lock(request)
     workspace = Workspace(replace(request, relock=True))
-    workspace.store.only_read()
+    workspace.store.begin_read_only()
     plans = workspace.plans()
     missing = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
     new_lock = _new_lock(workspace, plans, old_lock)

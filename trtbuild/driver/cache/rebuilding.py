@@ -66,7 +66,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
     different: list[RebuiltEngine] = []
     same = 0
     try:
-        with workspace.store.only_reading(), workspace.store.session():
+        with workspace.store.without_uploads(), workspace.store.session():
             candidates = list(_find_candidates(workspace, unchecked))
             count = min(len(candidates), max(1, math.ceil(len(candidates) * share)))
             sample = random.Random(seed).sample(candidates, count)

@@ -26,11 +26,11 @@ from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord,
 from trtbuild.driver.cache.selection import Selection, select
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
-from trtbuild.store.layers.fetching import Fetched, Turns, fetch_records
+from trtbuild.store.layers.fetching import Fetched, NameLocks, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
-from trtbuild.store.layers.sendable import for_others, found_locally, held, reading
+from trtbuild.store.layers.sendable import complete_record, file_reader, read_local_record, sendable_record
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.records import INLINE
+from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
 
 #: A function that reports progress. Its arguments are a description, the finished number, the total number, and the unit of
@@ -54,7 +54,7 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
     try:
         targets = _choose_remotes(store.writers, remote, "may be written")
         with store.session():
-            with store.only_reading():
+            with store.without_uploads():
                 selection = select(workspace)
                 incomplete, _ = complete_records(store, selection.keys, progress)
             senders = [_Sender(store.local, target) for target in targets]
@@ -88,7 +88,7 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
-        with store.only_reading(_choose_remotes(store.readers, remote, "may be read")), store.session():
+        with store.without_uploads(_choose_remotes(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
             incomplete, fetched = complete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
@@ -124,11 +124,11 @@ def complete_records(
     incomplete: dict[str, str] = {}
     tolerated_keys: list[str] = []
     for key in keys:
-        local_copy = held(store.local, key)
-        why = "it is incomplete in the cache" if local_copy is None else store.refuses(key, local_copy.record, False)
+        local_copy = complete_record(store.local, key)
+        why = "it is incomplete in the cache" if local_copy is None else store.refusal_of(key, local_copy.record, False)
         if why is not None:
             incomplete[key] = why
-        if why is not None and local_copy is not None and store.refuses(key, local_copy.record, True) is None:
+        if why is not None and local_copy is not None and store.refusal_of(key, local_copy.record, True) is None:
             tolerated_keys.append(key)
     results: dict[str, Fetched] = {}
     for remote in store.readers:
@@ -139,7 +139,7 @@ def complete_records(
         def report(fetched: Fetched, description: str = description, total: int = total) -> None:
             progress(description, fetched.done, total, "records")
 
-        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refuses)
+        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refusal_of)
         incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):
@@ -194,8 +194,8 @@ class _Sender:
         self.failures: dict[str, str] = {}
         self._local = local
         self._remote = remote
-        self._read_file = reading(local)
-        self._lock, self._turns = threading.Lock(), Turns()
+        self._read_file = file_reader(local)
+        self._lock, self._blob_locks = threading.Lock(), NameLocks()
         #: SHA-256 → size in bytes: of all files of the records, and of those files that were sent.
         self._sizes_of_files: dict[str, int] = {}
         self._sizes_of_sent_files: dict[str, int] = {}
@@ -222,16 +222,16 @@ class _Sender:
 
     def _is_pointer(self, key: str) -> bool:
         with suppress(StoreError, KeyError, ValueError):  # `_send` reports the error
-            local_copy = found_locally(self._local, key)
+            local_copy = read_local_record(self._local, key)
             return local_copy is not None and local_copy.record.recipe.stage in POINTER_STAGES
         return False
 
     def _send(self, key: str) -> str | None:
         """Send one record. Returns None, or the reason why it could not be sent."""
-        record = held(self._local, key)
+        record = complete_record(self._local, key)
         if record is None:
             return "it is not complete in the cache any more"
-        sendable = for_others(record, self._remote.trust)
+        sendable = sendable_record(record, self._remote.trust)
         if sendable is None:
             return ONLY_MACHINE_KEY
         sent: dict[str, int] = {}
@@ -242,18 +242,18 @@ class _Sender:
             return data
 
         try:
-            with self._turns.of(sendable.parts):  # a blob that belongs to several records is sent only once
+            with self._blob_locks.hold(sendable.files_by_blob):  # a blob that belongs to several records is sent only once
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
         with self._lock:
-            self._sizes_of_files.update({part.sha256: part.size for parts in sendable.parts.values() for part in parts})
+            self._sizes_of_files.update({part.sha256: part.size for parts in sendable.files_by_blob.values() for part in parts})
             if stored is sendable:
                 self._records_sent += 1
                 self._sizes_of_sent_files.update(sent)
             else:  # small files were read for the entry, but not sent
                 self._records_present += 1
-                self._sizes_of_sent_files.update({name: size for name, size in sent.items() if size > INLINE})
+                self._sizes_of_sent_files.update({name: size for name, size in sent.items() if size > INLINE_FILE_SIZE})
         return None
 
     def summary(self) -> SentTo:

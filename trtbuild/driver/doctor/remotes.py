@@ -136,7 +136,7 @@ def _credentials_note(settings: RemoteSettings) -> str:
         return ""
     from trtbuild.store.transports import credentials
 
-    credential = credentials.find(settings.name, settings.url)
+    credential = credentials.find_credentials(settings.name, settings.url)
     return ", without credentials" if credential is None else f", with credentials from {credential.source}"
 
 

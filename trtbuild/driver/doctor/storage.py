@@ -13,7 +13,7 @@ from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project import wiring
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.digests.index import Index
-from trtbuild.store.local.layout import Layout, listed
+from trtbuild.store.local.layout import Layout, list_folder
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
 #: With less free space than `LITTLE_SPACE_BYTES` a build may fail. With less than `TOO_LITTLE_SPACE_BYTES` it will fail.
@@ -114,13 +114,13 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
 
 def _check_leftovers(layout: Layout) -> Iterator[Finding]:
     """Yield warnings about entries in quarantine, and about unfinished files of processes that were killed."""
-    quarantined_count = len(listed(layout.quarantine))
+    quarantined_count = len(list_folder(layout.quarantine))
     if quarantined_count:
         yield warning(
             "quarantine", f"{quarantined_count} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
         )
     before_s = time.time() - UNFINISHED_AGE_S
-    old_count = sum(_is_older(entry, before_s) for entry in listed(layout.tmp))
+    old_count = sum(_is_older(entry, before_s) for entry in list_folder(layout.tmp))
     if old_count:
         yield warning("leftovers", f"{old_count} unfinished files of processes that were killed", "trtbuild cache gc")
 

@@ -91,7 +91,7 @@ class StoreLookups:
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
         if self._store.readers:
-            self._store.expect(recipe.key for recipe in recipes())
+            self._store.prefetch_records(recipe.key for recipe in recipes())
 
     def blob(self, sha256: str) -> bytes:
         if sha256 not in self._blobs:

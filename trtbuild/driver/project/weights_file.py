@@ -57,7 +57,7 @@ class WeightsFile:
                 return table.update
             return _ignore_bytes
 
-        digest, consumer = digests.sha256_beside(self.path, begin_table)
+        digest, consumer = digests.sha256_with_consumer(self.path, begin_table)
         self._hashed_table = table if table is not None and consumer == table.update else None
         return digest
 

@@ -71,9 +71,9 @@ def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
     """
     from trtbuild.store.remote.store import RemoteStore
     from trtbuild.store.transports.kinds import open_transport
-    from trtbuild.store.transports.patience import Patient
+    from trtbuild.store.transports.patience import PatientTransport
 
-    transport = Patient(open_transport(settings), settings.patience_s)
+    transport = PatientTransport(open_transport(settings), settings.patience_s)
     return RemoteStore(transport, settings.name, trust, connections=settings.connections)
 
 

@@ -4,8 +4,8 @@ A snapshot contains the identity of everything that the output of a command depe
 of a file is its size, times and inode. Times alone do not prove that a file has the expected content. So a snapshot is
 written only under these conditions:
 
-* The digest of a file is the expected one. It comes from `FileDigests.known`, whose entries are valid until the next edit.
-  Otherwise the file is read now, and its last change must be at least one tick of the clock before the read.
+* The digest of a file is the expected one. It comes from `FileDigests.known_digest`, whose entries are valid until the next
+  edit. Otherwise the file is read now, and its last change must be at least one tick of the clock before the read.
 * Listings and links are read again, between two reads of the directory's times.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started.
 
@@ -267,7 +267,7 @@ class _SnapshotRows:
 
 def _verified_stat(path: str, expected: str | None, digests: FileDigests) -> os.stat_result:
     """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled."""
-    known = digests.known(path)
+    known = digests.known_digest(path)
     if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()

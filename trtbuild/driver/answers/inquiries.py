@@ -85,7 +85,9 @@ def graph(request: Request) -> Graph:
         for plan in plans.values()
         for step in plan.steps.values()
     ]
-    edges = [(input_id, step.id) for plan in plans.values() for step in plan.steps.values() for input_id in step.producers]
+    edges = [
+        (input_id, step.id) for plan in plans.values() for step in plan.steps.values() for input_id in step.producers
+    ]
     return Graph(nodes=nodes, edges=edges)
 
 

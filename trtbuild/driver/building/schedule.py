@@ -76,7 +76,10 @@ class Schedule:
             if step.verdict == "hit":
                 continue
             model.open_steps.add(step.id)
-            open_inputs = [input_id for input_id in step.producers if input_id in plan.steps and plan.steps[input_id].verdict != "hit"
+            open_inputs = [
+                input_id
+                for input_id in step.producers
+                if input_id in plan.steps and plan.steps[input_id].verdict != "hit"
             ]
             model.open_input_counts[step.id] = len(open_inputs)
             for input_id in open_inputs:

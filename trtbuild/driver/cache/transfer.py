@@ -242,12 +242,16 @@ class _Sender:
             return data
 
         try:
-            with self._blob_locks.hold(sendable.files_by_blob):  # a blob that belongs to several records is sent only once
+            with self._blob_locks.hold(
+                sendable.files_by_blob
+            ):  # a blob that belongs to several records is sent only once
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
         with self._lock:
-            self._sizes_of_files.update({part.sha256: part.size for parts in sendable.files_by_blob.values() for part in parts})
+            self._sizes_of_files.update(
+                {part.sha256: part.size for parts in sendable.files_by_blob.values() for part in parts}
+            )
             if stored is sendable:
                 self._records_sent += 1
                 self._sizes_of_sent_files.update(sent)

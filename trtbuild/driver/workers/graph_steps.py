@@ -24,7 +24,9 @@ def graph_handler(graph_kind: str) -> GraphHandler:
 def makers() -> Makers:
     """Return the functions that a trace calls for such graphs. They load their libraries at their first use."""
 
-    def record_network(define: Callable[[Any, Any], object], declared_inputs: Sequence[tuple[Any, ...]], check: Any) -> Any:
+    def record_network(
+        define: Callable[[Any, Any], object], declared_inputs: Sequence[tuple[Any, ...]], check: Any
+    ) -> Any:
         from trtbuild.toolchain.networks.recording import NetworkInput, record_network
 
         return record_network(define, [NetworkInput(*entry) for entry in declared_inputs], check)
@@ -54,7 +56,9 @@ def partition(job: PartitionJob, context: Context) -> Result:
         return Parser(job.toolchain, job.toolchain_version, job.stand_in).find_refusal(model)
 
     store = context.store
-    partitioned = graph_handler(job.graph_kind).make_partition(store.get_bytes(job.program), job.opset, refusal_of_parser)
+    partitioned = graph_handler(job.graph_kind).make_partition(
+        store.get_bytes(job.program), job.opset, refusal_of_parser
+    )
     return Result(
         {
             "partitions": store.put_bytes(partitioned.document.to_bytes()),

@@ -78,7 +78,8 @@ def refuse_another_model(
         ) from error
     tolerance_of = tolerances("onnxruntime")
     allowed = [
-        tolerance_of[coarsest_precision([precision, output_precision])] for output_precision in output_precisions(traced)
+        tolerance_of[coarsest_precision([precision, output_precision])]
+        for output_precision in output_precisions(traced)
     ]
     perturbed_runs = PerturbedRuns(
         lambda inputs, weights: TorchReference.run_program(traced, weights, inputs), comparison.inputs, weights

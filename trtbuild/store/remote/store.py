@@ -219,7 +219,9 @@ class RemoteStore:
         text = record.to_bytes()
         document = document_file(text)
         self._files.send([document], lambda file: text)
-        found = Found(record, text, self.trust.sendable_signatures(self.trust.sign(record.recipe.key, document)), files_by_blob)
+        found = Found(
+            record, text, self.trust.sendable_signatures(self.trust.sign(record.recipe.key, document)), files_by_blob
+        )
         published = self._records.write_entry(found, self._files.get_existing, replace=replace)
         if published is found and not (replace or self.decides_races):
             time.sleep(SETTLE_S)

@@ -24,7 +24,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`ours` over `theirs`, both measured in this run. It is met at or below `bound`; with `at_least`, at or above."""
+    """`ours` divided by `theirs`, both measured in this run. `bound` is the largest allowed ratio; with `at_least`, the
+    smallest."""
 
     what: str
     ours: Value
@@ -51,7 +52,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Limit:
-    """A number that is met below `bound`, which has the number's unit. Without a bound it is a plain number."""
+    """One measured number. If there is a `bound`, in the unit of the number, the number must be below it."""
 
     what: str
     value: Value

@@ -119,7 +119,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
     return bytes(plan)
 
 
-def work(folder: Path, names: list[str]) -> None:
+def answer_probes(folder: Path, names: list[str]) -> None:
     """Write the answers to the probes `names` into `folder`. The file ``now.json`` there contains the call in progress."""
     import tensorrt as trt
 
@@ -132,7 +132,7 @@ def work(folder: Path, names: list[str]) -> None:
     for name, sample in SAMPLES.items():
         plan = folder / f"{name}.plan"
         if not plan.exists():
-            _now(folder, f"build {name}")
+            _note_call(folder, f"build {name}")
             plan.write_bytes(b"")  # if the build ends this process, the next process does not try it again
             started = time.perf_counter()
             try:
@@ -145,19 +145,19 @@ def work(folder: Path, names: list[str]) -> None:
     del builder
     bench.runtime = trt.Runtime(logger)
     for name in names:
-        bench.note = functools.partial(_now, folder, name)
+        bench.note = functools.partial(_note_call, folder, name)
         answer = probes.ask(bench, name)
         (folder / f"{name}.json").write_text(json.dumps(answer))
         print(f"{name}: {'raised ' + answer['text'] if 'raises' in answer else 'answered'}", flush=True)
 
 
-def _now(folder: Path, name: str, call: str = "", before: dict[str, Any] | None = None) -> None:
+def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] | None = None) -> None:
     """Write the name of the question, the call that comes next, and the answers so far."""
     (folder / "now.json").write_text(json.dumps([name, call, before or {}]))
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
-    """Return all answers, and the library and GPU that gave them. `worker` is the Python program that calls `work`."""
+    """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `answer_probes`."""
     answers: dict[str, Any] = {}
     environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
     with tempfile.TemporaryDirectory() as temporary:
@@ -178,7 +178,7 @@ def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_re
                 if (folder / f"{name}.json").exists():
                     answers[name] = json.loads((folder / f"{name}.json").read_text())
             now, call, before = (
-                json.loads((folder / "now.json").read_text()) if (folder / "now.json").exists() else _NONE
+                json.loads((folder / "now.json").read_text()) if (folder / "now.json").exists() else _NO_CALL
             )
             if ended and now in batch and now not in answers:
                 answers[now] = probes.died(ended, call, before)
@@ -187,10 +187,10 @@ def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_re
     return {"schema": SCHEMA, "by": by, "answers": answers}
 
 
-_NONE: tuple[str, str, dict[str, Any]] = "", "", {}
+_NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
 
 
-def of_fake() -> dict[str, Any]:
+def record_fake() -> dict[str, Any]:
     """The fake's answers to the same questions. Where the real library ends the process, the fake raises `ProcessEnded`."""
     from tests.runtime.fake_gpu import FakeGpu
     from tests.runtime.fake_tensorrt import FakeTensorRT, ProcessEnded
@@ -243,9 +243,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker, options.names)
+        answer_probes(options.worker, options.names)
         return 0
-    found = json.loads(json.dumps(of_fake() if options.fake else record(options.timeout)))
+    found = json.loads(json.dumps(record_fake() if options.fake else record(options.timeout)))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if options.check:

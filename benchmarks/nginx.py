@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_RECIPE = Path(__file__).parents[1] / "docs" / "team-cache" / "nginx.conf"
+#: The configuration that docs/team-cache.md describes.
+_CONFIGURATION_FILE = Path(__file__).parents[1] / "docs" / "team-cache" / "nginx.conf"
 
 _USER, _PASSWORD = "writer", "of-the-benchmark"
 
@@ -39,9 +40,9 @@ http {{
 
 
 @dataclass(frozen=True)
-class Line:
-    """A request in the access log. `sent` is the size in bytes of the answer's body; `received` is the size of the request
-    with its headers."""
+class LoggedRequest:
+    """A request in the access log. `sent` is the size in bytes of the answer's body. `received` is the size in bytes of the
+    request with its headers."""
 
     method: str
     status: int
@@ -51,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Nginx:
-    """A running server. `root` is its directory, `url` contains the credentials."""
+    """A running server. `prefix` has its configuration and logs, `root` the served files. `url` has the credentials."""
 
     prefix: Path
     port: int
@@ -68,18 +69,18 @@ class Nginx:
         """The URL of one entry, with the credentials."""
         return f"{self.url}/{kind}/{name}"
 
-    def log(self) -> list[Line]:
-        """All requests so far."""
+    def requests(self) -> list[LoggedRequest]:
+        """All requests that the server has answered so far."""
         time.sleep(0.3)  # nginx writes its lines up to 50 ms late
         lines = []
         for text in (self.prefix / "trtbuild.log").read_text().splitlines():
             method, _, status, received, sent, _ = text.rsplit("] ", 1)[1].split()
-            lines.append(Line(method, int(status), int(received), int(sent)))
+            lines.append(LoggedRequest(method, int(status), int(received), int(sent)))
         return lines
 
 
 @contextmanager
-def running(prefix: Path) -> Iterator[Nginx]:
+def run_nginx(prefix: Path) -> Iterator[Nginx]:
     """Start nginx in the empty directory `prefix`. Raises FileNotFoundError when nginx is not installed."""
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
@@ -88,14 +89,14 @@ def running(prefix: Path) -> Iterator[Nginx]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    _write(prefix, port)
+    _write_configuration(prefix, port)
     process = subprocess.Popen(
         [program, "-p", str(prefix), "-e", f"{prefix}/error.log", "-c", f"{prefix}/nginx.conf"],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
     try:
-        _await(process, port)
+        _wait_until_ready(process, port)
         yield Nginx(prefix, port)
     finally:
         process.terminate()
@@ -104,11 +105,11 @@ def running(prefix: Path) -> Iterator[Nginx]:
         process.kill()
 
 
-def _write(prefix: Path, port: int) -> None:
+def _write_configuration(prefix: Path, port: int) -> None:
     digest = base64.b64encode(hashlib.sha1(_PASSWORD.encode()).digest()).decode()
     for name in ("readers", "writers"):
         (prefix / f"trtbuild.{name}").write_text(f"{_USER}:{{SHA}}{digest}\n")
-    text = _RECIPE.read_text("utf-8")
+    text = _CONFIGURATION_FILE.read_text("utf-8")
     for documented, replacement in {
         "127.0.0.1:8080": f"127.0.0.1:{port}",
         "/srv/trtbuild": str(prefix / "srv"),
@@ -117,14 +118,14 @@ def _write(prefix: Path, port: int) -> None:
         "flush=5s": "flush=50ms",
     }.items():
         if documented not in text:
-            raise ValueError(f"{_RECIPE} does not have {documented} any more")
+            raise ValueError(f"{_CONFIGURATION_FILE} does not have {documented} any more")
         text = text.replace(documented, replacement)
     (prefix / "trtbuild.conf").write_text(text)
     user = "user root;" if os.geteuid() == 0 else ""
     (prefix / "nginx.conf").write_text(_MAIN_CONFIGURATION.format(prefix=prefix, user=user))
 
 
-def _await(process: subprocess.Popen[bytes], port: int) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     end = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < end:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):

@@ -25,7 +25,7 @@ def task_copy():
 '''
 
 
-def copies(folder: Path, count: int) -> Path:
+def write_copy_project(folder: Path, count: int) -> Path:
     """Write a Makefile, a build.ninja and a dodo.py for `count` targets, and their sources. Nothing is built yet.
 
     ``Shared.mk`` makes five targets from each source. It uses the first fifth of the sources.
@@ -48,11 +48,11 @@ def copies(folder: Path, count: int) -> Path:
     return folder
 
 
-def stages(folder: Path, count: int, dvc: Path) -> Path:
+def write_dvc_project(folder: Path, count: int, dvc: Path) -> Path:
     """Write a dvc project of `count` stages, without git, and run it once."""
     if (folder / "dvc.lock").exists():
         return folder
-    copies(folder, count)
+    write_copy_project(folder, count)
     text = "stages:\n"
     for number in range(count):
         source, target = f"sources/{number:04}.txt", f"targets/{number:04}.txt"

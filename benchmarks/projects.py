@@ -1,8 +1,8 @@
 """Write the projects that are measured, as a user would write them: sources, a manifest, a weights file.
 
-The commands ``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` and ``… vit DIR --granularity
---weights`` call the functions `many` and `vit`. A file is written only if its contents differ. So an existing project
-and the times of its files do not change. This module does not depend on trtbuild's code.
+``python -m benchmarks.projects many DIR --models 200 --targets 5 --build`` calls the function `write_many`, and
+``python -m benchmarks.projects vit DIR --granularity --weights`` calls `write_vit`. A file is written only if its contents
+differ, so the files of an existing project keep their times. This module does not depend on trtbuild's code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: The architectures for which TensorRT-RTX builds float32 products. A project with n targets uses the first n.
+#: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. A project for n targets
+#: uses the first n of them.
 SMS = (80, 86, 89, 120, 121)
 
 _MANY_HEAD = """\
@@ -113,21 +114,21 @@ save_file(build(**json.loads(sys.argv[1])).state_dict(), sys.argv[2])
 """
 
 
-def many(folder: Path, models: int = 200, targets: int = 5) -> Path:
-    """Write `models` tiny models for `targets` SMs. Each has its own structure and source file; all share another file."""
-    sms = _sms(targets)
-    entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(models))
+def write_many(folder: Path, model_count: int = 200, target_count: int = 5) -> Path:
+    """Write a project of many tiny models for several SMs. Each has its own structure and source file; all share a file."""
+    sms = _sms(target_count)
+    entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(model_count))
     head = _MANY_HEAD.format(targets=_targets(sms), names=", ".join(f"sm{sm}" for sm in sms))
     _write(folder / "trtbuild.yaml", head + entries)
     _write(folder / "models" / "__init__.py", "")
     _write(folder / "models" / "block.py", _MANY_BLOCK)
-    for number in range(models):
-        text = _MANY_MODEL.format(number=number, models=models, width=16 + number)
+    for number in range(model_count):
+        text = _MANY_MODEL.format(number=number, models=model_count, width=16 + number)
         _write(folder / "models" / f"m{number:03}.py", text)
     return folder
 
 
-def vit(
+def write_vit(
     folder: Path,
     *,
     layers: int = 12,
@@ -135,14 +136,14 @@ def vit(
     image: int = 224,
     granularity: bool = False,
     weights: bool = False,
-    targets: Sequence[int] = (89,),
+    sms: Sequence[int] = (89,),
     profile_sets: int = 1,
 ) -> Path:
-    """Write the project of a vision transformer, by default ViT-B; batch 1 to 8.
+    """Write the project of a vision transformer, by default ViT-B, with batches from 1 to 8, for the targets `sms`.
 
     With `granularity`, each encoder layer is an engine. With `weights`, the weights come from
-    ``weights/vit.safetensors``. With `profile_sets` > 1, there is one model for each profile set. These models have the
-    same source, but different opt and max shapes.
+    ``weights/vit.safetensors``. With `profile_sets` > 1, the project has that number of models. They have the same
+    source, but profiles with different opt and max shapes.
     """
     sizes = {"layers": layers, "hidden": hidden, "image": image}
     profiles, models = "", ""
@@ -156,10 +157,10 @@ def vit(
             **sizes,
             weights="    weights: weights/vit.safetensors\n" if weights else "",
             profile=f"batch{largest}",
-            names=", ".join(f"sm{sm}" for sm in targets),
+            names=", ".join(f"sm{sm}" for sm in sms),
             partition='    partition: {granularity: ["layers.*"]}\n' if granularity else "",
         )
-    _write(folder / "trtbuild.yaml", _VIT_MANIFEST.format(targets=_targets(targets), profiles=profiles, models=models))
+    _write(folder / "trtbuild.yaml", _VIT_MANIFEST.format(targets=_targets(sms), profiles=profiles, models=models))
     _write(folder / "models" / "__init__.py", "")
     _write(folder / "models" / "vit.py", _VIT_MODEL)
     if weights:
@@ -168,13 +169,13 @@ def vit(
 
 
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
-    """Replace the activation function of one layer in the source of a `vit` project. This undoes earlier edits."""
+    """Replace the activation function of one layer in the source of a `write_vit` project. This undoes earlier edits."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
     _write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
 
 
 def undo_edits(folder: Path) -> None:
-    """Restore the source of a `vit` project."""
+    """Restore the source of a `write_vit` project."""
     _write(folder / "models" / "vit.py", _VIT_MODEL)
 
 
@@ -225,30 +226,30 @@ def _write(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Write, and with ``--build`` build, one of the projects."""
+    """Write one of the projects. With ``--build``, build it, too."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
     parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
     kinds = parser.add_subparsers(dest="kind", required=True)
     many_parser = kinds.add_parser("many", help="many tiny models for several targets")
-    many_parser.add_argument("--models", type=int, default=200)
-    many_parser.add_argument("--targets", type=int, default=5)
+    many_parser.add_argument("--models", dest="model_count", type=int, default=200, metavar="N")
+    many_parser.add_argument("--targets", dest="target_count", type=int, default=5, metavar="N")
     vit_parser = kinds.add_parser("vit", help="a vision transformer")
     vit_parser.add_argument("--layers", type=int, default=12)
     vit_parser.add_argument("--hidden", type=int, default=768)
     vit_parser.add_argument("--image", type=int, default=224)
     vit_parser.add_argument("--granularity", action="store_true", help="one engine for each encoder layer")
     vit_parser.add_argument("--weights", action="store_true", help="weights in a safetensors file")
-    vit_parser.add_argument("--targets", type=int, default=1)
+    vit_parser.add_argument("--targets", dest="target_count", type=int, default=1, metavar="N")
     vit_parser.add_argument("--profile-sets", type=int, default=1)
-    for kind in (many_parser, vit_parser):
-        kind.add_argument("folder", type=Path, metavar="DIR")
+    for project_parser in (many_parser, vit_parser):
+        project_parser.add_argument("folder", type=Path, metavar="DIR")
     options = vars(parser.parse_args())
     build, kind, folder = options.pop("build"), options.pop("kind"), options.pop("folder")
     if kind == "many":
-        many(folder, **options)
+        write_many(folder, **options)
     else:
-        options["targets"] = (89,) if options["targets"] == 1 else _sms(options["targets"])
-        vit(folder, **options)
+        target_count = options.pop("target_count")
+        write_vit(folder, sms=(89,) if target_count == 1 else _sms(target_count), **options)
     if build:
         environment = {name: value for name, value in os.environ.items() if name != "TRTBUILD_CACHE_DIR"}
         trtbuild = Path(sys.executable).with_name("trtbuild")

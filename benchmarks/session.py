@@ -48,7 +48,7 @@ class Sizes:
 
     @property
     def vit(self) -> dict[str, Any]:
-        """The sizes of the vision transformer, as `projects.vit` takes them."""
+        """The sizes of the vision transformer, as `projects.write_vit` takes them."""
         return {"layers": self.layers, "hidden": self.hidden, "image": self.image}
 
 
@@ -60,7 +60,7 @@ class Session:
     sizes: Sizes
     #: The virtual environment of doit and dvc.
     peers: Path
-    #: The program that is measured: the console script beside this interpreter unless ``--trtbuild`` says otherwise.
+    #: The program that is measured. The default is the console script beside this interpreter; ``--trtbuild`` replaces it.
     trtbuild: Path = field(default_factory=lambda: Path(sys.executable).with_name("trtbuild"))
     _script: Median | None = None
 
@@ -70,12 +70,12 @@ class Session:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def fresh(self, name: str) -> Path:
+    def empty_folder(self, name: str) -> Path:
         """An empty folder of this name in the work folder."""
         shutil.rmtree(self.work / name, ignore_errors=True)
         return self.folder(name)
 
-    def peer(self, name: str) -> Path:
+    def peer_program(self, name: str) -> Path:
         """The program of a peer. Raises FileNotFoundError, whose text names the command that installs it."""
         program = self.peers / "bin" / name
         if not program.exists():
@@ -97,7 +97,7 @@ class Session:
         return done, json.loads(done.stdout)
 
     def environment(self, poison: Sequence[str] = ()) -> dict[str, str]:
-        """This environment without trtbuild's variables. In it, importing a module of `poison` is an error."""
+        """This environment without trtbuild's variables. A process with it cannot import the modules in `poison`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
         if poison:
             environment["PYTHONPATH"] = str(self._poisoned(poison))
@@ -140,12 +140,12 @@ class Session:
         return folder
 
 
-def ran(document: Mapping[str, Any]) -> dict[str, int]:
-    """Stage → number of steps that ran, without zeros."""
+def run_counts(document: Mapping[str, Any]) -> dict[str, int]:
+    """The number of steps that ran, by stage. Stages without such a step are left out."""
     return {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
 
 
-def forget_build(project: Path, *, cache: bool) -> None:
-    """Delete what a build leaves: the outputs and the state, and with `cache` the cache too."""
+def delete_build(project: Path, *, cache: bool) -> None:
+    """Delete the outputs of a build and the state of the project. With `cache`, delete the cache, too."""
     for name in ("dist", ".trtbuild", *(("cache",) if cache else ())):
         shutil.rmtree(project / name, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Makes docs/command-line.md from the commands of `trtbuild`, and docs/python-api.md from what `import trtbuild` offers.
+"""Writes docs/command-line.md from the commands of `trtbuild`, and docs/python-api.md from the names in `trtbuild`.
 
 ``make docs`` writes both files, and a test compares them with the code.
 """
@@ -65,9 +65,9 @@ def command_line() -> str:
     context = click.Context(cli, info_name="trtbuild", help_option_names=["-h", "--help"])
     common = {option.name for option in cli.params if option.name != "version"}
     listed = [name for names in SECTIONS.values() for name in names]
-    left = sorted(set(cli.commands) - set(listed))
+    unlisted = sorted(set(cli.commands) - set(listed))
     parts = [COMMAND_LINE, COMMON, _table(_options(cli, context)), _epilog(cli)]
-    for title, names in {**SECTIONS, **({"Other": tuple(left)} if left else {})}.items():
+    for title, names in {**SECTIONS, **({"Other": tuple(unlisted)} if unlisted else {})}.items():
         parts.append(f"## {title}\n")
         for name in names:
             parts += _command(cli.commands[name], click.Context(cli.commands[name], context, name), common)
@@ -95,8 +95,8 @@ def _command(command: click.Command, context: click.Context, common: set[str | N
 def _options(command: click.Command, context: click.Context) -> list[click.Option]:
     """The options that the help of `command` shows."""
     found = [option for option in command.get_params(context) if isinstance(option, click.Option)]
-    told = [option for option in found if option.get_help_record(context) is not None]
-    return [option for option in told if context.parent is None or "--help" not in option.opts]
+    shown = [option for option in found if option.get_help_record(context) is not None]
+    return [option for option in shown if context.parent is None or "--help" not in option.opts]
 
 
 def _table(options: list[click.Option], context: click.Context | None = None) -> str:

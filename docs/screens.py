@@ -1,5 +1,7 @@
-"""Makes the screens of docs/terminal.md: real builds of a small project under a pseudo-terminal, what an emulated
-terminal then shows, as text into the page and with colours as docs/screens/*.svg. ``make screens`` runs it.
+"""Makes the screens of docs/terminal.md. ``make screens`` runs this program.
+
+It runs real builds of a small project under a pseudo-terminal, and reads the screen of an emulated terminal. It writes each
+screen as text into the page, and with colours to docs/screens/*.svg.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ save_file(weights, "encoder.safetensors")
 
 
 def main() -> None:
-    """Run every scene and write what was seen."""
+    """Run every scene, and write its screen into the page and as a picture."""
     page = DOCS / "terminal.md"
     text = page.read_text()
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +152,7 @@ def _run(screen: Screen, project: Path, *arguments: str, **watch: object) -> Non
 def _screen(project: Path, *arguments: str) -> Text:
     screen = _Screen(columns=COLUMNS)
     _run(screen, project, *arguments)
-    return _seen(screen)
+    return _text_of(screen)
 
 
 def _build_with_a_frame(project: Path) -> tuple[Text, Text]:
@@ -161,20 +163,20 @@ def _build_with_a_frame(project: Path) -> tuple[Text, Text]:
     def watch(screen: Screen, _: object) -> None:
         rows = screen.text().splitlines()[-3:]
         if len(rows) == 3 and rows[-1].endswith(" s") and all("/engine/" in row for row in rows[:2]):
-            frames.append(_seen(screen))
+            frames.append(_text_of(screen))
 
     _run(screen, project, "build", watch=watch)
-    return frames[len(frames) // 2], _seen(screen)
+    return frames[len(frames) // 2], _text_of(screen)
 
 
 class _Screen(Screen):
-    """Pyte knows no faint text: it is shown in grey."""
+    """A screen that shows faint text in grey, because pyte ignores the attribute "faint"."""
 
     def feed(self, data: bytes) -> None:
         super().feed(data.replace(b"\x1b[2m", b"\x1b[90m"))
 
 
-def _seen(screen: Screen) -> Text:
+def _text_of(screen: Screen) -> Text:
     from rich.style import Style
     from rich.text import Text
 
@@ -194,7 +196,7 @@ def _seen(screen: Screen) -> Text:
 
 
 def svg(name: str, screen: Text) -> str:
-    """The screen as a picture, with no reference to anything outside of it."""
+    """The screen as a picture, without references to other files."""
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
 

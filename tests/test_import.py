@@ -33,7 +33,7 @@ def test_importing_trtbuild_loads_no_other_module() -> None:
 )
 def test_torch_has_the_operator_in_any_order_of_imports(order: str) -> None:
     output = run(
-        f"{order}; import sys; print(torch.ops.trtbuild.engine.default); print(trtbuild._AfterTorch in sys.meta_path)"
+        f"{order}; import sys; print(torch.ops.trtbuild.engine.default); print(trtbuild._TorchImportHook in sys.meta_path)"
     )
     assert output.split() == ["trtbuild.engine.default", "False"]
 

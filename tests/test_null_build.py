@@ -92,7 +92,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def test_the_null_build_prints_the_answer_of_the_whole_program(project: Project) -> None:
     project.build("--json")
-    shutil.rmtree(project.root / null_build.FOLDER)
+    shutil.rmtree(project.root / null_build.SNAPSHOT_FOLDER)
     of_program, null = project.build("--json")
     assert not null
     of_null_build, null = project.build("--json")
@@ -226,7 +226,7 @@ def test_a_null_build_neither_uses_nor_reports_a_remote_that_is_down(project: Pr
 def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     snapshot = {
-        "format": null_build.FORMAT,
+        "format": null_build.SNAPSHOT_FORMAT,
         "directory": "/d",
         "arguments": ["build"],
         "interpreter": null_build.interpreter(),
@@ -236,7 +236,7 @@ def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) 
     }
     for until_s, is_valid in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):
         monkeypatch.setattr(null_build.time, "time", lambda: 1000.0)
-        result = null_build._is_of_this_call({**snapshot, "until_s": until_s}, "/d", ["build"])
+        result = null_build._is_for_this_call({**snapshot, "until_s": until_s}, "/d", ["build"])
         assert result is is_valid
 
 
@@ -290,14 +290,14 @@ def test_the_whole_program_runs_after_an_installation(project: Project, tmp_path
 @pytest.mark.parametrize("damage", [b"", b"{", b"{}\n", b"[]\n", b"\xff\xfe"])
 def test_a_snapshot_that_cannot_be_read_is_ignored(project: Project, damage: bytes) -> None:
     project.settle()
-    for path in (project.root / null_build.FOLDER).iterdir():
+    for path in (project.root / null_build.SNAPSHOT_FOLDER).iterdir():
         path.write_bytes(damage)
     assert not project.is_null()
 
 
 def test_an_incomplete_answer_is_ignored(project: Project) -> None:
     project.settle()
-    for path in (project.root / null_build.FOLDER).iterdir():
+    for path in (project.root / null_build.SNAPSHOT_FOLDER).iterdir():
         head, _, text = path.read_bytes().partition(b"\n")
         path.write_bytes(head + b"\n" + text[:4])
     assert not project.is_null()

@@ -1,12 +1,12 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
-In a program: `trtbuild.load` opens a package, `trtbuild.compile` builds engines for a module that is in memory,
-`trtbuild.trace` returns the program that it would build, and `trtbuild.save` writes the result as files.
+Functions for programs: `trtbuild.load` opens a package. `trtbuild.compile` builds engines for a module that is in memory.
+`trtbuild.trace` returns the program that `compile` would build. `trtbuild.save` writes the result of `compile` as files.
 `trtbuild.dynamo` has the names of ``torch_tensorrt.dynamo``. ``torch.compile(model, backend="trtbuild")`` and
 ``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
-of ``.pt2`` files is registered as soon as torch has been imported.
+of ``.pt2`` files is registered with torch as soon as a program has imported torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trtbuild.driver.running.triton_model import TritonPythonModel as TritonPythonModel
 
 #: Public name → the module that defines it.
-_PUBLIC = {
+_MODULE_OF_NAME = {
     "Input": "trtbuild.driver.in_program.arguments.inputs",
     "TritonPythonModel": "trtbuild.driver.running.triton_model",
     "compile": "trtbuild.driver.in_program.compiling",
@@ -41,35 +41,35 @@ def __getattr__(name: str) -> Any:
 
     if name == "dynamo":
         return import_module("trtbuild.dynamo")
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF_NAME[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, "dynamo"})
+    return sorted({*globals(), *_MODULE_OF_NAME, "dynamo"})
 
 
-class _AfterTorch:
+class _TorchImportHook:
     """An import hook that calls `_register_operator` after the first import of torch. It does not find modules itself."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
-        finders = [finder for finder in sys.meta_path if finder is not _AfterTorch]
+        finders = [finder for finder in sys.meta_path if finder is not _TorchImportHook]
         specs = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
-        # Only the loader of this spec is changed, because a program may look up torch's spec without importing torch.
+        # The hook stays installed until torch is imported, because a program may look up torch's spec without importing it.
         loader: Any = getattr(spec, "loader", None)
         if loader is not None and hasattr(loader, "exec_module"):
             execute = loader.exec_module
 
             def exec_module(module: Any) -> None:
                 loader.exec_module = execute
-                if _AfterTorch in sys.meta_path:
-                    sys.meta_path.remove(_AfterTorch)
+                if _TorchImportHook in sys.meta_path:
+                    sys.meta_path.remove(_TorchImportHook)
                 execute(module)
                 _register_operator()
 
@@ -78,7 +78,7 @@ class _AfterTorch:
 
 
 def _register_operator() -> None:
-    """Register the operator of `.pt2` files with torch. A failure is only a warning: most programs load no such file."""
+    """Register the operator of ``.pt2`` files with torch. A failure is only a warning: most programs load no such file."""
     try:
         from trtbuild.driver.packages.engine_operator import register
 
@@ -90,6 +90,6 @@ def _register_operator() -> None:
 
 
 if "torch" not in sys.modules:
-    sys.meta_path.insert(0, _AfterTorch)
+    sys.meta_path.insert(0, _TorchImportHook)
 elif hasattr(sys.modules["torch"], "library"):
     _register_operator()

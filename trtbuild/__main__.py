@@ -1,4 +1,4 @@
-"""The console script and ``python -m trtbuild``. The null build is tried first, before the whole program is imported."""
+"""The console script and ``python -m trtbuild``. Both try the null build before they import the whole program."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""Replaces a file atomically: a reader finds all the old bytes or all the new ones, and never a part.
+"""Replace a file atomically: a reader finds all the old bytes or all the new bytes, and never a part of them.
 
-The new bytes are written to a temporary file in the same directory, which is then renamed.
+The new bytes are written to a temporary file in the same directory. Then the temporary file is renamed.
 
 Promises
-1. A kill at any moment (``kill -9``) leaves the old file or the new one. The temporary file, ``.<name>.<random>.tmp``, may
-   stay behind. Nothing reads it.
-2. A full disk, or any other error, raises OSError. The old file is unchanged, and the temporary file is removed.
-3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged: a
-   caller that reads, changes and writes a file needs a lock.
-4. With `durable`, the bytes and the name survive a loss of power once the call has returned. Without
-   `durable`, a loss of power may leave the old file, the new one or an empty one. So leave it out only if readers ignore
-   a damaged file.
+1. If the process is killed at any moment (``kill -9``), the path has the old file or the new file. The temporary file,
+   ``.<name>.<random>.tmp``, may stay behind. Nothing reads it.
+2. If the disk is full, or another error occurs, OSError is raised. The old file is unchanged, and the temporary file is
+   removed.
+3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged. So a
+   caller that reads a file, changes the content and writes it back needs a lock.
+4. With `durable`, the bytes and the name survive a loss of power as soon as the call has returned. Without `durable`, a
+   loss of power may leave the old file, the new file or an empty file. So use `durable` unless all readers ignore a
+   damaged file.
 5. A symbolic link at the path is replaced. The file that the link leads to is unchanged.
 """
 
@@ -28,15 +29,16 @@ from collections.abc import Iterator
 def replace_file(
     path: str | os.PathLike[str], data: bytes | memoryview, *, durable: bool = False, mode: int = 0o666
 ) -> None:
-    """Give the file at `path` the bytes `data`. The umask limits the permissions `mode`. Raises OSError."""
+    """Replace the file at `path` by a file with the bytes `data`. The new file has the permissions `mode`, as far as the
+    umask allows them. Raises OSError."""
     with replacing(path, durable=durable, mode=mode) as descriptor:
         write_all(descriptor, data)
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int = 0o666) -> Iterator[int]:
-    """Yield a descriptor for the new bytes of `path`. The file is replaced when the block ends. If the block raises, the
-    file is unchanged. Raises OSError."""
+    """Yield a descriptor of a temporary file for the new bytes. This file replaces the file at `path` when the block ends.
+    If the block raises, the file at `path` is unchanged. Raises OSError."""
     folder, name = os.path.split(os.path.abspath(path))
     temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # a name has at most 255 bytes
     with new_file(temporary, mode) as descriptor:
@@ -63,14 +65,14 @@ def new_file(path: str, mode: int) -> Iterator[int]:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`: one call of ``write`` may write only a part. Raises OSError."""
+    """Write all of `data`. One call of ``os.write`` may write only a part of it. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in a directory survive a loss of power, if the file system supports that. Raises OSError."""
+    """Make the entries of a directory survive a loss of power, if the file system supports that. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,5 @@
-"""The names of Torch-TensorRT's module ``torch_tensorrt.dynamo``: `trtbuild.compile` and `trtbuild.trace`."""
+"""Provide the functions of Torch-TensorRT's module ``torch_tensorrt.dynamo``: `trtbuild.compile`, `trtbuild.trace`, and
+`Input`."""
 
 from __future__ import annotations
 

@@ -8,28 +8,28 @@
     * EnvironmentFault: something that must be installed or allowed on this machine
       * ToolchainMissing: a toolchain or torch is not installed
       * TargetUnsupported: no toolchain here builds for the target
-  * FrozenError, exit 3: `--frozen`, and something is missing
+  * FrozenError, exit 3: `--frozen` was given, and a result is missing
   * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch
   * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
     * PackageMissing: there is no package
-    * PackageDamaged: it is truncated or altered, or has no valid index
-    * LinkRefused: a symbolic link leads out of it, and following such links was not allowed
-    * PackageTooNew: its format is newer than this version of trtbuild
-    * NoFittingTarget: it is for other GPUs, TensorRT versions or platforms, or has no reference program
+    * PackageDamaged: the package is truncated or altered, or has no valid index
+    * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
+    * PackageTooNew: the package has a newer format than this version of trtbuild can read
+    * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
-    * EngineError: TensorRT refuses to load or run an engine; the text has TensorRT's message
+    * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
   * InternalError, exit 1: a bug of trtbuild
-    * InconsistentShapes: the output of a step has other sizes or types than the traced model; it is not kept
-  * StoreError, exit 1, or handled as a miss
+    * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
+  * StoreError, exit 1; some of these errors are handled as a miss
     * BlobMissing: a record names a blob that is not in the store
     * EntryCorrupt: the content of an entry does not match its name
     * RecordUntrusted: a record without a signature of a trusted key
     * BundleRefused: a file for import is truncated, altered, or not a bundle
     * StoreUnavailable: the store cannot be used (permissions, full disk, newer format)
-    * RemoteFault: a request to a remote failed; this alone never ends a build
+    * RemoteFault: a request to a remote failed; such an error never ends a build
       * RemoteRefused: credentials or permission: a retry does not help
       * RemoteDown: unreachable, too slow, connection lost, or an error of the server
       * RemoteFull: the object is too large, or the remote has no space
@@ -65,7 +65,7 @@ class TrtbuildError(Exception):
         self.line = line
         self.column = column
         self.hint = hint
-        #: The output of the worker that raised the error, and the path of its log file, relative to the project.
+        #: The output of the worker that raised the error, and the path of the worker's log file, relative to the project.
         self.worker_log = ""
         self.log_file: str | None = None
 
@@ -267,8 +267,8 @@ class RemoteRefused(RemoteFault):
 class RemoteDown(RemoteFault):
     """The remote is unreachable or too slow, lost the connection, or has an internal error.
 
-    `may_pass` is whether a retry may help soon: true after a reset, 429 or 5xx, false after a time-out or for an unknown
-    host. `retry_after_s` is the delay that the remote asked for, in seconds.
+    `may_pass` says whether a retry may help soon. It is true after a reset, 429 or 5xx, and false after a time-out or for
+    an unknown host. `retry_after_s` is the delay that the remote asked for, in seconds.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The null build: a ``trtbuild build`` that has nothing to do takes hardly longer than starting Python.
+"""The null build: a ``trtbuild build`` that finds nothing to do takes hardly longer than a start of Python.
 
 A build that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
 (`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
@@ -8,24 +8,26 @@ Rules
 1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
    to compare an environment variable that may be a secret.
 2. Each command line has its own snapshot. The file's name is a checksum of the working directory and the arguments. The
-   file also contains the directory and the arguments themselves, and they are compared. So this module does not have to
-   understand any flag. If it reads a ``-C`` wrongly, it cannot use the snapshot of another call.
+   file also contains the directory and the arguments themselves, and both are compared. So this module does not have to
+   understand the arguments, except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another command line.
 3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
-   trace has read, and the environment variables that trtbuild uses. The settings of the output (such as colours) and the
-   day on which the first trusted key expires are compared, too. So are these files, inside the project and elsewhere:
+   trace has read, and the environment variables that trtbuild uses. Also compared are the settings of the output (such as
+   colours), and the current time with the day on which the first trusted key expires. These files and directories, in the
+   project and elsewhere, are compared:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
      file that a trace has read, and every file of every output;
-   * by times and inode: every directory that was listed, the directories of ``sys.path`` (an installation changes them),
-     and the directory that is searched for manifests;
-   * links by their targets, paths that must not exist, paths that must be directories, and the directory of the cache,
-     which must be the same directory.
+   * by times and inode: every directory that was listed, the directories of ``sys.path`` (installing a package changes
+     them), and the directory that is searched for manifests;
+   * by their targets: symbolic links;
+   * by their existence: paths that must not exist, and paths that must be directories. The directory of the cache must also
+     have the same inode.
 4. The identity of a file is recorded only if the content was read while the file had this identity. The file's times must
-   also be older than the resolution of the file system's clock. So a file cannot have the same identity after a later edit.
+   also be older than one tick of the file system's clock. So a file that is edited later gets another identity.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. Entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache entries that it
    was made from are deleted.
 7. Values of variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. The
-   variables of `PLAIN_VARIABLES` are never secrets, so a snapshot has their values.
+   variables of `PUBLIC_VARIABLES` are never secrets, so a snapshot has their values.
 """
 
 # Paths are strings here, because importing pathlib takes longer than the whole check.
@@ -41,24 +43,24 @@ TYPE_CHECKING = False  # importing it from typing would take longer than a thous
 if TYPE_CHECKING:
     from typing import Any
 
-FORMAT = 3
+SNAPSHOT_FORMAT = 3
 
-#: The time in ns at which this process started to read files. It is taken in this module, which is imported first, because
-#: later imports may wait for disks and processors for seconds.
+#: The time in ns before which this process has read no file. This module computes it because it is imported first: later
+#: imports may wait for disks and processors for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
 
 #: The directory of snapshots in the project, with one file for each command line.
-FOLDER = ".trtbuild/null"
+SNAPSHOT_FOLDER = ".trtbuild/null"
 
 #: The placeholder in the output for the seconds that the build took.
-DURATION = "\0"
+DURATION_PLACEHOLDER = "\0"
 
 #: Environment variables that trtbuild uses: these, and all variables that begin with the prefix.
 OWN_VARIABLES = ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 OWN_PREFIX = "TRTBUILD_"
 
 #: The variables that trtbuild uses and that are never secrets. They are compared without hashlib, whose import takes time.
-PLAIN_VARIABLES = (
+PUBLIC_VARIABLES = (
     *OWN_VARIABLES,
     "TRTBUILD_CACHE_DIR",
     "TRTBUILD_CONFIG",
@@ -75,21 +77,22 @@ ABSENT = "absent"
 def answer(arguments: list[str]) -> int | None:
     """Print the output of the last build with these arguments if its snapshot is current, and return the exit code.
 
-    Returns None if the whole program has to run. In GitHub Actions it always has to run, because it writes the job summary.
+    Returns None if the whole program has to run. In GitHub Actions the whole program always has to run, because it writes
+    the job summary.
     """
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     if "build" not in arguments or sys.stdout is None or os.environ.get("GITHUB_STEP_SUMMARY"):
         return None
     try:
         directory = os.getcwd()
-        project = _project(arguments)
-        snapshot, text = _read(os.path.join(project, FOLDER, name_of(directory, arguments)))
-        if not _is_of_this_call(snapshot, directory, arguments) or not _is_current(snapshot, project):
+        project = _project_directory(arguments)
+        snapshot, text = _read(os.path.join(project, SNAPSHOT_FOLDER, snapshot_name(directory, arguments)))
+        if not _is_for_this_call(snapshot, directory, arguments) or not _is_current(snapshot, project):
             return None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
     try:
-        sys.stdout.write(text.replace(DURATION, f"{time.perf_counter() - started:.3f}", 1))
+        sys.stdout.write(text.replace(DURATION_PLACEHOLDER, f"{time.perf_counter() - start_s:.3f}", 1))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed the pipe, but the build is up to date
         null_device = os.open(os.devnull, os.O_WRONLY)
@@ -100,7 +103,7 @@ def answer(arguments: list[str]) -> int | None:
     return 0
 
 
-def name_of(directory: str, arguments: list[str]) -> str:
+def snapshot_name(directory: str, arguments: list[str]) -> str:
     """The file name of the snapshot for a command line."""
     from binascii import crc32
 
@@ -114,10 +117,12 @@ def interpreter() -> list[str]:
 
 
 def own_variables() -> dict[str, str]:
-    """The environment variables that trtbuild uses, by name. If a variable may be a secret, its digest is in place of
-    its value."""
+    """The values of the environment variables that trtbuild uses, by name.
+
+    If the value of a variable may be a secret, the result has its digest in place of the value.
+    """
     return {
-        name: value if name in PLAIN_VARIABLES else variable_digest(name)
+        name: value if name in PUBLIC_VARIABLES else variable_digest(name)
         for name, value in os.environ.items()
         if name.startswith(OWN_PREFIX) or name in OWN_VARIABLES
     }
@@ -142,16 +147,16 @@ def variable_digest(name: str) -> str:
 
 
 def identity(status: os.stat_result) -> list[int]:
-    """The identity of a file, which changes with every change of its content (rule 4)."""
+    """The identity of a file. Every change of its content changes the identity (rule 4)."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def directory_identity(status: os.stat_result) -> list[int]:
-    """The identity of a directory, which changes when an entry is added or removed."""
+    """The identity of a directory. Adding or removing an entry changes the identity."""
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _project(arguments: list[str]) -> str:
+def _project_directory(arguments: list[str]) -> str:
     """The project's directory: the value of the last ``-C``, or the working directory."""
     project = "."
     for position, word in enumerate(arguments):
@@ -163,7 +168,7 @@ def _project(arguments: list[str]) -> str:
 
 
 def _read(path: str) -> tuple[dict[str, Any], str]:
-    """The snapshot and the output in a file: one line of JSON, then the output. Raises OSError or ValueError."""
+    """Read a snapshot and the output from a file: one line of JSON, then the output. Raises OSError or ValueError."""
     import json
 
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # O_NONBLOCK: opening a pipe does not wait
@@ -174,9 +179,9 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
     return snapshot, text
 
 
-def _is_of_this_call(snapshot: dict[str, Any], directory: str, arguments: list[str]) -> bool:
+def _is_for_this_call(snapshot: dict[str, Any], directory: str, arguments: list[str]) -> bool:
     return (
-        snapshot["format"] == FORMAT
+        snapshot["format"] == SNAPSHOT_FORMAT
         and snapshot["directory"] == directory
         and snapshot["arguments"] == arguments
         and snapshot["interpreter"] == interpreter()
@@ -188,7 +193,7 @@ def _is_of_this_call(snapshot: dict[str, Any], directory: str, arguments: list[s
 
 
 def _is_current(snapshot: dict[str, Any], project: str) -> bool:
-    """Whether all files, directories and links in the snapshot are unchanged."""
+    """Whether all files, directories and links that the snapshot names are unchanged."""
     stat = os.stat
     folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # paths in the snapshot are relative to it, or absolute
     try:
@@ -201,8 +206,8 @@ def _is_current(snapshot: dict[str, Any], project: str) -> bool:
                 or status.st_ino != inode
             ):
                 return False
-        for path, *recorded in snapshot["listings"]:
-            if directory_identity(stat(path, dir_fd=folder)) != recorded:
+        for path, *recorded_identity in snapshot["listings"]:
+            if directory_identity(stat(path, dir_fd=folder)) != recorded_identity:
                 return False
         for path, target in snapshot["links"]:
             if os.readlink(path, dir_fd=folder) != target:
@@ -211,12 +216,12 @@ def _is_current(snapshot: dict[str, Any], project: str) -> bool:
             status = stat(path, dir_fd=folder)
             if status.st_mode & 0o170000 != 0o040000 or (inode and status.st_ino != inode):
                 return False
-        return all(_absent(path, folder) for path in snapshot["absent"])
+        return all(_is_absent(path, folder) for path in snapshot["absent"])
     finally:
         os.close(folder)
 
 
-def _absent(path: str, folder: int) -> bool:
+def _is_absent(path: str, folder: int) -> bool:
     try:
         os.lstat(path, dir_fd=folder)  # lstat, because a broken link (to a manifest, for example) exists, too
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
-"""Reads regular files at paths that other programs can write to. Anything that is not a regular file is refused at once.
+"""Read regular files at paths that other programs can write to. Files of any other kind are refused at once.
 
-Otherwise opening a named pipe would wait for a writer, and reading a device might never end.
+Without this, opening a named pipe would wait for a writer, and reading a device might never end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-_KINDS = (
+_OTHER_KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
@@ -18,22 +18,22 @@ _KINDS = (
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """Open a regular file for reading, and return the descriptor. Symbolic links are followed only if `follow` is true.
+    """Open a regular file for reading, and return its descriptor. If `follow` is False, a symbolic link is refused.
 
-    Raises OSError. It is ELOOP for a link that is not followed. For another kind of file, the error names the kind."""
+    Raises OSError: ELOOP for a symbolic link that is refused. For a file of another kind, the error names the kind."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.ENXIO:  # open(2): a socket, or a device without a driver
-            raise _other_kind("a socket or a device", path) from None
+            raise _wrong_kind_error("a socket or a device", path) from None
         raise
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(mode):
-            raise _other_kind(next((kind for is_kind, kind in _KINDS if is_kind(mode)), "not a file"), path)
+            raise _wrong_kind_error(next((kind for is_kind, kind in _OTHER_KINDS if is_kind(mode)), "not a file"), path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -46,5 +46,5 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def _other_kind(kind: str, path: str | os.PathLike[str]) -> OSError:
+def _wrong_kind_error(kind: str, path: str | os.PathLike[str]) -> OSError:
     return OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))

@@ -16,7 +16,7 @@ from trtbuild.core.model.spec import Model
 from trtbuild.core.model.verification import Point, points
 
 
-class NoEager(Exception):
+class NoEagerModel(Exception):
     """PyTorch cannot run this model."""
 
 
@@ -45,14 +45,14 @@ class Case:
         """Positional and keyword tensors at a point, on `device`."""
         from trtbuild.stages.trace.examples import call_arguments, tensors
 
-        values = tensors(self.model.inputs, self.shapes.sizes(point.sizes), point.seed)
+        values = tensors(self.model.inputs, self.shapes.input_shapes(point.sizes), point.seed)
         args, kwargs = call_arguments(self.model.inputs, [value.to(device) for value in values])
         return list(args), kwargs
 
     def eager(self, device: str = "cuda") -> Any:
-        """The original, with its own weights, in its own precision: a module, or a function for an ONNX file.
+        """The original model with its weights, in its own precision: a module, or a function for an ONNX file.
 
-        Raises NoEager if PyTorch cannot run the model.
+        Raises NoEagerModel if PyTorch cannot run the model.
         """
         import torch
 
@@ -74,9 +74,9 @@ class Case:
             builder: Any = importlib.import_module(name)
         finally:
             sys.path.remove(folder)
-        if source.kind == "network":  # compared with the module that the weights come from
+        if source.kind == "network":  # `build` returns the PyTorch module that has the network's weights
             if not hasattr(builder, "build"):
-                raise NoEager(f"{self.name} is a network of TensorRT's own API")
+                raise NoEagerModel(f"{self.name} is a network of TensorRT's own API")
             path = "build"
         for part in path.split("."):
             builder = getattr(builder, part)
@@ -144,7 +144,7 @@ def _by_onnxruntime(path: Path, device: str) -> Any:
     return run
 
 
-def flat(value: Any) -> list[Any]:
+def output_tensors(value: Any) -> list[Any]:
     """The tensors of a model's output, in the order of its structure."""
     import torch.utils._pytree as pytree
 

@@ -1,4 +1,4 @@
-"""Build engines from the cache alone, with a Python that has no torch; then the packages that are measured.
+"""Build engines from the cache alone, with a Python that has no torch, and the packages that are measured.
 
 The project comes with a cache that ``trtbuild build --until convert`` filled on a machine without a GPU.
 """

@@ -1,5 +1,7 @@
-"""Other ways to run a package: CUDA graphs, several threads with one stream each, a `.pt2` file in another process, and
-the commands ``run``, ``bench`` and ``inspect --memory``.
+"""Run a package in other forms than a plain call, and compare the results with those of eager PyTorch.
+
+The forms are CUDA graphs, several threads with one stream each, a `.pt2` file in another process, and the commands
+``run``, ``bench`` and ``inspect --memory``.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.shapes import error_of
-from benchmarks.gpu.timing import latency
+from benchmarks.gpu.timing import latencies
 from benchmarks.gpu.ways import compile_with_ranges, settings
 
-#: One model for everything but CUDA graphs of several engines.
+#: The model that is run in every form. CUDA graphs are measured with two more models.
 _MODEL = "class_token"
 _THREADS, _CALLS = 8, 25
 
-_LOAD = """\
+_LOAD_PT2_PROGRAM = """\
 import sys, torch, trtbuild
-given = torch.load(sys.argv[2])
+inputs = torch.load(sys.argv[2])
 model = torch.export.load(sys.argv[1]).module()
-torch.save([model(x.cuda()).cpu() for x in given], sys.argv[3])
+torch.save([model(x.cuda()).cpu() for x in inputs], sys.argv[3])
 assert not any(name.startswith("models") for name in sys.modules)
 """
 
@@ -70,7 +72,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
                 worst = max(worst, error_of(got, eager(*args, **kwargs)))
         args, kwargs = case.inputs(case.points(0)[0], host.device)
         calls = {"plain": partial(plain, *args, **kwargs), "graph": partial(graphed, *args, **kwargs)}
-        times = latency(calls, host.synchronize, host.repeats)
+        times = latencies(calls, host.synchronize, host.repeats)
     yield Check(f"{case.name}: CUDA graphs, equal to eager", worst <= tolerance(case.model.precision), f"{worst:.1e}")
     for name, time in times.items():
         yield Limit(f"{case.name} at min, {name}", Value("call", round(time.p50_us, 1), "µs"))
@@ -111,11 +113,11 @@ def _pt2(case: Case, host: Host) -> Iterator[Row]:
 
     model = case.eager(host.device)
     fast = compile_with_ranges(model, settings(case, host.device), host.device, str(host.work / "ways-cache"))
-    file, input_file, output_file = (host.work / name for name in (f"{case.name}.pt2", "given.pt", "taken.pt"))
+    file, input_file, output_file = (host.work / name for name in (f"{case.name}.pt2", "inputs.pt", "outputs.pt"))
     fast.save(file)
     inputs = [torch.randn(batch, 196, 768) for batch in (1, 3, 32)]
     torch.save(inputs, input_file)
-    done = host.python(host.work, ["-c", _LOAD, str(file), str(input_file), str(output_file)])
+    done = host.python(host.work, ["-c", _LOAD_PT2_PROGRAM, str(file), str(input_file), str(output_file)])
     if done.returncode:
         raise RuntimeError(done.stderr[-1500:])
     with torch.inference_mode():

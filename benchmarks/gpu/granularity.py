@@ -12,9 +12,9 @@ from functools import partial
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.gpu.cases import cases
 from benchmarks.gpu.host import Host, tolerance
-from benchmarks.gpu.latency import compared
+from benchmarks.gpu.latency import compare_latency
 from benchmarks.gpu.shapes import error_of
-from benchmarks.gpu.timing import latency
+from benchmarks.gpu.timing import latencies
 
 
 def rows(host: Host) -> Iterator[Row]:
@@ -52,7 +52,7 @@ def rows(host: Host) -> Iterator[Row]:
                     f"worst {worst:.1e}",
                 )
                 candidates = {"one": partial(one, *args, **kwargs), "many": partial(many, *args, **kwargs)}
-                timed = latency(candidates, host.synchronize, host.repeats)
+                timed = latencies(candidates, host.synchronize, host.repeats)
             yield Ratio(
                 f"ViT-B{half} {whole.describe(point)}: 12 engines against one",
                 Value("by layer", round(timed["many"].p50_us), "µs"),
@@ -60,4 +60,4 @@ def rows(host: Host) -> Iterator[Row]:
             )
         del eager
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        yield from compared(whole, host)
+        yield from compare_latency(whole, host)

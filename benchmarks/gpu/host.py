@@ -20,7 +20,7 @@ class Host:
     #: The project of the example manifests, and the project of ViT-B (`benchmarks.gpu.project`).
     examples: Path
     vit: Path
-    #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None skips the rows that need it.
+    #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None if there is no such Python.
     bare_python: Path | None
     #: Random points for each profile, and timed calls for each number.
     points: int
@@ -38,7 +38,7 @@ class Host:
             torch.cuda.synchronize()
 
     def describe(self) -> str:
-        """GPU, driver and versions, for which the figures are valid."""
+        """The GPU, its driver and the versions of the libraries with which the numbers were measured."""
         import torch
 
         if self.device != "cuda":

@@ -1,9 +1,8 @@
-"""Compare the latency of the package, eager PyTorch and torch.compile for the caller, at min, opt and max of every
-profile.
+"""Compare the latencies of the package, of eager PyTorch and of torch.compile, at min, opt and max of every profile.
 
 Eager and torch.compile use TF32, as TensorRT does, and float16 where the package computes in float16. torch.compile
-compiles each shape separately (``dynamic=False``), which is its fastest mode. A number is the time of one call and the
-wait for the GPU.
+compiles each shape separately (``dynamic=False``), which is its fastest mode. The latency is the time of one call
+and the wait for the GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from benchmarks.figure import Ratio, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host
-from benchmarks.gpu.timing import Latency, latency
+from benchmarks.gpu.timing import Latency, latencies
 
 #: The models that are timed.
 MODELS = ("class_token", "class_token_half", "detector", "detector_half", "any_image", "bert", "vit", "three_parts")
@@ -28,10 +27,10 @@ def rows(host: Host) -> Iterator[Row]:
     torch.backends.cudnn.allow_tf32 = True
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
-            yield from compared(case, host)
+            yield from compare_latency(case, host)
 
 
-def compared(case: Case, host: Host) -> Iterator[Row]:
+def compare_latency(case: Case, host: Host) -> Iterator[Row]:
     """One model at min, opt and max of each profile."""
     import torch
 
@@ -47,7 +46,7 @@ def compared(case: Case, host: Host) -> Iterator[Row]:
         args, kwargs = case.inputs(point, host.device)
         candidates = _candidates(case, package, eager, compiled, args, kwargs)
         with torch.inference_mode():
-            times = latency(candidates, host.synchronize, host.repeats)
+            times = latencies(candidates, host.synchronize, host.repeats)
         ours = times["package"]
         for name in ("eager", "torch.compile"):
             if name in times:

@@ -15,7 +15,7 @@ from benchmarks.gpu.host import Host
 
 #: Each measurement runs this program in a separate process. It loads the library and creates the CUDA context before
 #: it starts the clock.
-_LOAD = """\
+_LOAD_PROGRAM = """\
 import json, sys, time
 import torch, tensorrt
 torch.zeros(1, device="cuda")
@@ -42,7 +42,7 @@ def rows(host: Host) -> Iterator[Row]:
     times: dict[str, list[float]] = {"floor": [], "load": [], "module": []}
     for _ in range(3):
         times["floor"].append(_read_and_hash(plans))
-        done = host.python(host.vit, ["-c", _LOAD, str(package)])
+        done = host.python(host.vit, ["-c", _LOAD_PROGRAM, str(package)])
         if done.returncode:
             raise RuntimeError(done.stderr[-3000:])
         for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():

@@ -1,8 +1,8 @@
 """Run ``trtbuild verify`` on the GPU: on every package, on one model of the project, and on a package with an engine
 that is wrong on purpose.
 
-Another machine made the project's trace, with another torch. This machine may use the trace because of
-``trtbuild lock``.
+Another machine, with another version of torch, traced the models of the project. After ``trtbuild lock``, this machine
+uses these traces.
 
 The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
 the package, and the copy's index contains its digest. All digests are correct, so only a run can show the error.
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.figure import Check, Row
 from benchmarks.gpu.host import Host
-from trtbuild.core.model.verification_messages import worst
+from trtbuild.core.model.verification_messages import worst_error
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.values.codec import decode
 
@@ -33,15 +33,15 @@ _PROJECT_MODEL = "attention"
 def rows(host: Host) -> Iterator[Row]:
     """A row for each package, then one for the project's model, then one for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
-    yield from _verified(host, "its engines", packages)
+    yield from _verify(host, "its engines", packages)
     locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, bare=True)
     if locked.returncode:
         yield Check(f"{_PROJECT_MODEL}: lock", False, locked.stderr.strip()[-300:])
-    yield from _verified(host, "its project", [_PROJECT_MODEL])
-    yield _finds_wrong_engine(host)
+    yield from _verify(host, "its project", [_PROJECT_MODEL])
+    yield _check_wrong_engine(host)
 
 
-def _verified(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
+def _verify(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
     done = host.trtbuild(host.examples, "verify", "--json", *targets)
     (host.work / "verify.json").write_text(done.stdout)
     (host.work / "verify.stderr").write_text(done.stderr)
@@ -55,15 +55,15 @@ def _verified(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
 
 
 def _text(cut: CutEntry) -> str:
-    error, tolerance = worst(cut)
+    error, tolerance = worst_error(cut)
     return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 
 
-def _finds_wrong_engine(host: Host) -> Row:
+def _check_wrong_engine(host: Host) -> Row:
     package = host.work / "wrong" / _WRONG_MODEL
     shutil.rmtree(package.parent, ignore_errors=True)
     shutil.copytree(host.examples / "dist" / _WRONG_MODEL, package)
-    _replace(package, host.examples / "dist" / _REPLACEMENT_MODEL)
+    _replace_engine(package, host.examples / "dist" / _REPLACEMENT_MODEL)
     done = host.trtbuild(host.examples, "verify", "--json", str(package))
     (host.work / "wrong.json").write_text(done.stdout)
     (report,) = json.loads(done.stdout)["models"]
@@ -76,17 +76,17 @@ def _finds_wrong_engine(host: Host) -> Row:
     )
 
 
-def _replace(package: Path, other: Path) -> None:
+def _replace_engine(package: Path, other: Path) -> None:
     """Replace the engine of `package` with that of `other`, and its digest in the index."""
     index_file = package / "index.json"
     index, other_index = json.loads(index_file.read_text()), json.loads((other / "index.json").read_text())
     (target,) = index["targets"]
-    path = _plan(index, target)
-    data = (other / _plan(other_index, target)).read_bytes()
+    path = _plan_path(index, target)
+    data = (other / _plan_path(other_index, target)).read_bytes()
     (package / path).write_bytes(data)
     index["files"][path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
     index_file.write_text(json.dumps(index))
 
 
-def _plan(index: Mapping[str, Any], target: str) -> str:
+def _plan_path(index: Mapping[str, Any], target: str) -> str:
     return str(index["targets"][target]["engines"][_WRONG_PARTITION])

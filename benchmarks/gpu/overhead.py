@@ -1,8 +1,9 @@
-"""Measure the overhead of a package's call over a bare loop, and the memory that the call allocates.
+"""Compare a package's call with a bare loop, and count the memory that the call allocates.
 
-The bare loop uses the same engine with all shapes set and all buffers bound, and calls only ``execute_async_v3``. The
-time of both is how long they keep the host busy (`benchmarks.gpu.timing.issue`). torch's allocator counts the
-allocations: after the first calls, a call allocates only its outputs, and no memory from the system.
+The bare loop runs the same engine by calls of ``execute_async_v3`` only. All shapes are set and all buffers are bound
+before. The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). torch's
+allocator counts the allocations. After the first calls, a call must allocate only its outputs, and no memory from the
+system.
 """
 
 from __future__ import annotations
@@ -13,49 +14,49 @@ from functools import partial
 from typing import Any
 
 from benchmarks.figure import Check, Limit, Row, Value
-from benchmarks.gpu.cases import Case, cases, flat
+from benchmarks.gpu.cases import Case, cases, output_tensors
 from benchmarks.gpu.host import Host
-from benchmarks.gpu.timing import issue
+from benchmarks.gpu.timing import host_times_us
 
-#: The overhead of an engine call over the bare loop, in microseconds.
+#: The largest allowed difference between a package's call and the bare loop, in microseconds.
 BOUND_US = 20.0
-#: Models with one engine. One has a fixed shape, one changes its shape from call to call, and one has two profiles.
+#: Models with one engine each. `detector` has two profiles and two outputs; the others have one of each.
 MODELS = ("any_image", "class_token", "attention", "detector")
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Two rows for the time and one for the allocations of each model."""
+    """For each model, two rows for the time (equal shapes, changing shapes) and one row for the allocations."""
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
-            yield from _measured(case, host)
+            yield from _measure(case, host)
 
 
-def _measured(case: Case, host: Host) -> Iterator[Row]:
+def _measure(case: Case, host: Host) -> Iterator[Row]:
     import torch
 
     import trtbuild
 
     loaded = trtbuild.load(case.package)
     module = loaded.module()
-    small, large = case.points(0)[0], case.points(0)[1]
-    args, kwargs = case.inputs(small)
-    large_args, large_kwargs = case.inputs(large)
-    side = torch.cuda.Stream()  # not the legacy default stream, on which TensorRT waits for the device
-    with torch.inference_mode(), torch.cuda.stream(side):
+    min_point, opt_point = case.points(0)[:2]
+    args, kwargs = case.inputs(min_point)
+    opt_args, opt_kwargs = case.inputs(opt_point)
+    stream = torch.cuda.Stream()  # not the legacy default stream, on which TensorRT waits for the device
+    with torch.inference_mode(), torch.cuda.stream(stream):
         sets = [
-            (args + list(kwargs.values()), flat(module(*args, **kwargs))),
-            (large_args + list(large_kwargs.values()), flat(module(*large_args, **large_kwargs))),
+            (args + list(kwargs.values()), output_tensors(module(*args, **kwargs))),
+            (opt_args + list(opt_kwargs.values()), output_tensors(module(*opt_args, **opt_kwargs))),
         ]
-        bare = Bare((case.package / _plan(loaded)).read_bytes(), sets, side.cuda_stream)
+        bare = BareLoop((case.package / _plan_path(loaded)).read_bytes(), sets, stream.cuda_stream)
         candidates: dict[str, Callable[[], object]] = {
             "bare": bare.run,
-            "bare, two shapes in turns": bare.run_other,
+            "bare, two shapes in turns": bare.run_at_next_shapes,
             "package": partial(module, *args, **kwargs),
             "two shapes in turns": _alternating(
-                [partial(module, *args, **kwargs), partial(module, *large_args, **large_kwargs)]
+                [partial(module, *args, **kwargs), partial(module, *opt_args, **opt_kwargs)]
             ),
         }
-        times = issue(candidates, torch.cuda.synchronize, host.repeats * 5)
+        times = host_times_us(candidates, torch.cuda.synchronize, host.repeats * 5)
     for name, bare_name in (("package", "bare"), ("two shapes in turns", "bare, two shapes in turns")):
         overhead = times[name] - times[bare_name]
         note = f"{times[name]:.1f} µs a call, bare {times[bare_name]:.1f} µs"
@@ -71,7 +72,7 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
     with torch.inference_mode():
         outputs = 0
         for _ in range(10):
-            outputs = len(flat(module(*args, **kwargs)))
+            outputs = len(output_tensors(module(*args, **kwargs)))
         torch.cuda.synchronize()
         before = torch.cuda.memory_stats()
         for _ in range(calls):
@@ -89,17 +90,19 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
 
 
 def _alternating(calls: list[Callable[[], object]]) -> Callable[[], object]:
+    """A function whose calls are calls of the functions `calls`, in turns."""
     turns = itertools.cycle(calls)
     return lambda: next(turns)()
 
 
-def _plan(loaded: Any) -> str:
+def _plan_path(loaded: Any) -> str:
+    """The path, in its package, of the only plan of a target."""
     (part,) = loaded.target.partitions.partitions
     return str(loaded.target.engines[part.name])
 
 
-class Bare:
-    """One context of an engine in its first profile; `sets` are two sets of inputs and outputs with different shapes."""
+class BareLoop:
+    """Runs an engine in its first profile. `sets` are two sets of inputs and outputs with different shapes."""
 
     def __init__(self, plan: bytes, sets: Sequence[tuple[list[Any], list[Any]]], stream: int) -> None:
         import tensorrt as trt
@@ -127,8 +130,8 @@ class Bare:
             self._is_first = True
         self._execute(self._stream)
 
-    def run_other(self) -> None:
-        """Run at other shapes than the last time: set the shapes and the addresses first."""
+    def run_at_next_shapes(self) -> None:
+        """Run at the shapes of the other set than the last call. This sets the shapes and the addresses first."""
         self._is_first = False
         self._bind(next(self._other))
         self._execute(self._stream)
@@ -141,5 +144,5 @@ class Bare:
 
 
 def _by_name(names: list[str], values: list[Any]) -> dict[str, Any]:
-    """Bindings are i0, i1, … and o0, o1, … in the order of the partition's inputs and outputs."""
+    """The values by tensor name. The names i0, i1, … or o0, o1, … are numbered in the order of the values."""
     return dict(zip(sorted(names, key=lambda name: int(name[1:])), values, strict=True))

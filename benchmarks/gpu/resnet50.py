@@ -12,15 +12,17 @@ _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 class Bottleneck(nn.Module):  # type: ignore[misc]
     """1 × 1, 3 × 3 and 1 × 1 convolutions beside a shortcut."""
 
-    def __init__(self, given: int, width: int, stride: int) -> None:
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
-        made = 4 * width
-        self.conv1, self.bn1 = nn.Conv2d(given, width, 1, bias=False), nn.BatchNorm2d(width)
+        channels_out = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(channels_in, width, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, made, 1, bias=False), nn.BatchNorm2d(made)
+        self.conv3, self.bn3 = nn.Conv2d(width, channels_out, 1, bias=False), nn.BatchNorm2d(channels_out)
         self.down = None
-        if stride != 1 or given != made:
-            self.down = nn.Sequential(nn.Conv2d(given, made, 1, stride, bias=False), nn.BatchNorm2d(made))
+        if stride != 1 or channels_in != channels_out:
+            self.down = nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.bn1(self.conv1(x)))

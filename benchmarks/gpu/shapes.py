@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.figure import Check, Row
-from benchmarks.gpu.cases import Case, NoEager, cases, flat
+from benchmarks.gpu.cases import Case, NoEagerModel, cases, output_tensors
 from benchmarks.gpu.host import Host, tolerance
 
 
@@ -21,14 +21,14 @@ def rows(host: Host) -> Iterator[Row]:
     _allow_tf32(False)
     for case in cases(host.examples):
         try:
-            yield _compared(case, host)
-        except NoEager as reason:
+            yield _compare(case, host)
+        except NoEagerModel as reason:
             print(f"    {reason}: nothing to compare with", flush=True)
         except Exception as error:  # the other models are still measured
             yield Check(f"{case.name}: runs", False, f"{type(error).__name__}: {error}"[:600])
 
 
-def _compared(case: Case, host: Host) -> Row:
+def _compare(case: Case, host: Host) -> Row:
     import torch
 
     import trtbuild
@@ -44,7 +44,7 @@ def _compared(case: Case, host: Host) -> Row:
             expected, got = eager(*args, **kwargs), module(*args, **kwargs)
             host.synchronize()
             if case.model.source.kind == "network":  # its outputs are a flat list
-                expected, got = flat(expected), flat(got)
+                expected, got = output_tensors(expected), output_tensors(got)
             found.append((error_of(got, expected), case.describe(point)))
             if case.model.precision == "float32" and case.model.source.kind != "onnx":
                 _allow_tf32(True)
@@ -71,7 +71,7 @@ def error_of(got: Any, expected: Any) -> float:
 
     from trtbuild.stages.verify.comparing import deviation
 
-    ours, theirs = flat(got), flat(expected)
+    ours, theirs = output_tensors(got), output_tensors(expected)
     if isinstance(expected, dict) and pytree.tree_structure(dict(expected)) != pytree.tree_structure(dict(got)):
         return math.inf
     if len(ours) != len(theirs):

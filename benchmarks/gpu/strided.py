@@ -61,11 +61,11 @@ def main() -> None:
             base = memory.upload(images, dtype, stream)
             for name, view in _views(images):
                 array = memory.adopt(_View(base, images, view, stream), "x", stream)
-                right = np.array_equal(memory.packed(array, stream).numpy(), view)
+                right = np.array_equal(memory.contiguous_copy(array, stream).numpy(), view)
                 wrong += not right
                 contiguous = memory.empty(view.shape, dtype, stream)
-                copy_s = _median(memory, stream, functools.partial(memory.packed, array, stream))
-                floor_s = _median(memory, stream, functools.partial(memory.packed, contiguous, stream))
+                copy_s = _median(memory, stream, functools.partial(memory.contiguous_copy, array, stream))
+                floor_s = _median(memory, stream, functools.partial(memory.contiguous_copy, contiguous, stream))
                 copies = len(list(rows_of(array.shape, array.strides or ())))
                 print(
                     f"{dtype:8} {name:24} {view.shape!s:20} {'right' if right else 'WRONG'}  {copies:5} copies  "

@@ -1,8 +1,9 @@
-"""Compute on a CPU how far TF32 alone moves a model's results: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
+"""Compute on a CPU the error that TF32 alone causes in a model: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
 
-Tensor cores use 10 of the 23 bits of float32 factors. For eager PyTorch, cuBLAS rounds factors in this way. Kernels that
-cut off the other bits lose up to twice as much in a product. Both are computed here, factor by factor, and compared with
-float32 as `shapes` compares engines. An engine whose error lies between the two errors is as precise as TF32.
+For products in TF32, a GPU uses only the first 10 of the 23 fraction bits of each float32 factor. cuBLAS, which eager
+PyTorch calls, rounds a factor to 10 bits. Other kernels truncate it, and the error of a product is then up to twice as
+large. This program shortens the factors in both ways. It compares the results with those of float32, as `shapes` compares
+engines. If the error of an engine lies between the two errors, the engine is as precise as TF32.
 """
 
 from __future__ import annotations
@@ -15,44 +16,47 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.gpu.cases import Case, NoEager, cases
+from benchmarks.gpu.cases import Case, NoEagerModel, cases
 from benchmarks.gpu.shapes import error_of
 
 #: Operator → the indices of the arguments that are factors.
 _FACTORS = {"addmm": (1, 2), "baddbmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "convolution": (0, 1), "linear": (0, 1)}
-_LOW_BITS = (1 << 13) - 1
+#: The 13 fraction bits of a float32 that TF32 does not have.
+_DROPPED_BITS = (1 << 13) - 1
 
 
-class _TF32(TorchDispatchMode):  # type: ignore[misc]
-    def __init__(self, *, rounded: bool) -> None:
+class _TF32Factors(TorchDispatchMode):  # type: ignore[misc]
+    """Shortens the factors of products to the bits of TF32. It rounds them, or truncates them without `rounds`."""
+
+    def __init__(self, *, rounds: bool) -> None:
         super().__init__()
-        self._rounded = rounded
+        self._rounds = rounds
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         arguments = list(args)
         for index in _FACTORS.get(operator.overloadpacket.__name__, ()):
-            arguments[index] = self._shortened(arguments[index])
+            arguments[index] = self._with_tf32_bits(arguments[index])
         return operator(*arguments, **(kwargs or {}))
 
-    def _shortened(self, value: Any) -> Any:
+    def _with_tf32_bits(self, value: Any) -> Any:
         if value.dtype != torch.float32:
             return value
         bits = value.contiguous().view(torch.int32)
-        if self._rounded:  # to nearest, ties to even
-            bits = bits + (_LOW_BITS >> 1) + ((bits >> 13) & 1)
-        return (bits & ~_LOW_BITS).view(torch.float32)
+        if self._rounds:  # to nearest, ties to even
+            bits = bits + (_DROPPED_BITS >> 1) + ((bits >> 13) & 1)
+        return (bits & ~_DROPPED_BITS).view(torch.float32)
 
 
 def errors(case: Case, points: int) -> Iterator[tuple[str, float]]:
-    """Yield how the factors were shortened, and the worst error over min, opt, max and random points."""
+    """For each way to shorten factors, yield its name and the worst error over min, opt, max and `points` random points."""
     eager = case.eager("cpu")
-    for name, rounded in (("rounded", True), ("cut off", False)):
+    for name, rounds in (("rounded", True), ("cut off", False)):
         worst = 0.0
         for point in case.points(points):
             args, kwargs = case.inputs(point, "cpu")
             with torch.no_grad():
                 wanted = eager(*args, **kwargs)
-                with _TF32(rounded=rounded):
+                with _TF32Factors(rounds=rounds):
                     worst = max(worst, error_of(eager(*args, **kwargs), wanted))
         yield name, worst
 
@@ -70,7 +74,7 @@ def main() -> None:
             continue
         try:
             text = ", ".join(f"{name} {error:.1e}" for name, error in errors(case, 6))
-        except NoEager:
+        except NoEagerModel:
             continue
         print(f"{case.name}: {text}", flush=True)
 

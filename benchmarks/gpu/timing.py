@@ -1,10 +1,11 @@
 """Timing calls that leave work on a CUDA stream.
 
 Rules
-1. `latency`: one call and a wait for the GPU, by the host's clock, as a caller sees it. Percentiles over all calls.
-2. `issue`: how long a call keeps the host busy. Calls are made in short bursts: a full queue would slow the host down.
-   Only the calls are timed. One call before each burst is not timed, because the call before it may have had other
-   shapes. The number is the median over bursts of the mean in a burst.
+1. `latencies` measures one call and the wait for the GPU, by the host's clock, as a caller sees it. The result is the
+   percentiles over all calls.
+2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
+   slow the host down. Only the calls are timed, not the wait. One call before each burst is not timed, because another
+   candidate may have run with other shapes before it. The result is the median over the bursts of the mean in a burst.
 3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 
@@ -31,10 +32,10 @@ class Latency:
         return f"{self.p50_us:.0f} µs (p95 {self.p95_us:.0f}, p99 {self.p99_us:.0f})"
 
 
-def latency(
+def latencies(
     candidates: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 20
 ) -> dict[str, Latency]:
-    """Rule 1 for each candidate."""
+    """The latency of each candidate (rule 1)."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         for _ in range(warm_up):
@@ -50,10 +51,10 @@ def latency(
     return {name: _percentiles(found) for name, found in times.items()}
 
 
-def issue(
+def host_times_us(
     candidates: Mapping[str, Callable[[], object]], synchronize: Callable[[], object], repeats: int, warm_up: int = 200
 ) -> dict[str, float]:
-    """Rule 2 for each candidate, in microseconds."""
+    """The time in microseconds for which a call of each candidate keeps the host busy (rule 2)."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         for _ in range(warm_up):

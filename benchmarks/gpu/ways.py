@@ -16,7 +16,7 @@ from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.shapes import error_of
-from benchmarks.gpu.timing import latency
+from benchmarks.gpu.timing import latencies
 from trtbuild.core.model.builder_settings import BuilderSettings
 
 _BATCHES = (1, 2, 5, 8, 17, 32)
@@ -52,7 +52,7 @@ def rows(host: Host) -> Iterator[Row]:
     ):
         try:
             compiled_by[name] = way(model, options, host.device, str(cache))
-            worst = max(_compared(model, compiled_by[name], host.device))
+            worst = max(_errors(model, compiled_by[name], host.device))
             found = f"worst {worst:.1e} at batches {', '.join(map(str, _BATCHES))}"
             yield Check(f"class token by {name}: equal to eager", worst <= tolerance("float32"), found)
         except Exception as error:  # the other ways are still measured
@@ -61,11 +61,11 @@ def rows(host: Host) -> Iterator[Row]:
     x = torch.randn(8, 196, 768, device=host.device)
     calls = {name: partial(way, x) for name, way in compiled_by.items()}
     with torch.no_grad():
-        for name, time in latency(calls, host.synchronize, host.repeats).items():
+        for name, time in latencies(calls, host.synchronize, host.repeats).items():
             yield Limit(f"class token by {name}, batch 8", Value("call", round(time.p50_us, 1), "µs"))
 
 
-def _compared(model: Any, way: Any, device: str) -> Iterator[float]:
+def _errors(model: Any, way: Any, device: str) -> Iterator[float]:
     import torch
 
     for batch in _BATCHES:

@@ -21,7 +21,7 @@ def rows(host: Any) -> Iterator[Row]:
     import numpy as np
     import torch
 
-    from benchmarks.gpu.cases import NoEager, cases, flat
+    from benchmarks.gpu.cases import NoEagerModel, cases, output_tensors
     from benchmarks.gpu.host import tolerance
 
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -32,12 +32,12 @@ def rows(host: Any) -> Iterator[Row]:
     for case in cases(host.examples):
         try:
             eager = case.eager()
-        except NoEager:
+        except NoEagerModel:
             continue
         for number, point in enumerate(case.points(host.points)):
             args, kwargs = case.inputs(point)
             with torch.no_grad():
-                expected = flat(eager(*args, **kwargs))
+                expected = output_tensors(eager(*args, **kwargs))
             arrays = {f"arg{k}": value.cpu().numpy() for k, value in enumerate(args)}
             arrays |= {f"kwarg.{name}": value.cpu().numpy() for name, value in kwargs.items()}
             arrays |= {f"out{k}": value.cpu().numpy() for k, value in enumerate(expected)}

@@ -12,23 +12,23 @@ from pathlib import Path
 
 from benchmarks import projects
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
-from benchmarks.session import Session, forget_build
+from benchmarks.session import Session, delete_build
 
 _SMS = (86, 89, 120)
 
 
 def rows(session: Session) -> Iterator[Row]:
     """The ratio of the plain sizes to the stored sizes."""
-    six = project(session)
+    six_engines = project(session)
     session.say("  building six engines with an empty cache")
-    forget_build(six, cache=True)
-    _, document = session.document(six, "build")
+    delete_build(six_engines, cache=True)
+    _, document = session.document(six_engines, "build")
     plans = [step["outputs"]["plan"] for step in document["steps"] if step["stage"] == "engine"]
     different = {plan["sha256"] for plan in plans}
     yield Check("six different plans", len(plans) == 6 == len(different), f"{len(plans)}, {len(different)} different")
-    weights = (six / "weights" / "vit.safetensors").stat().st_size
+    weights = (six_engines / "weights" / "vit.safetensors").stat().st_size
     plain = sum(plan["size"] for plan in plans) + weights
-    files = [path.stat() for path in _files(six / "cache")]
+    files = [path.stat() for path in _files(six_engines / "cache")]
     stored = Value("cache", sum(file.st_size for file in files), "B")
     yield Ratio(
         "chunks: plans and weights, relative to the cache",
@@ -43,13 +43,13 @@ def rows(session: Session) -> Iterator[Row]:
 def project(session: Session) -> Path:
     """A ViT for three architectures and two sets of profiles."""
     sizes = session.sizes
-    return projects.vit(
+    return projects.write_vit(
         session.folder("vit-chunks"),
         layers=sizes.chunk_layers,
         hidden=sizes.hidden,
         image=sizes.image,
         weights=True,
-        targets=_SMS,
+        sms=_SMS,
         profile_sets=2,
     )
 

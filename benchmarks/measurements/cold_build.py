@@ -15,32 +15,32 @@ from pathlib import Path
 from benchmarks import projects
 from benchmarks.figure import Check, Ratio, Row, Value
 from benchmarks.measure import Median, Run, run_alternately
-from benchmarks.session import Session, forget_build, ran
+from benchmarks.session import Session, delete_build, run_counts
 
 
 def rows(session: Session) -> Iterator[Row]:
     """One engine, and one engine for each layer."""
     sizes = session.sizes
-    whole = projects.vit(session.folder("vit-whole"), **sizes.vit)
-    layered = projects.vit(session.folder("vit-layered"), granularity=True, **sizes.vit)
+    whole = projects.write_vit(session.folder("vit-whole"), **sizes.vit)
+    layered = projects.write_vit(session.folder("vit-layered"), granularity=True, **sizes.vit)
     session.say(f"  {sizes.cold_repeats} times: the script, one engine, an engine for each layer")
     medians = run_alternately(
         sizes.cold_repeats,
         script=lambda: session.script(whole, session.work / "straight"),
-        whole=lambda: _cold(session, whole),
-        layered=lambda: _cold(session, layered),
+        whole=lambda: _build_cold(session, whole),
+        layered=lambda: _build_cold(session, layered),
     )
     session.note_script(medians["script"])
     script = medians["script"]
-    yield from _compared("one engine", medians["whole"], script, 1.0)
-    yield from _compared("an engine for each layer", medians["layered"], script, 0.6)
+    yield from _compare("one engine", medians["whole"], script, 1.0)
+    yield from _compare("an engine for each layer", medians["layered"], script, 0.6)
     for project, engines in ((whole, 1), (layered, sizes.layers)):
         steps = session.document(project, "build")[1]["totals"]["engine"]
         count = steps["hit"] + steps["run"]
         yield Check(f"{project.name} has {engines} engine(s) or more", count >= engines, f"{count}")
 
 
-def _compared(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
+def _compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
     name = f"cold build, {name}"
     yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound)
     yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
@@ -48,10 +48,10 @@ def _compared(name: str, ours: Median, script: Median, bound: float) -> Iterator
     yield Ratio(f"{name}: peak memory", *memory, 1.0)
 
 
-def _cold(session: Session, project: Path) -> Run:
-    forget_build(project, cache=True)
+def _build_cold(session: Session, project: Path) -> Run:
+    delete_build(project, cache=True)
     done, document = session.document(project, "build", memory=True)
-    if ran(document).get("trace") != 1:
-        raise RuntimeError(f"a cold build ran {ran(document)}")
+    if run_counts(document).get("trace") != 1:
+        raise RuntimeError(f"a cold build ran {run_counts(document)}")
     session.say(f"  {project.name}: {done}")
     return done

@@ -1,11 +1,13 @@
-"""24 processes use one store: they put and get the same engines, and some of them collect at the same time.
+"""24 processes use one store: they put and get the same engines, and some of them remove old entries at the same time.
 
 Each process needs every engine, in an order that differs from process to process, and builds the missing engines.
-The engines are large enough for several chunks and share half of their bytes. One process in six collects after each
-engine, with a size limit of one byte. The collection must remove the records that are older than the sessions, and no
-record that a session uses. All sessions begin before the first engine is built, so each engine is built exactly once.
+The engines are large enough for several chunks and share half of their bytes. After each engine, one process in six
+removes old entries of the store (it *collects*), with a size limit of one byte. The collection must remove the records
+that are older than the sessions, and no record that a session uses. All sessions begin before the first engine is
+built, so each engine is built exactly once.
 
-The time is compared with that of one process that does the work of all processes in sequence.
+The time is compared with that of one process that gets or builds every engine as often as all processes together. This
+single process does not collect.
 """
 
 from __future__ import annotations
@@ -27,49 +29,52 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-_ENGINES = 24
-_OLD = 40
-_SIZE = 1_500_000
+_ENGINE_COUNT = 24
+_ENGINE_BYTES = 1_500_000
+#: Records that are in the store before the processes start.
+_OLD_RECORD_COUNT = 40
 _DAY_S = 86400
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The errors of all processes, the engines that were built, and the entries that are left."""
-    folder = session.fresh("crowd")
-    count = session.sizes.crowd
-    _put_old(LocalStore(folder / "store"))
-    together_s, failures = _run_together(folder, count)
+    """Check errors, built engines and remaining entries, and compare the time with that of one process."""
+    folder = session.empty_folder("crowd")
+    process_count = session.sizes.crowd
+    _put_old_records(LocalStore(folder / "store"))
+    together_s, failures = _run_together(folder, process_count)
     built = (folder / "built").read_text().split()
     store = LocalStore(folder / "store")
     remaining = {key for key, _ in store.entries.layout.entries("ac")}
-    expected = {_recipe(number).key for number in range(_ENGINES)}
+    expected = {_recipe(number).key for number in range(_ENGINE_COUNT)}
     report = verify(store)
-    name = f"{count} processes put, get and collect"
+    name = f"{process_count} processes put, get and collect"
     yield Check(f"{name}: no error", not failures, f"{len(failures)} failed {failures[:1] or ''}")
-    once = sorted(built, key=int) == [str(number) for number in range(_ENGINES)]
-    yield Check(f"{name}: each engine built once", once, f"{len(built)} built of {_ENGINES}")
+    once = sorted(built, key=int) == [str(number) for number in range(_ENGINE_COUNT)]
+    yield Check(f"{name}: each engine built once", once, f"{len(built)} built of {_ENGINE_COUNT}")
     intact = expected <= remaining and not report.damage
     yield Check(
         f"{name}: no lost entry",
         intact,
-        f"{len(expected & remaining)} of {_ENGINES} left, {len(report.damage)} damaged",
+        f"{len(expected & remaining)} of {_ENGINE_COUNT} left, {len(report.damage)} damaged",
     )
-    old = {_recipe(-number).key for number in range(1, _OLD + 1)}
-    yield Check(f"{name}: old records are collected", not old & remaining, f"{len(old & remaining)} of {_OLD} left")
-    alone_s, failures = _run_together(folder / "alone", 1, rounds=count)
+    old = {_recipe(-number).key for number in range(1, _OLD_RECORD_COUNT + 1)}
+    yield Check(
+        f"{name}: old records are collected", not old & remaining, f"{len(old & remaining)} of {_OLD_RECORD_COUNT} left"
+    )
+    alone_s, failures = _run_together(folder / "alone", 1, round_count=process_count)
     if failures:
         raise RuntimeError(failures[0])
     yield Ratio(name, Value("together", together_s), Value("one after another, in one process", alone_s))
 
 
-def _run_together(folder: Path, count: int, rounds: int = 1) -> tuple[float, list[str]]:
-    """Return the seconds from the start signal to the end of the last process, and the error texts."""
+def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tuple[float, list[str]]:
+    """Run the processes. Return the seconds from the start signal to the end of the last one, and the error texts."""
     folder.mkdir(exist_ok=True)
     (folder / "built").touch()
-    command = [sys.executable, "-m", "benchmarks.measurements.crowd", str(folder), str(rounds)]
+    command = [sys.executable, "-m", "benchmarks.measurements.crowd", str(folder), str(round_count)]
     processes = [
         subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for number in range(count)
+        for number in range(process_count)
     ]
     try:
         for process in processes:
@@ -91,9 +96,9 @@ def _run_together(folder: Path, count: int, rounds: int = 1) -> tuple[float, lis
             process.kill()
 
 
-def _put_old(store: LocalStore) -> None:
+def _put_old_records(store: LocalStore) -> None:
     with store.session():
-        for number in range(1, _OLD + 1):
+        for number in range(1, _OLD_RECORD_COUNT + 1):
             blob = store.put_bytes(random.Random(-number).randbytes(200_000))
             store.put_record(Record(_recipe(-number), {"plan": blob}, {}))
     long_ago = time.time() - _DAY_S
@@ -107,18 +112,18 @@ def _recipe(number: int) -> Recipe:
 
 
 def _engine(number: int) -> bytes:
-    return random.Random(0).randbytes(_SIZE // 2) + random.Random(number + 1).randbytes(_SIZE // 2)
+    return random.Random(0).randbytes(_ENGINE_BYTES // 2) + random.Random(number + 1).randbytes(_ENGINE_BYTES // 2)
 
 
-def _run_process(folder: Path, rounds: int, number: int) -> None:
-    """Get or build every engine, in an order that differs from process to process."""
+def _run_process(folder: Path, round_count: int, number: int) -> None:
+    """Get or build every engine, `round_count` times. The order differs from process to process and from round to round."""
     store = LocalStore(folder / "store")
     with store.session():
         print("ready", flush=True)
         sys.stdin.readline()
-        for round_ in range(rounds):
-            order = list(range(_ENGINES))
-            random.Random(number + round_).shuffle(order)
+        for round_number in range(round_count):
+            order = list(range(_ENGINE_COUNT))
+            random.Random(number + round_number).shuffle(order)
             for engine in order:
                 _get_or_build(store, folder, engine)
                 if number % 6 == 5:

@@ -1,4 +1,4 @@
-"""Measure the cost of a dead remote: the same build from nothing, with and without it.
+"""Measure the cost of a dead remote: the same build with an empty cache, with and without the remote.
 
 The dead remotes are: a port that refuses connections, a listener that never answers, a listener that sends a byte a
 second, an unknown host name, and a resolver that hangs. The resolver is stubbed in the build's own process, and all
@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import projects
 from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.measure import run
-from benchmarks.session import Session, forget_build, ran
+from benchmarks.session import Session, delete_build, run_counts
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
 
@@ -49,49 +49,49 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """The `url` of a remote, more variables for the build's environment, and an entry in `met` for each encounter."""
+    """A dead remote at `url`. `environment` has variables for the build. `encounters` has an entry for each connection."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    met: list[str] = field(default_factory=list)
+    encounters: list[str] = field(default_factory=list)
 
 
 def rows(session: Session) -> Iterator[Row]:
     """The seconds that each kind of dead remote adds to a whole build."""
-    project = projects.many(session.folder("dead"), models=1, targets=1)
+    project = projects.write_many(session.folder("dead"), model_count=1, target_count=1)
     session.say("  building one small model from nothing, without a remote and with dead ones")
     _build(session, project, {})  # a warm-up: the first imports read files from the disk
     alone_s, _ = _build(session, project, {})
     for name, fault in _FAULTS.items():
         with fault(session) as remote:
             environment = {**remote.environment, "TRTBUILD_REMOTES": f"team=rw:{remote.url}"}
-            took_s, document = _build(session, project, environment)
+            duration_s, document = _build(session, project, environment)
             names = session.work / "names"
-            met = remote.met + (names.read_text().split() if names.exists() else [])
-        yield Limit(f"dead remote, {name}", Value("more than without", max(took_s - alone_s, 0.0)), 5.0)
-        built = ran(document).get("engine") == 1 and document["ok"]
+            encounters = remote.encounters + (names.read_text().split() if names.exists() else [])
+        yield Limit(f"dead remote, {name}", Value("more than without", max(duration_s - alone_s, 0.0)), 5.0)
+        built = run_counts(document).get("engine") == 1 and document["ok"]
         warnings = [text for text in document["warnings"] if "team" in str(text)]
-        found = f"built: {built}, met {len(met)} times, {len(warnings)} warnings"
+        found = f"built: {built}, met {len(encounters)} times, {len(warnings)} warnings"
         yield Check(f"dead remote, {name}: built, and warned", built and bool(warnings), found)
-        if not met and name != "refused port":
+        if not encounters and name != "refused port":
             raise RuntimeError(f"{name}: the fault was not delivered")
 
 
 def _build(session: Session, project: Path, environment: Mapping[str, str]) -> tuple[float, Any]:
-    forget_build(project, cache=True)
+    delete_build(project, cache=True)
     done = run([session.trtbuild, "build", "--json"], project, environment={**session.environment(), **environment})
     return done.wall_s, json.loads(done.stdout)
 
 
 @contextmanager
-def _refused(session: Session) -> Iterator[_Fault]:
+def _refusing_port(session: Session) -> Iterator[_Fault]:
     with socket.socket() as free:  # bound and not listening: no other process gets the port
         free.bind(("127.0.0.1", 0))
         yield _Fault(f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
 @contextmanager
-def _listener(*, drips: bool) -> Iterator[_Fault]:
+def _listener(*, sends_bytes: bool) -> Iterator[_Fault]:
     stopped = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
         fault = _Fault(f"http://127.0.0.1:{server.getsockname()[1]}")
@@ -112,8 +112,8 @@ def _listener(*, drips: bool) -> Iterator[_Fault]:
                 except OSError:
                     return
                 connections.enter_context(connection)
-                fault.met.append("connection")
-                if drips:
+                fault.encounters.append("connection")
+                if sends_bytes:
                     threading.Thread(target=drip, args=(connection,), daemon=True).start()
 
         accepting = threading.Thread(target=accept, daemon=True)
@@ -138,26 +138,26 @@ def _resolver(session: Session, name: str) -> Iterator[_Fault]:
         names.unlink(missing_ok=True)
 
 
-def _silent(session: Session) -> AbstractContextManager[_Fault]:
-    return _listener(drips=False)
+def _silent_listener(session: Session) -> AbstractContextManager[_Fault]:
+    return _listener(sends_bytes=False)
 
 
-def _dripping(session: Session) -> AbstractContextManager[_Fault]:
-    return _listener(drips=True)
+def _slow_listener(session: Session) -> AbstractContextManager[_Fault]:
+    return _listener(sends_bytes=True)
 
 
-def _unknown(session: Session) -> AbstractContextManager[_Fault]:
+def _unknown_host(session: Session) -> AbstractContextManager[_Fault]:
     return _resolver(session, "nobody")
 
 
-def _hanging(session: Session) -> AbstractContextManager[_Fault]:
+def _hanging_resolver(session: Session) -> AbstractContextManager[_Fault]:
     return _resolver(session, "hangs")
 
 
 _FAULTS = {
-    "refused port": _refused,
-    "a listener that never answers": _silent,
-    "a byte a second": _dripping,
-    "an unknown host name": _unknown,
-    "a resolver that hangs": _hanging,
+    "refused port": _refusing_port,
+    "a listener that never answers": _silent_listener,
+    "a byte a second": _slow_listener,
+    "an unknown host name": _unknown_host,
+    "a resolver that hangs": _hanging_resolver,
 }

@@ -1,12 +1,13 @@
 """Measure the time of a build that has nothing to do.
 
-The benchmark runs `trtbuild build`, the console script, as a user does. Its peer is GNU make with as many targets as
-there are engines. For a small project, its peer is an interpreter of the same virtual environment that imports json and
-os and ends: no Python program can be faster. All are separate processes. They run alternately, and the same code times
-them from start to end.
+The benchmark runs the console script `trtbuild build`, as a user does. For a large project, it compares the time with
+that of GNU make, with as many targets as there are engines. For a small project, it compares the time with that of a Python
+process that only imports json and os: no useful Python program can be faster. This process is the *floor*. The processes
+run alternately, and the same code times each of them from start to end.
 
-The work differs: make looks at two files for each target (see `peers.py`, also for the measurements without a bound).
-trtbuild checks the sources, the distributions, the toolchain and every output file.
+make and trtbuild do not do the same work. make looks at two files for each target. trtbuild checks the sources, the
+distributions, the toolchain and every output file. `peers.py` describes the project of make, and the other build systems
+that are measured without a bound.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from pathlib import Path
 from benchmarks import peers, projects
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import Run, run, run_alternately
-from benchmarks.session import Session, ran
+from benchmarks.session import Session, run_counts
 
-#: Modules that a null build must not import (it may import the standard library only).
-_FORBIDDEN = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rtx", "diskcache", "xxhash")
+#: Some modules outside of the standard library. A null build must not import them.
+_FORBIDDEN_MODULES = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rtx", "diskcache", "xxhash")
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Null builds of many engines and of few models."""
+    """Compare null builds of a project with many engines and of a project with few models."""
     sizes = session.sizes
-    project = built(session, sizes.models)
+    project = build_project(session, sizes.models)
     engines = sizes.models * sizes.targets
-    copies = peers.copies(session.folder(f"copies-{engines}"), engines)
-    run(["make", "--silent", "-j2"], copies)
+    copy_project = peers.write_copy_project(session.folder(f"copies-{engines}"), engines)
+    run(["make", "--silent", "-j2"], copy_project)
     candidates = {
         "ours": lambda: session.call(project, "build"),
-        "make": lambda: run(["make"], copies),
-        "make_shared": lambda: run(["make", "-f", "Shared.mk"], copies),
-        "make_rR": lambda: run(["make", "-rR"], copies),
-        "floor": lambda: _interpreter(copies),
+        "make": lambda: run(["make"], copy_project),
+        "make_shared": lambda: run(["make", "-f", "Shared.mk"], copy_project),
+        "make_rR": lambda: run(["make", "-rR"], copy_project),
+        "floor": lambda: _interpreter(copy_project),
     }
     if shutil.which("ninja"):
-        run(["ninja"], copies)
-        candidates["ninja"] = lambda: run(["ninja"], copies)
+        run(["ninja"], copy_project)
+        candidates["ninja"] = lambda: run(["ninja"], copy_project)
     medians = run_alternately(sizes.repeats, **candidates)
     ours = Value("trtbuild", medians["ours"].wall_s)
     name = f"null build, {engines:,} engines"
@@ -54,12 +55,12 @@ def rows(session: Session) -> Iterator[Row]:
     yield Ratio(f"{name}, against make -rR", ours, Value("make -rR", medians["make_rR"].wall_s))
     if "ninja" in medians:
         yield Ratio(f"{name}, against ninja", ours, Value("ninja", medians["ninja"].wall_s))
-    if b"python" in session.trtbuild.open("rb").readline():  # skip this for a wrapper that ``--trtbuild`` names
+    if b"python" in session.trtbuild.open("rb").readline():  # ``--trtbuild`` may name a program that is not Python
         yield _imports(session, project)
 
-    few = built(session, sizes.few_models)
+    few = build_project(session, sizes.few_models)
     medians = run_alternately(
-        2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(copies)
+        2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(copy_project)
     )
     name = f"null build, {sizes.few_models} models × {sizes.targets} targets"
     ours, floor = Value("trtbuild", medians["ours"].wall_s), Value("import json, os", medians["floor"].wall_s)
@@ -71,15 +72,16 @@ def rows(session: Session) -> Iterator[Row]:
     yield Limit(f"{name}, --json", Value("trtbuild", medians["ours"].wall_s))
 
 
-def built(session: Session, models: int) -> Path:
-    """Build a project of `models` × the session's targets, and check that the next build runs nothing."""
-    project = projects.many(session.folder(f"many-{models}x{session.sizes.targets}"), models, session.sizes.targets)
-    session.say(f"  building {project.name}, unless it is (a trace for each model: minutes, the first time)")
+def build_project(session: Session, model_count: int) -> Path:
+    """Build a project of `model_count` models for the session's targets, and check that the next build runs nothing."""
+    targets = session.sizes.targets
+    project = projects.write_many(session.folder(f"many-{model_count}x{targets}"), model_count, targets)
+    session.say(f"  building {project.name} if it is not built yet (the first time, each model is traced: minutes)")
     session.call(project, "build", timeout_s=4 * 3600)
-    session.call(project, "build")  # after this, the times of recently edited files are trusted
+    session.call(project, "build")  # now all files are old enough that trtbuild trusts their times
     _, document = session.document(project, "build")
-    if ran(document):
-        raise RuntimeError(f"a build after a build ran {ran(document)}")
+    if run_counts(document):
+        raise RuntimeError(f"a build right after another build ran {run_counts(document)}")
     return project
 
 
@@ -88,7 +90,7 @@ def _interpreter(cwd: Path) -> Run:
 
 
 def _imports(session: Session, project: Path) -> Row:
-    """Check the modules that a null build imports, which the interpreter lists."""
+    """Check that a null build imports none of the forbidden modules. `sys.modules` lists the imported modules."""
     code = (
         "import runpy, sys\n"
         f"script = {str(session.trtbuild)!r}\n"
@@ -99,9 +101,11 @@ def _imports(session: Session, project: Path) -> Row:
     )
     done = run([sys.executable, "-c", code], project, environment=session.environment())
     modules = done.stdout.decode().rpartition("MODULES")[2].split()
-    forbidden = [name for name in _FORBIDDEN if name in modules]
+    forbidden = [name for name in _FORBIDDEN_MODULES if name in modules]
     return Check(
         "a null build imports the standard library only",
         not forbidden,
-        f"imports {', '.join(forbidden)}" if forbidden else f"{len(modules)} modules, none of {', '.join(_FORBIDDEN)}",
+        f"imports {', '.join(forbidden)}"
+        if forbidden
+        else f"{len(modules)} modules, none of {', '.join(_FORBIDDEN_MODULES)}",
     )

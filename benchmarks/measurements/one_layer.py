@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import projects
 from benchmarks.figure import Check, Ratio, Row, Value
 from benchmarks.measure import Median, Run
-from benchmarks.session import TORCH, Session, forget_build, ran
+from benchmarks.session import TORCH, Session, delete_build, run_counts
 
 #: A layer in the middle.
 _LAYER = 5
@@ -28,10 +28,10 @@ def rows(session: Session) -> Iterator[Row]:
     """New weights of one layer, then edits of one layer's source."""
     sizes = session.sizes
     layer = min(_LAYER, sizes.layers - 1)
-    project = projects.vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)
+    project = projects.write_vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)
     projects.undo_edits(project)
     session.say("  building it, with an empty cache: what a run before this one has made must not be found")
-    forget_build(project, cache=True)
+    delete_build(project, cache=True)
     session.call(project, "build")
     script = session.script_median(project)
     weights = project / "weights" / "vit.safetensors"
@@ -70,6 +70,6 @@ def _build_with_new_weights(session: Session, project: Path, weights: Path, laye
 
 
 def _steps(name: str, document: Mapping[str, Any], expected: Mapping[str, int]) -> Check:
-    counts = ran(document)
+    counts = run_counts(document)
     found = ", ".join(f"{stage} {count}" for stage, count in counts.items())
     return Check(name, all(counts.get(stage, 0) == count for stage, count in expected.items()), f"ran: {found}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import peers
 from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.measure import Median, Run, run, run_alternately
-from benchmarks.measurements.null_build import built
+from benchmarks.measurements.null_build import build_project
 from benchmarks.session import Session
 
 
@@ -22,17 +22,19 @@ def rows(session: Session) -> Iterator[Row]:
     """Plans, and the peers' answers to the same question."""
     sizes = session.sizes
     engines = sizes.models * sizes.targets
-    project = built(session, sizes.models)
-    copies = peers.copies(session.folder(f"copies-{engines}"), engines)
-    stages = peers.stages(session.folder(f"dvc-{sizes.dvc_stages}"), sizes.dvc_stages, session.peer("dvc"))
-    run([session.peer("doit"), "-v", "0"], copies)
+    project = build_project(session, sizes.models)
+    copies = peers.write_copy_project(session.folder(f"copies-{engines}"), engines)
+    stages = peers.write_dvc_project(
+        session.folder(f"dvc-{sizes.dvc_stages}"), sizes.dvc_stages, session.peer_program("dvc")
+    )
+    run([session.peer_program("doit"), "-v", "0"], copies)
     candidates = {
         "trtbuild": lambda: session.call(project, "plan"),
-        "doit": lambda: run([session.peer("doit"), "list", "--all", "--status"], copies),
-        "dvc": lambda: run([session.peer("dvc"), "status"], stages),
+        "doit": lambda: run([session.peer_program("doit"), "list", "--all", "--status"], copies),
+        "dvc": lambda: run([session.peer_program("dvc"), "status"], stages),
     }
     unchanged = run_alternately(sizes.cold_repeats, **candidates)
-    yield from _reported(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages)
+    yield from _report(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages)
 
     edited = {
         "trtbuild": project / "models" / f"m{sizes.models // 2:03}.py",
@@ -43,29 +45,29 @@ def rows(session: Session) -> Iterator[Row]:
     try:
         edited_medians = run_alternately(
             sizes.cold_repeats,
-            **{name: _after_an_edit(edited[name], candidate) for name, candidate in candidates.items()},
+            **{name: _with_edit(edited[name], candidate) for name, candidate in candidates.items()},
         )
         shared = project / "models" / "block.py"
         before[shared] = shared.read_text()
         _, document = session.document(project, "plan")
-        shared_run = _after_an_edit(shared, candidates["trtbuild"])()
+        shared_run = _with_edit(shared, candidates["trtbuild"])()
     finally:
         for path, text in before.items():
             path.write_text(text)
-    yield from _reported(f"plan, {engines:,} engines, one source edited", edited_medians, engines, sizes.dvc_stages)
+    yield from _report(f"plan, {engines:,} engines, one source edited", edited_medians, engines, sizes.dvc_stages)
     traces = document["totals"]["trace"]["run"]
     yield Check("plan after one edit: one trace would run", traces == 1, f"{traces}")
     yield Limit("plan, a source edited that all models share", Value("trtbuild", shared_run.wall_s))
 
 
-def _reported(name: str, medians: dict[str, Median], engines: int, stages: int) -> Iterator[Row]:
+def _report(name: str, medians: dict[str, Median], engines: int, stages: int) -> Iterator[Row]:
     note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
     yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), 1.0, note=note)
     yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))
     yield Limit(f"{name}: dvc", Value(f"status of {stages} stages", medians["dvc"].wall_s))
 
 
-def _after_an_edit(path: Path, candidate: Callable[[], Run]) -> Callable[[], Run]:
+def _with_edit(path: Path, candidate: Callable[[], Run]) -> Callable[[], Run]:
     """A function that edits the file once more and then runs the candidate."""
 
     def edit_and_run() -> Run:

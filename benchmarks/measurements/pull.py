@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
-from benchmarks.nginx import Nginx, running
+from benchmarks.nginx import Nginx, run_nginx
 from benchmarks.session import Session
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import TrustAll
@@ -36,9 +36,9 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 def rows(session: Session) -> Iterator[Row]:
     """The pull, a pull with half of the chunks already present, and the local hit."""
-    folder = session.fresh("pull")
+    folder = session.empty_folder("pull")
     try:
-        with running(folder / "nginx") as server:
+        with run_nginx(folder / "nginx") as server:
             yield from _pulls(session, folder, server)
         yield from _hits(session, folder)
     finally:
@@ -53,7 +53,7 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
     with LocalStore(server.root).session():
         whole = LocalStore(server.root).put_bytes(data)
     del data
-    parts = LocalStore(server.root).parts(whole.sha256)
+    parts = LocalStore(server.root).files_of(whole.sha256)
     one_file = server.root / "cas" / whole.sha256[:2] / whole.sha256  # curl gets it under the name of an unchunked blob
     with open(one_file, "wb") as file:
         file.writelines(_path(server.root, part).read_bytes() for part in parts)
@@ -78,7 +78,7 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
     yield Ratio("pull from nginx, to curl of one file and sync", ours, Value("curl, sync", medians["durable"]))
     yield Ratio("pull from nginx, to curl of the chunks in parallel", ours, Value("curl -Z", medians["parallel"]))
     yield _same_bytes(folder, server, whole, parts)
-    yield _resumed(folder, server, whole, parts)
+    yield _resume(folder, server, whole, parts)
 
 
 def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> None:
@@ -104,15 +104,15 @@ def _same_bytes(folder: Path, server: Nginx, whole: Output, parts: Sequence[Outp
     return Check("pull from nginx: the same bytes", digest == whole.sha256, f"sha256 {digest[:16]}…")
 
 
-def _resumed(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> Row:
+def _resume(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> Row:
     """Remove every second chunk of the pulled blob and pull again, as after an interruption."""
     place = folder / "pulled"
     removed = sorted(set(parts), key=lambda part: part.sha256)[::2]
     for part in removed:
         _path(place, part).unlink()
-    before = len(server.log())
+    before = len(server.requests())
     _pull(place, server, whole, parts)
-    sent = sum(line.sent for line in server.log()[before:] if line.method == "GET")
+    sent = sum(line.sent for line in server.requests()[before:] if line.method == "GET")
     removed_bytes = sum(part.size for part in removed)
     return Ratio(
         "pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", removed_bytes, "B"), 1.01

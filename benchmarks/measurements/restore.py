@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import projects
 from benchmarks.figure import Check, Ratio, Row, Value
 from benchmarks.measure import Run, run, run_alternately
-from benchmarks.session import TENSORRT, TORCH, Session, forget_build, ran
+from benchmarks.session import TENSORRT, TORCH, Session, delete_build, run_counts
 
 _COPY_AND_HASH = 'cp -r dist "$1" && find "$1" -type f -exec sha256sum {} +'
 
@@ -25,15 +25,15 @@ def rows(session: Session) -> Iterator[Row]:
     """ViT-B as one engine, and as an engine for each layer."""
     sizes = session.sizes
     for name, granularity in (("one engine", False), ("an engine for each layer", True)):
-        project = projects.vit(
+        project = projects.write_vit(
             session.folder("vit-layered" if granularity else "vit-whole"), granularity=granularity, **sizes.vit
         )
         session.say(f"  building {project.name}, unless it is")
         session.call(project, "build")
-        yield from _restored(session, project, f"outputs from the cache, {name}")
+        yield from _measure_restore(session, project, f"outputs from the cache, {name}")
 
 
-def _restored(session: Session, project: Path, name: str) -> Iterator[Row]:
+def _measure_restore(session: Session, project: Path, name: str) -> Iterator[Row]:
     before = _contents(project / "dist")
     medians = run_alternately(
         max(3, session.sizes.cold_repeats),
@@ -51,10 +51,10 @@ def _restored(session: Session, project: Path, name: str) -> Iterator[Row]:
 
 
 def _restore(session: Session, project: Path) -> Run:
-    forget_build(project, cache=False)
+    delete_build(project, cache=False)
     done, document = session.document(project, "build", poison=TORCH + TENSORRT)
-    if ran(document):
-        raise RuntimeError(f"a build from the cache ran {ran(document)}")
+    if run_counts(document):
+        raise RuntimeError(f"a build from the cache ran {run_counts(document)}")
     return done
 
 

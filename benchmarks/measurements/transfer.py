@@ -16,8 +16,8 @@ from benchmarks import projects
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import run
 from benchmarks.measurements import chunks, dead_remotes
-from benchmarks.nginx import Nginx, running
-from benchmarks.session import Session, ran
+from benchmarks.nginx import Nginx, run_nginx
+from benchmarks.session import Session, run_counts
 
 #: A layer in the middle.
 _LAYER = 5
@@ -34,32 +34,34 @@ def rows(session: Session) -> Iterator[Row]:
 def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
     name = "an engine for each layer" if granularity else "one engine"
     short = "layers" if granularity else "whole"
-    author = projects.vit(
+    author = projects.write_vit(
         session.folder(f"vit-team-{short}"), granularity=granularity, weights=True, **session.sizes.vit
     )
     layer = min(_LAYER, session.sizes.layers - 1)
     weights = author / "weights" / "vit.safetensors"
     session.say(f"  building {author.name}, unless it is")
     session.call(author, "build")
-    with running(session.fresh(f"nginx-{short}")) as server:
+    with run_nginx(session.empty_folder(f"nginx-{short}")) as server:
         _call(session, author, server, "cache", "push")
         colleague = _checkout(session, author)
         first = _build(session, colleague, server)
-        yield Check(f"colleague, {name}: runs nothing", not ran(first), f"ran: {ran(first) or 'nothing'}")
+        yield Check(f"colleague, {name}: runs nothing", not run_counts(first), f"ran: {run_counts(first) or 'nothing'}")
 
         projects.replace_weights(weights, layer)
-        before = len(server.log())
+        before = len(server.requests())
         _build(session, author, server)
-        sent = sum(line.received for line in server.log()[before:] if line.method == "PUT" and line.status < 300)
+        sent = sum(line.received for line in server.requests()[before:] if line.method == "PUT" and line.status < 300)
         shutil.copy2(weights, colleague / "weights" / "vit.safetensors")
-        before = len(server.log())
+        before = len(server.requests())
         second = _build(session, colleague, server)
-        moved = sum(line.sent for line in server.log()[before:] if line.method == "GET" and line.status == 200)
+        moved = sum(line.sent for line in server.requests()[before:] if line.method == "GET" and line.status == 200)
     changed = Value("changed weights", _layer_bytes(weights, layer), "B")
     name_of_row = f"one layer's weights of {session.sizes.layers}, {name}"
     yield Ratio(f"{name_of_row}: bytes to a colleague", Value("moved", moved, "B"), changed, 1.2)
     yield Ratio(f"{name_of_row}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
-    yield Check(f"{name_of_row}: the colleague runs nothing", not ran(second), f"ran: {ran(second) or 'nothing'}")
+    yield Check(
+        f"{name_of_row}: the colleague runs nothing", not run_counts(second), f"ran: {run_counts(second) or 'nothing'}"
+    )
     same = _contents(author / "dist") == _contents(colleague / "dist")
     yield Check(f"{name_of_row}: the same outputs", same, f"{len(_contents(author / 'dist'))} files")
     shutil.rmtree(colleague)
@@ -72,7 +74,7 @@ def _six_engines(session: Session) -> Iterator[Row]:
     _, document = session.document(project, "build")
     plans = {step["outputs"]["plan"]["sha256"]: step["outputs"]["plan"]["size"] for step in _engines(document)}
     yield Check("six engines on a remote: six different plans", len(plans) == 6, f"{len(plans)} different")
-    with running(session.fresh("nginx-six")) as server:
+    with run_nginx(session.empty_folder("nginx-six")) as server:
         _call(session, project, server, "cache", "push")
         files = [path.stat() for kind in ("ac", "cas") for path in (server.root / kind).rglob("*") if path.is_file()]
         cost = Value("all that the remote holds", sum(file.st_size for file in files), "B")
@@ -81,14 +83,14 @@ def _six_engines(session: Session) -> Iterator[Row]:
         copy = _checkout(session, project)
         pulled = _build(session, copy, server)
         pulled_plans = {step["outputs"]["plan"]["sha256"] for step in _engines(pulled)}
-        right = not ran(pulled) and pulled_plans == set(plans)
-        yield Check("six engines on a remote: pulled, the same six", right, f"ran: {ran(pulled) or 'nothing'}")
+        right = not run_counts(pulled) and pulled_plans == set(plans)
+        yield Check("six engines on a remote: pulled, the same six", right, f"ran: {run_counts(pulled) or 'nothing'}")
         shutil.rmtree(copy)
 
 
 def _checkout(session: Session, project: Path) -> Path:
     """Copy a project's files for a colleague, without cache and outputs."""
-    copy = session.fresh(f"{project.name}-colleague")
+    copy = session.empty_folder(f"{project.name}-colleague")
     shutil.rmtree(copy)
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("cache", "dist", ".trtbuild", ".benchmark*"))
     return copy

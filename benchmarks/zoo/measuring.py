@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.zoo.models.sizes import VARIABLE
+from benchmarks.zoo.models.sizes import SIZE_VARIABLE
 from trtbuild.manifest import load
 
 Size = Literal["published", "small"]
@@ -23,9 +23,9 @@ _TARGET = "ada"
 class Row:
     """The results of one model.
 
-    `engines` and `torch_partitions` are None if the model was not built. `status` and `error` (the worst error of a
-    partition or of the whole model) are None if it was not verified. `problem` is the reason for both. `seconds` is the
-    time of all build steps; a cached step counts with the time that it took when it ran.
+    `engines` and `torch_partitions`, the numbers of partitions, are None if the model was not built. `status` and `error`
+    (the worst error of a partition or of the whole model) are None if it was not verified. In both cases `problem` is the
+    reason. `seconds` is the time of all build steps; a cached step counts with the time that it took when it ran.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Zoo:
         if not document["steps"]:
             raise RuntimeError(f"trtbuild build: {_sentence(document['errors'])}")
         return [
-            self._built(name, precision, [step for step in document["steps"] if step["model"] == name])
+            self._row_of_build(name, precision, [step for step in document["steps"] if step["model"] == name])
             for name, precision in models.items()
         ]
 
@@ -81,9 +81,9 @@ class Zoo:
         document = self._run("verify", built)
         entries = {entry["model"]: entry for entry in document["models"]}
         problem = _sentence(document["errors"])
-        return [_verified(row, entries[row.model], problem) if row.model in entries else row for row in rows]
+        return [_with_verification(row, entries[row.model], problem) if row.model in entries else row for row in rows]
 
-    def _built(self, model: str, precision: str, steps: Sequence[Mapping[str, Any]]) -> Row:
+    def _row_of_build(self, model: str, precision: str, steps: Sequence[Mapping[str, Any]]) -> Row:
         """The row of a model with these steps."""
         row = Row(model=model, precision=precision)
         if errors := [step["error"] for step in steps if step.get("error")]:
@@ -100,7 +100,7 @@ class Zoo:
     def _run(self, command: str, arguments: Sequence[str]) -> Any:
         """The document of ``trtbuild COMMAND ARGUMENTS --json``. Its progress is on standard error."""
         line = [*self.trtbuild, command, *arguments, "-C", str(self.project), "--offline", "--json"]
-        variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), VARIABLE: self.size}
+        variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), SIZE_VARIABLE: self.size}
         process = subprocess.run(line, env=variables, stdout=subprocess.PIPE, text=True, check=False)
         try:
             return json.loads(process.stdout)
@@ -108,7 +108,7 @@ class Zoo:
             raise RuntimeError(f"trtbuild {command}: exit status {process.returncode}, and no document") from None
 
 
-def _verified(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
+def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
     """`row` with the results of its verification. `problem` is the first error of the whole command."""
     parts = [part for cut in entry["cuts"] for part in (*cut["partitions"], cut["whole"])]
     error = max((part["error"] for part in parts if part["error"] is not None), default=None)
@@ -116,6 +116,6 @@ def _verified(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
 
 
 def _sentence(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first line of the first error, or an empty string. After "... fails" the second line has the reason."""
+    """The first line of the first error; empty without errors. If it ends with "fails", the next line is added."""
     lines = [line.strip() for line in errors[0]["text"].strip().splitlines()] if errors else [""]
     return ": ".join(lines[:2] if lines[0].endswith("fails") else lines[:1]).rstrip(":. ")

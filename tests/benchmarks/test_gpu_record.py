@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_record import of_fake, record
+from benchmarks.gpu_record import record, record_fake
 from tests.runtime.fake_tensorrt import probes
 
 #: The recorder's worker, with the fake as its library. Where the fake raises `ProcessEnded`, this process ends.
@@ -29,7 +29,7 @@ gpu_record.build = lambda _, builder, sample: trt.plan(next(k for k, v in trt.sa
 with open(sys.argv[2] + "/processes", "a") as log:
     print(os.getpid(), *sys.argv[3:], file=log)
 try:
-    gpu_record.work(Path(sys.argv[2]), sys.argv[3:])
+    gpu_record.answer_probes(Path(sys.argv[2]), sys.argv[3:])
 except ProcessEnded:
     os.kill(os.getpid(), signal.SIGSEGV)
 """
@@ -42,6 +42,6 @@ def test_records_a_question_that_ends_its_process(tmp_path: Path, monkeypatch: p
     (tmp_path / "worker.py").write_text(WORKER)
     recording: dict[str, Any] = record(60, (str(tmp_path / "worker.py"),))
     assert recording["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
-    assert recording["answers"] == of_fake()["answers"]
+    assert recording["answers"] == record_fake()["answers"]
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -11
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"

@@ -16,17 +16,17 @@ def times(folder: Path) -> dict[str, int]:
 
 
 def test_writes_many_models_for_several_targets(tmp_path: Path) -> None:
-    projects.many(tmp_path, models=3, targets=2)
+    projects.write_many(tmp_path, model_count=3, target_count=2)
     models = manifest.load(tmp_path).models
     assert [model.name for model in models] == ["m000", "m001", "m002"]
     assert all([target.sm for target in model.targets] == [80, 86] for model in models)
     before = times(tmp_path)
-    projects.many(tmp_path, models=3, targets=2)
+    projects.write_many(tmp_path, model_count=3, target_count=2)
     assert times(tmp_path) == before
 
 
 def test_writes_a_vit_with_two_profile_sets(tmp_path: Path) -> None:
-    projects.vit(tmp_path, layers=1, hidden=64, image=32, granularity=True, targets=(86, 89, 120), profile_sets=2)
+    projects.write_vit(tmp_path, layers=1, hidden=64, image=32, granularity=True, sms=(86, 89, 120), profile_sets=2)
     first, second = manifest.load(tmp_path).models
     assert first.source == second.source
     assert first.profiles != second.profiles
@@ -34,7 +34,7 @@ def test_writes_a_vit_with_two_profile_sets(tmp_path: Path) -> None:
 
 
 def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> None:
-    projects.vit(tmp_path, layers=1, hidden=64, image=32)
+    projects.write_vit(tmp_path, layers=1, hidden=64, image=32)
     source = tmp_path / "models" / "vit.py"
     before = source.read_text()
     projects.edit_layer(tmp_path, 3, "Tanh")
@@ -57,8 +57,8 @@ def test_replace_weights_changes_all_tensors_of_one_layer_only(tmp_path: Path) -
 
 
 def test_peers_have_a_target_for_each_source(tmp_path: Path) -> None:
-    peers.copies(tmp_path, 2)
+    peers.write_copy_project(tmp_path, 2)
     assert "targets/0001.txt: sources/0001.txt\n\tcp" in (tmp_path / "Makefile").read_text()
     before = times(tmp_path / "sources")
-    peers.copies(tmp_path, 2)
+    peers.write_copy_project(tmp_path, 2)
     assert times(tmp_path / "sources") == before

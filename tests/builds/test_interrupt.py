@@ -77,7 +77,7 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
 
 
 def is_free(lock: Path) -> bool:
-    descriptor = leases.abandoned(str(lock))
+    descriptor = leases.lock_if_abandoned(str(lock))
     if descriptor is None:
         return False
     os.close(descriptor)

@@ -162,5 +162,5 @@ def test_a_program_compiles_the_result_of_pt2e(tmp_path: Any, monkeypatch: pytes
     compiled = trtbuild.compile(
         module, [trtbuild.Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(8, 16))], target=89, device="cpu"
     )
-    assert module.training and compiled.report["totals"]["engine"]["run"] == 1
+    assert module.training and sum(compiled.report["totals"]["engine"].values()) == 1
     assert compiled(example).shape == (4, 8)

@@ -7,7 +7,7 @@ from trtbuild.core.model.spec import Input, Model, Origin, Source
 from trtbuild.core.planning.graph import ModelPlan, Reason, Stage, Step, Verdict
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.project.outcome import Ran
+from trtbuild.driver.project.outcome import StepRun
 
 NEW = Reason("new", "it was not built in this project before")
 
@@ -26,7 +26,7 @@ def a_plan(name: str, **verdicts: Verdict) -> ModelPlan:
     return plan
 
 
-def a_result(*, source: str = "built", conversions: int = 0) -> Ran:
-    return Ran(
+def a_result(*, source: str = "built", conversions: int = 0) -> StepRun:
+    return StepRun(
         Record(Recipe("trace", 1, ()), {}), 0.0, source=source, conversions={str(n): 0.1 for n in range(conversions)}
     )

@@ -19,4 +19,4 @@ def other_value(name: str) -> Any:
         return ("jit_convolutions",)
     if SETTINGS[name].in_bytes:
         return 1 << 20
-    return SETTINGS[name].least if default is None else default + 1
+    return SETTINGS[name].minimum if default is None else default + 1

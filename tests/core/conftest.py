@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from trtbuild.core.engines.binding import names_of, weights_to_json
+from trtbuild.core.engines.binding import weight_types, weights_to_json
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
@@ -126,7 +126,7 @@ class FakeWorld:
             raise BlobMissing(sha256)
         return self.blobs[sha256]
 
-    def has(self, sha256: str) -> bool:
+    def has_blob(self, sha256: str) -> bool:
         return sha256 in self.blobs
 
     def observe(self, dependency: Dependency) -> str:
@@ -145,7 +145,7 @@ class FakeWorld:
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         return None if model.weights is None else self.tables[model.weights]
 
-    def forced_to_run(self, step: str, key: str) -> Reason | None:
+    def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self.ran or key in self.ran_keys:
             return None
         if step in self.uncacheable:
@@ -155,10 +155,10 @@ class FakeWorld:
     def was_run(self, step: str) -> bool:
         return step in self.ran
 
-    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+    def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         return ()
 
-    def unusable(self, key: str) -> Reason | None:
+    def why_unusable(self, key: str) -> Reason | None:
         return Reason("untrusted", "it is not signed") if key in self.untrusted else None
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
@@ -227,7 +227,7 @@ class FakeWorld:
             self.put(value_bytes(value))
 
     def _has_inputs(self, plan: ModelPlan, step: Step) -> bool:
-        return all(plan.steps[name].verdict == "hit" for name in step.after if name in plan.steps)
+        return all(plan.steps[name].verdict == "hit" for name in step.producers if name in plan.steps)
 
     def _place(self, plan: ModelPlan) -> None:
         assert plan.package is not None and plan.package.record is not None
@@ -277,7 +277,7 @@ class FakeWorld:
                 "weights": self.put(weights_to_json(values)),
             },
         )
-        unversioned = keys.trace_declared(model, plan.shapes, names_of(table), "linux-x86_64", None)
+        unversioned = keys.trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
         files = [o for o in observations if o.dependency.kind != "distribution"]
         pointer = keys.trace(
             unversioned, chain.extend(unversioned, files, self.read_link, self.write_link, self.observe)
@@ -304,7 +304,7 @@ class FakeWorld:
         rows = TensorType("float32", (["sym", 0], 4))
         partitions, outputs, source = [], {}, "input:0"
         for k, (path, operator, kind) in enumerate(layers["lowered"]):
-            name = path if settings.by_module and kind == "layer" else f"p{k}"
+            name = path if settings.divides_by_module and kind == "layer" else f"p{k}"
             graph = sha(f"{operator} {layers['precision']}")
             outputs[f"program:{graph}"] = self.put(f"program of {operator} {layers['precision']}")
             partitions.append(
@@ -336,7 +336,7 @@ class FakeWorld:
         assert contents is not None
         modules = json.loads(self.blob(contents.modules.sha256))
         origins = {graph: json.loads(self.blob(sha256)) for graph, sha256 in contents.origins.items()}
-        names = {target: name_table(cut, modules, origins) for target, cut in contents.cuts.items()}
+        names = {target: name_table(cut, modules, origins) for target, cut in contents.partitions_by_target.items()}
         plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
         table = self.put(names)
         return {"index": self.put(index_to_json(contents.index(table))), "names": table}, {"plans": plans}

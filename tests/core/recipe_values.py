@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.core.engines.binding import Interface, Slot
+from trtbuild.core.engines.binding import Interface, WeightSlot
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.declared_shapes import derive
@@ -22,7 +22,7 @@ from trtbuild.core.model.spec import (
     Target,
 )
 from trtbuild.core.model.verification import Point, tolerances
-from trtbuild.core.packages.packaging import Contents, Cut, Engine
+from trtbuild.core.packages.packaging import PackageContents, PackageEngine, ToolchainPartitions
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.planning.expand import engine_job
 from trtbuild.core.recipes import keys
@@ -82,7 +82,7 @@ PARTITIONS = Partitions(
     ("p1:0",),
 )
 INTERFACE = Interface(
-    slots=(Slot("w", "float32", (2, 3), True), Slot("n", "int64", (), False)),
+    slots=(WeightSlot("w", "float32", (2, 3), True), WeightSlot("n", "int64", (), False)),
     aliases={},
     inputs=(
         {"name": "image", "keyword": False, "dtype": "float32", "shape": [["sym", 0], 3]},
@@ -133,17 +133,17 @@ class Build:
             model, self.plan(), part, A, self.weights, model.builder, target, TOOLCHAIN_VERSION
         )
 
-    def contents(self) -> Contents:
+    def contents(self) -> PackageContents:
         targets = [target.name for target in self.model.targets]
-        cut = Cut(PARTITIONS, {B: Output(D, 100)})
-        return Contents(
+        cut = ToolchainPartitions(PARTITIONS, {B: Output(D, 100)})
+        return PackageContents(
             model=self.model,
             shapes=self.plan(),
             interface=INTERFACE,
             weights=self.weights,
             modules=Output(C, 10),
-            cuts=dict.fromkeys(targets, cut),
-            engines=[Engine("encoder.0", target, A, Output(B, 1000), Output(C, 20)) for target in targets],
+            partitions_by_target=dict.fromkeys(targets, cut),
+            engines=[PackageEngine("encoder.0", target, A, Output(B, 1000), Output(C, 20)) for target in targets],
             toolchains=dict.fromkeys(targets, TOOLCHAIN_VERSION),
             origins={A: C},
             sms={target.name: (target.sm,) for target in self.model.targets},

@@ -86,7 +86,7 @@ class Example:
         """Inputs by name, for these sizes of the symbols."""
         tensors = {}
         generator = torch.Generator().manual_seed(hash(tuple(sizes)) % 2**31)
-        for entry, shape in zip(self.model.inputs, self.shapes.sizes(sizes), strict=True):
+        for entry, shape in zip(self.model.inputs, self.shapes.input_shapes(sizes), strict=True):
             if entry.dtype.startswith("int"):
                 tensors[entry.name] = torch.randint(INTEGERS[entry.name], shape, generator=generator)
             else:

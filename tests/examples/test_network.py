@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tests.examples.conftest import relative_difference
 from trtbuild.core.partition import network_document
-from trtbuild.toolchain.networks.recording import NetworkInput, Recorded, record
+from trtbuild.toolchain.networks.recording import NetworkInput, RecordedNetwork, record_network
 
 MANIFESTS = str(Path(__file__).parents[2] / "manifests")
 
@@ -21,7 +21,7 @@ MANIFESTS = str(Path(__file__).parents[2] / "manifests")
 class Computed:
     """A recorded network whose convolutions, activations, sums, products and resizes PyTorch computes."""
 
-    def __init__(self, recorded: Recorded, *inputs: torch.Tensor) -> None:
+    def __init__(self, recorded: RecordedNetwork, *inputs: torch.Tensor) -> None:
         document = network_document.parse(recorded.document)
         self._weights = [torch.from_numpy(array) for array in recorded.weights]
         self._inputs = inputs
@@ -68,7 +68,9 @@ def test_the_recorded_network_equals_the_detector_of_pytorch(height: int, width:
         sys.path.remove(MANIFESTS)
     declared = [NetworkInput("image", "float32", (1, 3, "d0", "d1"))]
     with torch.no_grad():
-        recorded = record(lambda network, trt: module.define(network, trt, classes=8), declared, lambda *_: None)
+        recorded = record_network(
+            lambda network, trt: module.define(network, trt, classes=8), declared, lambda *_: None
+        )
         image = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
         eager = module.build(8)(image)
         computed = Computed(recorded, image)

@@ -17,7 +17,7 @@ from tests.conftest import BuiltExamples
 from tests.examples.conftest import Example, example_names
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import symbol_values
-from trtbuild.core.planning.expand import engine_job, input_range, units
+from trtbuild.core.planning.expand import engine_job, input_range, sizes_in_units
 from trtbuild.core.values.codec import encode
 from trtbuild.core.values.expressions import evaluate
 
@@ -86,7 +86,7 @@ def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, 
     choose = random.Random(name)
     for profile in found.model.profiles:
         low, high = (symbol_values(found.shapes, profile, which) for which in ("min", "max"))
-        opt = units(found.shapes, symbol_values(found.shapes, profile, "opt"))
+        opt = sizes_in_units(found.shapes, symbol_values(found.shapes, profile, "opt"))
         for part in found.partitions.partitions:
             for _, kind in part.inputs:
                 bounds = input_range(kind.shape, found.shapes, profile)
@@ -105,7 +105,7 @@ def test_computed_tensors_have_the_sizes_of_the_expressions(example: Find) -> No
         found = example(name)
         for _, sizes in found.points:
             values = found.values(found.inputs(sizes), found.in_torch)
-            symbols = units(found.shapes, sizes)
+            symbols = sizes_in_units(found.shapes, sizes)
             for part in found.partitions.partitions:
                 for source, kind in part.inputs:
                     assert tuple(values[source].shape) == tuple(evaluate(size, symbols) for size in kind.shape)

@@ -62,7 +62,7 @@ def test_rejects_sizes_beyond_every_profile(name: str, example: Find, built_exam
     for number, symbol in enumerate(found.shapes.symbols):
         sizes = [each.max for each in found.shapes.symbols]
         sizes[number] += symbol.multiple_of
-        shapes = found.shapes.sizes(sizes)
+        shapes = found.shapes.input_shapes(sizes)
         inputs = {
             entry.name: torch.empty(shape, dtype=getattr(torch, entry.dtype), device="cpu")
             for entry, shape in zip(found.model.inputs, shapes, strict=True)

@@ -133,7 +133,7 @@ class Enumeration:
     def _with_and_without_fault(self, place: Path) -> object:
         """The outcomes of a run with the fault and of a second run without it, and the number of locks held in between."""
         first = outcome_of(self._operation.run, place)
-        locks_held = len(leases._held)
+        locks_held = len(leases._open_descriptors)
         return first, outcome_of(self._operation.run, place), locks_held
 
     def _repeat(self, place: Path) -> None:

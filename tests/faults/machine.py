@@ -22,7 +22,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.http import HttpTransport
-from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.patience import PatientTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
 #: A plan in five chunks, a file that is too large to be part of the entry, and a file that fits in the entry.
@@ -50,7 +50,7 @@ class Machine:
         self.trust = trust or TrustAll()
         settings = RemoteSettings("team", url, patience_s=PATIENCE_S)
         bare = DirectoryTransport(settings) if url.startswith("file:") else HttpTransport(settings, {})
-        transport = Patient(bare, PATIENCE_S, jitter=lambda: 0.05)
+        transport = PatientTransport(bare, PATIENCE_S, jitter=lambda: 0.05)
         remote = RemoteStore(transport, "team", self.trust, connections=4)
         self.local = LocalStore(folder, self.trust)
         self.store = LayeredStore(self.local, [remote], [remote])

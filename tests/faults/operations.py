@@ -158,7 +158,7 @@ def _with_a_wrong_chunk(place: Path) -> None:
     _with_a_record(place)
     stored = _store(place).get_record(record(1).recipe.key)
     assert stored is not None
-    chunk = _store(place).parts(stored.outputs["plan"].sha256)[2].sha256
+    chunk = _store(place).files_of(stored.outputs["plan"].sha256)[2].sha256
     flip(place / "store" / "cas" / chunk[:2] / chunk)
     _age(place / "store")
 
@@ -215,7 +215,7 @@ def _collect(place: Path) -> object:
     """The first two records are removed by age; the third was used. EDITED shares chunks with another removed blob."""
     store = _store(place)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
-    store.only_read()
+    store.begin_read_only()
     return sorted(store.has_records(record(number).recipe.key for number in (1, 2, 3)))
 
 
@@ -275,7 +275,7 @@ def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bo
     assert now.files <= before.files | after.files, "an exported file is not complete"
     assert may_be_damaged or now.quarantined <= before.quarantined | after.quarantined, "a valid entry was quarantined"
     for path in [*(place / "store").glob("locks/*"), *(place / "store").glob("sessions/*")]:
-        descriptor = leases.abandoned(str(path))
+        descriptor = leases.lock_if_abandoned(str(path))
         assert descriptor is not None, f"{path.name} is still held"
         os.close(descriptor)
     known = {"format", "cas", "ac", "tmp", "quarantine", "locks", "sessions"}

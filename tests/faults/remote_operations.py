@@ -17,7 +17,7 @@ from trtbuild.errors import RemoteFault
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.collection.shared_directory import collect_directory
 from trtbuild.store.layers.fetching import fetch_records
-from trtbuild.store.layers.sendable import found_locally, reading
+from trtbuild.store.layers.sendable import file_reader, read_local_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -38,11 +38,11 @@ def _local_record(place: Path) -> LocalStore:
 
 
 def _publish_to(place: Path, store: LocalStore) -> object:
-    sendable = found_locally(store, KEY)
+    sendable = read_local_record(store, KEY)
     assert sendable is not None
     remote = _team(place)
     try:
-        return remote.publish(sendable, reading(store)).document.decode()
+        return remote.publish(sendable, file_reader(store)).document.decode()
     finally:
         remote.close()
 
@@ -76,9 +76,9 @@ def _with_a_team(place: Path) -> None:
     store = LocalStore(machine / "store")
     store.put_record(record(1, info=store.put_bytes(SMALL), plan=store.put_bytes(LARGE)))
     _publish_to(place, store)
-    sendable = found_locally(store, KEY)
+    sendable = read_local_record(store, KEY)
     assert sendable is not None
-    write_bundle(str(place / "bundle"), {KEY: sendable.entry({})}, reading(store))
+    write_bundle(str(place / "bundle"), {KEY: sendable.entry({})}, file_reader(store))
 
 
 def _fetch_blob(place: Path) -> object:
@@ -116,9 +116,9 @@ def _with_old_records(place: Path) -> None:
     team = _team(place)
     for number, plan in ((1, LARGE), (2, EDITED)):
         store.put_record(record(number, plan=store.put_bytes(plan)))
-        sendable = found_locally(store, record(number).recipe.key)
+        sendable = read_local_record(store, record(number).recipe.key)
         assert sendable is not None
-        team.publish(sendable, reading(store))
+        team.publish(sendable, file_reader(store))
     team.put_bytes(b"of no record")
     team.close()
     (place / "team" / "tmp" / "unfinished").write_bytes(b"half")

@@ -26,15 +26,15 @@ import torch.utils._pytree as pytree
 from tests.fuzz.declared import network_differences, profile_differences, result_differences
 from tests.fuzz.pipeline import Built, Case
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest, points, tolerances
+from trtbuild.core.model.verification import Point, coarsest_precision, points, tolerances
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.runtime.calls.output_tree import Fields, restorer
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import Deviation, deviation
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs
-from trtbuild.stages.verify.precisions import of_outputs
-from trtbuild.stages.verify.running import NotRunnable, PartFailed, Torch, Values, Weights
+from trtbuild.stages.verify.precisions import output_precisions
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReference, Values, Weights
 
 #: The distance between 1 and the next larger number of a type.
 _LAST_BIT = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -111,7 +111,7 @@ class _Comparer:
         self._seen = seen
         read = built.store.get_bytes
         self._weights = Weights(built.weights, read)
-        self._eager = Torch(built.programs, self._weights, read)
+        self._eager = TorchReference(built.programs, self._weights, read)
         self._onnx = OnnxRuntime(lambda graph: read(built.onnx[graph]), self._weights)
         self._ends = integer_ends(built.traced)
         self._restore = restorer(built.output_tree)
@@ -120,19 +120,19 @@ class _Comparer:
     def at(self, point: Point) -> None:
         built, differences = self._built, self._seen.differences
         where = f"{point.which} {list(point.sizes)}"
-        sizes = units(built.shapes, point.sizes)
+        sizes = sizes_in_units(built.shapes, point.sizes)
         inputs = random_inputs(
             [(entry.name, entry.dtype) for entry in built.model.inputs],
-            built.shapes.sizes(point.sizes),
+            built.shapes.input_shapes(point.sizes),
             point,
             self._ends,
             {},
         )
         values = Values(built.partitions, self._weights, inputs)
         for number, part in enumerate(built.partitions.partitions):
-            arguments = values.of(part)
+            arguments = values.inputs_of(part)
             try:
-                expected = self._eager.part(part, arguments)
+                expected = self._eager.run_part(part, arguments)
             except Exception as error:  # an operator may raise any exception
                 differences.append(f"{part.name} at {where}: PyTorch fails: {type(error).__name__}: {error}")
                 return
@@ -159,9 +159,9 @@ class _Comparer:
         except PartFailed as error:
             self._seen.differences.append(f"{part.name} at {where}: {error}")
             return
-        precision = coarsest(of_outputs(self._eager.program(part)))
+        precision = coarsest_precision(output_precisions(self._eager.program(part)))
         run = _Run(
-            f"{part.name} at {where}", precision, 1, lambda perturbed: self._eager.part(part, perturbed), arguments
+            f"{part.name} at {where}", precision, 1, lambda perturbed: self._eager.run_part(part, perturbed), arguments
         )
         self._compare(ours, expected, run)
 
@@ -171,7 +171,7 @@ class _Comparer:
         if our_structure != structure:
             self._seen.differences.append(f"the outputs at {where} are {our_structure}, and of the module {structure}")
             return
-        precision = coarsest([self._built.model.precision, *of_outputs(self._built.traced)])
+        precision = coarsest_precision([self._built.model.precision, *output_precisions(self._built.traced)])
         module = self._case.module
         run = _Run(
             f"output at {where}", precision, _WHOLE, lambda perturbed: pytree.tree_leaves(module(*perturbed)), inputs

@@ -109,7 +109,7 @@ class _Writer:
         entries = [(entry.name, entry.dtype) for entry in model.inputs]
         self._spaces: list[dict[str, Any]] = []
         for point in points(model, shapes):
-            arguments = random_inputs(entries, shapes.sizes(point.sizes), point, [2] * len(entries), {})
+            arguments = random_inputs(entries, shapes.input_shapes(point.sizes), point, [2] * len(entries), {})
             self._spaces.append({**NAMES, "self": self._self, **{f"x{k}": value for k, value in enumerate(arguments)}})
         self._opt = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
         self.values = [Value(f"x{k}", self._spaces[self._opt][f"x{k}"]) for k in range(len(entries))]

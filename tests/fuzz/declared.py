@@ -14,7 +14,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.shapes import symbol_values
 from trtbuild.core.model.verification import Point
 from trtbuild.core.partition.partitions import Partition, TensorType
-from trtbuild.core.planning.expand import units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate, interval
 
 #: tensorrt.DataType, as in the compiler's document → torch's name.
@@ -32,7 +32,7 @@ ENGINE_DTYPES = {
 def network_differences(part: Partition, built: Built) -> Iterator[str]:
     """The differences between the network of an engine and its partition."""
     (profile,) = built.model.profiles
-    low, high = (units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
+    low, high = (sizes_in_units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
     bounds = list(zip(low, high, strict=True))
     network = built.layers[part.name]
     declared = {"inputs": [type_ for _, type_ in part.inputs], "outputs": list(part.outputs)}

@@ -32,8 +32,8 @@ from trtbuild.core.model.spec import (
     Target,
 )
 from trtbuild.core.partition.partitions import Partition, Partitions
-from trtbuild.core.planning.comparison import comparison
-from trtbuild.core.planning.expand import engine_job, units
+from trtbuild.core.planning.comparison import make_comparison
+from trtbuild.core.planning.expand import engine_job, sizes_in_units
 from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Output, Record
@@ -43,7 +43,7 @@ from trtbuild.driver.workers.handlers import tensor_bytes
 from trtbuild.driver.workers.results import Context
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
@@ -140,7 +140,7 @@ def build(case: Case, *, engines: bool = True) -> Built:
     )
 
 
-def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> Traced:
+def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> TraceResult:
     job = TraceJob(model.source, model.inputs, shapes, keys.proof_points(model, shapes))
     with torch.no_grad():
         return trace_module(module, job, Frames(Places(), Path.cwd()))
@@ -155,16 +155,16 @@ class _Steps:
         self._context = Context(store, Path.cwd())  # type: ignore[arg-type]
         (profile,) = model.profiles
         ends = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
-        self._points = tuple(units(shapes, sizes) for sizes in ends)
+        self._points = tuple(sizes_in_units(shapes, sizes) for sizes in ends)
 
-    def lower(self, traced: Traced, *, compare: bool = True) -> Mapping[str, Output]:
+    def lower(self, traced: TraceResult, *, compare: bool = True) -> Mapping[str, Output]:
         """The outputs of the lower step."""
         job = LowerJob(
             program=self._store.put_bytes(traced.program).sha256,
             graph_kind="program",
             precision=self._model.precision,
             points=self._points,
-            comparison=comparison(self._model, self._shapes, self._weights) if compare else None,
+            comparison=make_comparison(self._model, self._shapes, self._weights) if compare else None,
         )
         return handlers.lower(job, self._context).outputs
 

@@ -48,7 +48,7 @@ def examine(case: Case) -> None:
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
     for point in points(model, shapes):
-        arguments = random_inputs(inputs, shapes.sizes(point.sizes), point, [2] * len(inputs), {})
+        arguments = random_inputs(inputs, shapes.input_shapes(point.sizes), point, [2] * len(inputs), {})
         copies = [value.clone() for value in arguments]
         try:
             with torch.no_grad():

@@ -23,7 +23,7 @@ from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.memory.arrays import DeviceArray
 from trtbuild.runtime.memory.choosing import choose_memory
 from trtbuild.runtime.memory.cuda_memory import CudaMemory
-from trtbuild.runtime.memory.tensor_kinds import in_memory, plain
+from trtbuild.runtime.memory.tensor_kinds import materialize, require_memory
 from trtbuild.toolchain.running.execution import load_library
 
 Patch = pytest.MonkeyPatch
@@ -57,17 +57,17 @@ def an_array_of_another_gpu(rig: Rig, _: Patch) -> Any:  # noqa: F811
 
 @case_function
 def a_sparse_tensor(rig: Rig, _: Patch) -> Any:  # noqa: F811
-    return plain(torch.ones(2).to_sparse(), "input 'image'")
+    return materialize(torch.ones(2).to_sparse(), "input 'image'")
 
 
 @case_function
 def a_nested_tensor(rig: Rig, _: Patch) -> Any:  # noqa: F811
-    return plain(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), "input 'image'")
+    return materialize(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), "input 'image'")
 
 
 @case_function
 def a_tensor_without_memory(rig: Rig, _: Patch) -> Any:  # noqa: F811
-    return in_memory(torch._efficientzerotensor((2,)), "input 'image'")
+    return require_memory(torch._efficientzerotensor((2,)), "input 'image'")
 
 
 @case_function

@@ -94,13 +94,13 @@ def test_every_translated_text_exists() -> None:
     """If the text of an error is changed, its translation no longer matches."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
-    for pattern, _ in messages._WORDS:
+    for pattern, _ in messages._REPLACEMENTS:
         words = re.split(r"[^A-Za-z' _]", re.sub(r"\\[bwdS]", ".", pattern.pattern))
         longest = max(words, key=len)
         assert len(longest) >= 4 and longest in texts, pattern.pattern
 
 
 def test_a_dim_is_written_as_python() -> None:
-    assert messages.reworded("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
+    assert messages.reword("write dims: {rows: {at: [x.0, y.0], multiple_of: 2}}") == (
         'write dims={"rows": {"at": ["x.0", "y.0"], "multiple_of": 2}}'
     )

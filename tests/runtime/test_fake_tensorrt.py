@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_record import SCHEMA, differences, of_fake
+from benchmarks.gpu_record import SCHEMA, differences, record_fake
 from tests.runtime import fake_tensorrt
 from tests.runtime.fake_gpu import FakeGpu, Misuse
 from tests.runtime.fake_tensorrt import FakeTensorRT, probes
@@ -19,7 +19,7 @@ RECORDED = json.loads((Path(fake_tensorrt.__file__).parent / "recording.json").r
 
 @pytest.fixture(scope="module")
 def answers() -> Any:
-    return json.loads(json.dumps(of_fake()))["answers"]
+    return json.loads(json.dumps(record_fake()))["answers"]
 
 
 def test_the_recording_has_a_real_answer_to_every_question() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trtbuild.core.values.value_ranges import LIMITS
-from trtbuild.stages.values import in_range
+from trtbuild.core.values.value_ranges import TYPE_LIMITS
+from trtbuild.stages.values import draw_in_range
 
-INTEGERS = [name for name, ends in LIMITS.items() if isinstance(ends[0], int)]
+INTEGERS = [name for name, ends in TYPE_LIMITS.items() if isinstance(ends[0], int)]
 
 
 def draw(dtype: str, ends: tuple[int, int] | tuple[float, float], count: int = 2000, seed: int = 0) -> torch.Tensor:
-    values = in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
+    values = draw_in_range(getattr(torch, dtype), (count,), ends, torch.Generator().manual_seed(seed))
     assert values.dtype is getattr(torch, dtype) and values.shape == (count,)
     return values
 
@@ -23,12 +23,12 @@ def test_every_integer_of_a_range_is_drawn_including_both_ends(dtype: str) -> No
     assert set(draw(dtype, (7, 7)).tolist()) == {7}
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("dtype", TYPE_LIMITS)
 def test_a_range_can_be_all_values_of_a_type(dtype: str) -> None:
-    values = draw(dtype, LIMITS[dtype]).double()
+    values = draw(dtype, TYPE_LIMITS[dtype]).double()
     assert torch.isfinite(values).all()
-    assert values.min() < 0.5 * LIMITS[dtype][0] or LIMITS[dtype][0] == 0
-    assert values.max() > 0.5 * LIMITS[dtype][1]
+    assert values.min() < 0.5 * TYPE_LIMITS[dtype][0] or TYPE_LIMITS[dtype][0] == 0
+    assert values.max() > 0.5 * TYPE_LIMITS[dtype][1]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -51,5 +51,5 @@ def test_equal_seeds_give_equal_values() -> None:
 
 def test_scalars_and_empty_tensors() -> None:
     generator = torch.Generator().manual_seed(0)
-    assert in_range(torch.int64, (), (4, 4), generator).item() == 4
-    assert in_range(torch.float32, (0, 3), (0.0, 1.0), generator).shape == (0, 3)
+    assert draw_in_range(torch.int64, (), (4, 4), generator).item() == 4
+    assert draw_in_range(torch.float32, (0, 3), (0.0, 1.0), generator).shape == (0, 3)

@@ -15,7 +15,7 @@ from pathlib import Path
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, places
+from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, lookup_keys
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.publication import copy_atomically
 
@@ -77,7 +77,7 @@ class MemoryStore:
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
         """The first trusted record, and the AC key under which it is stored."""
         problem: EntryCorrupt | RecordUntrusted | None = None
-        for name in places(self.trust, key):
+        for name in lookup_keys(self.trust, key):
             try:
                 record = self._read(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
@@ -107,7 +107,7 @@ class MemoryStore:
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """The keys that have an entry. The entries are not read."""
-        return {key for key in keys if any(name in self.records for name in places(self.trust, key))}
+        return {key for key in keys if any(name in self.records for name in lookup_keys(self.trust, key))}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record after its blobs, see core/recipes/ports.py. Raises BlobMissing."""

@@ -19,7 +19,7 @@ from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteRefus
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.collection.check import verify
 from trtbuild.store.layers.fetching import Fetched, fetch_records
-from trtbuild.store.layers.sendable import held, reading
+from trtbuild.store.layers.sendable import complete_record, file_reader
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
@@ -40,9 +40,9 @@ def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload
 
 
 def exported(store: LocalStore, records: list[Record], path: Path) -> Path:
-    records_with_entries = {record.recipe.key: held(store, record.recipe.key) for record in records}
+    records_with_entries = {record.recipe.key: complete_record(store, record.recipe.key) for record in records}
     write_bundle(
-        str(path), {key: found.entry({}) for key, found in records_with_entries.items() if found}, reading(store)
+        str(path), {key: found.entry({}) for key, found in records_with_entries.items() if found}, file_reader(store)
     )
     return path
 
@@ -131,7 +131,7 @@ def test_an_import_does_not_replace_an_existing_record(
 def test_an_export_of_a_damaged_file_fails_and_leaves_no_bundle(
     local: LocalStore, filled: list[Record], entry_path: Callable[..., Path], tmp_path: Path
 ) -> None:
-    path = entry_path(local, "cas", local.parts(filled[0].outputs["plan"].sha256)[1].sha256)
+    path = entry_path(local, "cas", local.files_of(filled[0].outputs["plan"].sha256)[1].sha256)
     path.chmod(0o644)
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(EntryCorrupt):
@@ -146,7 +146,7 @@ def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, 
     def fail(file: Output) -> bytes:
         raise OSError(28, "No space left on device")
 
-    found = held(local, filled[0].recipe.key)
+    found = complete_record(local, filled[0].recipe.key)
     assert found is not None
     with pytest.raises(OSError, match="No space"):
         write_bundle(str(bundle), {filled[0].recipe.key: found.entry({})}, fail)

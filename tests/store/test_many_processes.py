@@ -21,7 +21,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.collection.shared_directory import LEAST_GRACE_S, collect_directory
+from trtbuild.store.collection.shared_directory import MIN_GRACE_S, collect_directory
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
@@ -99,7 +99,7 @@ SHARED = """
     local = LocalStore(f"{root}/machine{me % 4}")
     store = LayeredStore(local, [team], [team])
     def collections():
-        report = collect_directory(share, grace_s=LEAST_GRACE_S)
+        report = collect_directory(share, grace_s=MIN_GRACE_S)
         return report.condemned + report.blobs_removed
     done = work(me, store, collections)
     store.finish()

@@ -30,7 +30,7 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 import trtbuild.store.local.chunking
-trtbuild.store.local.chunking._cutter()
+trtbuild.store.local.chunking._import_fastcdc()
 umask, uid, groups, root, number, act = sys.argv[1:]
 os.umask(int(umask, 8))
 if int(uid):
@@ -179,7 +179,7 @@ def test_a_session_whose_start_is_a_year_off_protects_its_entries(
         (session,) = (local.root / "sessions").iterdir()
         start_ns = session.stat().st_mtime_ns + int(off_s * 1e9)
         os.utime(session, ns=(start_ns, start_ns))
-        local.entries.sessions._change(str(session), start_ns)
+        local.entries.sessions._set_start(str(session), start_ns)
         assert local.get_record(old.recipe.key) == old and local.has(old.outputs["plan"].sha256)
         new = local.put_record(record_of(2, plan=local.put_bytes(b"written")))
         report = collect(LocalStore(local.root), max_size=0, max_age_s=0.0, slack_s=-3600.0)

@@ -45,7 +45,7 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
     if version:
         from trtbuild.driver.project import versions
 
-        show.document(flags, versions.document(), lambda result: [f"trtbuild, version {result.trtbuild}"])
+        show.document(flags, versions.installed_versions(), lambda result: [f"trtbuild, version {result.trtbuild}"])
         context.exit(0)
     if context.invoked_subcommand is None:
         raise click.UsageError("Missing command.", context)
@@ -122,12 +122,12 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
             workspace, dependency_file = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
         if verifies and result.ok:
-            verified_build.after_build(workspace, result, watcher)
+            verified_build.verify_build(workspace, result, watcher)
     if dependency_file is not None and result.ok:
         dependency_file.write(workspace, result)
     other_files = [
         *([] if dependency_file is None else [str(dependency_file.path)]),
-        *verified_build.files(workspace, result),
+        *verified_build.provenance_files(workspace, result),
     ]
     document = report.build_document(result)
     show.document(flags, document, builds.build_lines)
@@ -135,7 +135,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     show.summary(document)
     if "trace_file" not in flags:  # the null build writes no timeline
         answer = partial(show.text, flags, for_people=builds.build_lines)
-        snapshot.keep(workspace, verified_build.as_repeated(result), flags["arguments"], answer, other_files)
+        snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
 
 
@@ -176,7 +176,7 @@ def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
     from trtbuild.driver.answers import inquiries
 
     document = inquiries.graph(request(flags, models))
-    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_as(form))
+    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
     return 0
 
 
@@ -215,10 +215,10 @@ def inspect(path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: s
 
     if path is None:
         found = whole_project.inspect_all(request(flags), memory=memory, onnx=onnx)
-        show.document(flags, found, packages.all_inspected(layers=layers, trtexec=trtexec))
+        show.document(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
         return 0
     document = inspection.inspect(request(flags), path, memory=memory, onnx=onnx)
-    show.document(flags, document, packages.inspected(layers=layers, trtexec=trtexec))
+    show.document(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
     return 0
 
 
@@ -267,11 +267,13 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
 
 
 @cli.command()
-@click.option("--documents", "of_documents", is_flag=True, help="Print the schema of the documents that --json prints.")
+@click.option(
+    "--documents", "for_documents", is_flag=True, help="Print the schema of the documents that --json prints."
+)
 @common
-def schema(of_documents: bool, flags: Flags) -> int:
+def schema(for_documents: bool, flags: Flags) -> int:
     """Print the JSON Schema of manifests, for editors."""
-    if of_documents:
+    if for_documents:
         from trtbuild.cli.commands import documents
 
         result = documents.schema()
@@ -314,7 +316,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         show.interrupted(
             unsent=getattr(stop.__cause__ or stop, "unsent", 0)
-        )  # click raises its own exception from ours
+        )  # click wraps the KeyboardInterrupt, which has the number, in its own exception
         return INTERRUPTED
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))
@@ -326,6 +328,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> str:
+    """The command's name in the schema of its document: the first word that is a command."""
     names = [word for word in words if word in cli.commands]
     command = names[0] if names else "build"
     return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself

@@ -1,6 +1,6 @@
-"""Commands, without a terminal: planning over a store, building in worker processes, packages, caches, inspection.
+"""The work of the commands, without the terminal: planning, building in worker processes, packages, caches, inspection.
 
-Each subpackage has one subject, and imports only from the layers below its own. The layers, from the lowest to the highest:
+Each subpackage has one subject, and imports only from the layers below its own. These are the layers, the lowest first:
 
 1. `configuration` and `outputs`
 2. `project` (with `wiring`, the composition root)

@@ -1,9 +1,9 @@
 """Manifests: YAML files that declare models, shape profiles and targets, read into `trtbuild.core.model.spec` values.
 
-`load` reads a project's directory and returns a `Project`, or raises every problem of every file at once. `project` calls
-the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges files. `resolve`,
-`source` and `shapes` then complete each model. The packages are `yaml_text` (text and lines) and `format` (fields and
-their values). Importing this package is cheap: pydantic and yaml are imported by the first call.
+`load` reads a project's directory and returns a `Project`, or raises one error with all problems of all files. `project`
+calls the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges files.
+`resolve`, `source`, `shapes` and `outputs` then complete each model. The packages are `yaml_text` (text and lines) and
+`format` (fields and their values). Importing this package is cheap: pydantic and yaml are imported by the first call.
 """
 
 from __future__ import annotations

@@ -18,18 +18,18 @@ from trtbuild.manifest.yaml_text.tree import Node, kind_of
 
 T = TypeVar("T")
 
-_NAMES = dict[kinds.Name, Any]
-_PROFILE = dict[kinds.Identifier, fields.ShapeFields]
-#: Groups of a model or of the defaults. The fields of a group are merged one by one.
-MERGED = ("partition", "builder")
+_NAME_TABLE = dict[kinds.Name, Any]
+_PROFILE_TABLE = dict[kinds.Identifier, fields.ShapeFields]
+#: Groups of fields in a model or in the defaults. The fields of a group are merged one by one.
+MERGED_GROUPS = ("partition", "builder")
 
 
 @dataclass(eq=False)
-class Entry(Generic[T]):
+class NamedEntry(Generic[T]):
     """A target or profile: its name, the place of the name, its node, and its fields (None when they are invalid)."""
 
     name: str
-    key: Origin
+    name_origin: Origin
     node: Node
     fields: T | None
 
@@ -47,34 +47,34 @@ class LocatedValue:
 
     value: Any
     node: Node
-    key: Origin
+    name_origin: Origin
 
 
 @dataclass(eq=False)
 class DeclaredModel:
-    """A model as it is written: its fields by name, and the fields of the `MERGED` groups by ``<group>.<field>``."""
+    """A model as it is written: its fields by name, and the fields of `MERGED_GROUPS` by ``<group>.<field>``."""
 
     name: str
-    key: Origin
+    name_origin: Origin
     fields: dict[str, LocatedValue]
 
 
 @dataclass(eq=False)
-class Declared:
+class DeclaredEntries:
     """Everything that one file declares."""
 
     file: ManifestFile
     defaults: dict[str, LocatedValue] = field(default_factory=dict)
-    targets: list[Entry[fields.TargetFields]] = field(default_factory=list)
-    profiles: list[Entry[dict[str, fields.ShapeFields]]] = field(default_factory=list)
+    targets: list[NamedEntry[fields.TargetFields]] = field(default_factory=list)
+    profiles: list[NamedEntry[dict[str, fields.ShapeFields]]] = field(default_factory=list)
     models: list[DeclaredModel] = field(default_factory=list)
     #: Sections that could not be read completely. A name that is not found in them may still be correct.
     incomplete_sections: set[str] = field(default_factory=set)
 
 
-def declare(file: ManifestFile, is_manifest: bool, problems: Problems) -> Declared:
+def check_entries(file: ManifestFile, is_manifest: bool, problems: Problems) -> DeclaredEntries:
     """The checked entries of a file. A manifest must have a version; an included file may have one."""
-    declared = Declared(file)
+    declared = DeclaredEntries(file)
     root = file.root
     for section in ("targets", "profiles"):
         node = root.items.get(section) if root else None
@@ -99,9 +99,9 @@ def declare(file: ManifestFile, is_manifest: bool, problems: Problems) -> Declar
             fields.DefaultsFields, "defaults", defaults, root.keys["defaults"], problems
         )
     for name, key, node in _entries(root, "targets", problems):
-        declared.targets.append(Entry(name, key, node, check(fields.TargetFields, name, node, key, problems)))
+        declared.targets.append(NamedEntry(name, key, node, check(fields.TargetFields, name, node, key, problems)))
     for name, key, node in _entries(root, "profiles", problems):
-        declared.profiles.append(Entry(name, key, node, check(_PROFILE, name, node, key, problems)))
+        declared.profiles.append(NamedEntry(name, key, node, check(_PROFILE_TABLE, name, node, key, problems)))
     for name, key, node in _entries(root, "models", problems):
         declared.models.append(DeclaredModel(name, key, _located_values(fields.ModelFields, name, node, key, problems)))
     return declared
@@ -131,7 +131,7 @@ def _entries(root: Node, section: str, problems: Problems) -> list[tuple[str, Or
             f"write `{section}:` and below it `name: …`",
         )
         return []
-    check(_NAMES, section, node, root.keys[section], problems)
+    check(_NAME_TABLE, section, node, root.keys[section], problems)
     return [(name, node.keys[name], child) for name, child in node.items.items()]
 
 
@@ -150,7 +150,7 @@ def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Pr
     # A misspelt name is one mistake, so the nearest field is not reported as missing.
     unknown = [name for name in invalid if name not in kind.model_fields]
     invalid_fields |= {
-        like for name in unknown if (like := nearest(name, kind.model_fields)) and like not in node.items
+        similar for name in unknown if (similar := nearest(name, kind.model_fields)) and similar not in node.items
     }
     values = {}
     for name in kind.model_fields:
@@ -160,7 +160,7 @@ def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Pr
         elif value is not None and name in value.model_fields_set:
             field_value = getattr(value, name)
             values[name] = LocatedValue(field_value, value_node, key_place)
-            if name in MERGED and field_value is not None:
+            if name in MERGED_GROUPS and field_value is not None:
                 for setting in field_value.model_fields_set:
                     values[f"{name}.{setting}"] = LocatedValue(
                         getattr(field_value, setting), value_node.items[setting], value_node.keys[setting]

@@ -21,14 +21,14 @@ from trtbuild.manifest.format.fields import ManifestFields
 from trtbuild.manifest.format.wording import check
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
 from trtbuild.manifest.yaml_text.problems import Problems
-from trtbuild.manifest.yaml_text.tree import Node, parse
+from trtbuild.manifest.yaml_text.tree import Node, parse_tree
 from trtbuild.regular import read_regular
 
 DEFAULT_FILE = "trtbuild.yaml"
 DEFAULT_FOLDER = "manifests"
 MAX_INCLUDE_DEPTH = 32
 
-MINIMAL = """\
+MINIMAL_MANIFEST = """\
 version: 1
 targets:
   ada: {sm: 89}
@@ -60,7 +60,9 @@ class ManifestFile:
     complete: bool = True
 
     def closure(self) -> Iterator[ManifestFile]:
-        """All included files and then this file: each once, and after the files that it includes."""
+        """This file and all files that it includes, directly or through other files.
+
+        Each file comes once, after the files that it includes."""
         seen: set[ManifestFile] = set()
 
         def visit(file: ManifestFile) -> Iterator[ManifestFile]:
@@ -73,7 +75,7 @@ class ManifestFile:
         return visit(self)
 
 
-def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
+def find_manifests(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
     """The names of the manifests to read. Raises UsageError when no manifest is found."""
     if not Path(paths.root).is_dir():
         raise UsageError(f"no such directory: {paths.root}", hint="name the project's directory with -C")
@@ -81,7 +83,7 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
         if not file or "\0" in file:
             raise UsageError(f"{file!r} is not the path of a file", hint="name a manifest with -f")
     if files:
-        return list(dict.fromkeys(paths.named(file) for file in files))
+        return list(dict.fromkeys(paths.name_of(file) for file in files))
     # lexists: a broken link is an error of the user, not a reason to read other files.
     if os.path.lexists(os.path.join(paths.root, DEFAULT_FILE)):
         return [DEFAULT_FILE]
@@ -90,7 +92,7 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
     if names:
         return [f"{DEFAULT_FOLDER}/{name}" for name in names]
     similar = next((name for name in ("trtbuild.yml", "manifest.yaml") if Path(paths.root, name).exists()), None)
-    example = "\n".join(f"      {line}" for line in MINIMAL.splitlines())
+    example = "\n".join(f"      {line}" for line in MINIMAL_MANIFEST.splitlines())
     raise UsageError(
         f"no manifest in {paths.root}: there is no {DEFAULT_FILE} and no {DEFAULT_FOLDER}/*.yaml",
         hint=f"name one with -f {similar}, or rename it to {DEFAULT_FILE}"
@@ -99,14 +101,14 @@ def find(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
     )
 
 
-class Reader:
+class FileReader:
     """Reads files and their includes, each once."""
 
     def __init__(self, paths: ProjectPaths, problems: Problems) -> None:
         self._paths = paths
         self._problems = problems
         self._files: dict[str, ManifestFile] = {}
-        self._open: list[ManifestFile] = []
+        self._open_files: list[ManifestFile] = []
 
     def read(self, name: str, origin: Origin | None = None) -> ManifestFile:
         """The file with this name in the project. `origin` is the place that includes it."""
@@ -114,15 +116,15 @@ class Reader:
         file = self._files.get(identity)
         if file is None:
             file = self._files[identity] = ManifestFile(name, *self._tree(name, origin))
-            self._open.append(file)
-            if len(self._open) > MAX_INCLUDE_DEPTH:
+            self._open_files.append(file)
+            if len(self._open_files) > MAX_INCLUDE_DEPTH:
                 place = origin or Origin(name, 1, 1)
                 self._problems.add(
                     place, f"includes are more than {MAX_INCLUDE_DEPTH} deep", "include the files directly"
                 )
             else:
                 self._read_includes(file)
-            self._open.pop()
+            self._open_files.pop()
         return file
 
     def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
@@ -136,7 +138,7 @@ class Reader:
         except OSError as error:  # deleted meanwhile, or the disk fails
             self._problems.add(place, f"{noun} {name!r} cannot be read: {error.strerror}")
             return None, ""
-        return parse(content, name, self._problems), hashlib.sha256(content).hexdigest()
+        return parse_tree(content, name, self._problems), hashlib.sha256(content).hexdigest()
 
     def _read_includes(self, file: ManifestFile) -> None:
         node = file.root.items.get("include") if file.root else None
@@ -147,24 +149,24 @@ class Reader:
         if names is None:
             file.complete = False
             return
-        for written, element in zip(names, node.elements, strict=True):
-            included = self.read(self._paths.named(written, folder_of(file.name)), element.origin)
-            if included in self._open:
-                chain = [entry.name for entry in self._open[self._open.index(included) :]]
+        for path_text, element in zip(names, node.elements, strict=True):
+            included = self.read(self._paths.name_of(path_text, folder_of(file.name)), element.origin)
+            if included in self._open_files:
+                chain = [entry.name for entry in self._open_files[self._open_files.index(included) :]]
                 self._problems.add(
                     element.origin,
                     f"{included.name!r} includes itself: {' → '.join([*chain, included.name])}",
                     "move what both need to a third file",
                 )
             elif included in file.includes:
-                self._problems.add(element.origin, f"{written!r} is included twice", "keep one of the two")
+                self._problems.add(element.origin, f"{path_text!r} is included twice", "keep one of the two")
             else:
                 file.includes.append(included)
 
 
-def read_all(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
+def read_manifests(paths: ProjectPaths, names: Sequence[str], problems: Problems) -> list[ManifestFile]:
     """The manifests among the named files: the files that no other named file includes."""
-    reader = Reader(paths, problems)
+    reader = FileReader(paths, problems)
     files = [reader.read(name) for name in names]
     included = {inner for file in files for inner in file.closure() if inner is not file}
     return list(dict.fromkeys(file for file in files if file not in included))

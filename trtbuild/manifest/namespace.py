@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trtbuild.manifest.declared import MERGED, Declared, DeclaredModel, Entry, LocatedValue
+from trtbuild.manifest.declared import MERGED_GROUPS, DeclaredEntries, DeclaredModel, LocatedValue, NamedEntry
 from trtbuild.manifest.files import ManifestFile
 from trtbuild.manifest.format import fields
-from trtbuild.manifest.yaml_text.problems import Problems, place
+from trtbuild.manifest.yaml_text.problems import Problems, place_text
 
-N = TypeVar("N", "Entry[fields.TargetFields]", "Entry[dict[str, fields.ShapeFields]]", DeclaredModel)
+N = TypeVar("N", "NamedEntry[fields.TargetFields]", "NamedEntry[dict[str, fields.ShapeFields]]", DeclaredModel)
 
 
 @dataclass(eq=False)
@@ -26,50 +26,59 @@ class Namespace:
 
     file: ManifestFile
     defaults: dict[str, LocatedValue] = field(default_factory=dict)
-    targets: dict[str, Entry[fields.TargetFields]] = field(default_factory=dict)
-    profiles: dict[str, Entry[dict[str, fields.ShapeFields]]] = field(default_factory=dict)
+    targets: dict[str, NamedEntry[fields.TargetFields]] = field(default_factory=dict)
+    profiles: dict[str, NamedEntry[dict[str, fields.ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
     incomplete_sections: set[str] = field(default_factory=set)
 
 
-def merge(file: ManifestFile, declared: dict[ManifestFile, Declared], problems: Problems) -> Namespace:
+def merge_files(file: ManifestFile, declared: dict[ManifestFile, DeclaredEntries], problems: Problems) -> Namespace:
     """The namespace of a manifest. `declared` has the manifest and every file that it includes."""
-    space = Namespace(file, defaults=_defaults(file, declared, problems, {}))
-    for part in file.closure():
-        space.incomplete_sections |= declared[part].incomplete_sections
-        for target in declared[part].targets:
-            _define(space.targets, "target", target.name, target, problems)
-        for profile in declared[part].profiles:
-            _define(space.profiles, "profile", profile.name, profile, problems)
-        for model in declared[part].models:
-            _define(space.models, "model", model.name, model, problems)
-    return space
+    namespace = Namespace(file, defaults=_defaults(file, declared, problems, {}))
+    for source_file in file.closure():
+        namespace.incomplete_sections |= declared[source_file].incomplete_sections
+        for target in declared[source_file].targets:
+            _define(namespace.targets, "target", target.name, target, problems)
+        for profile in declared[source_file].profiles:
+            _define(namespace.profiles, "profile", profile.name, profile, problems)
+        for model in declared[source_file].models:
+            _define(namespace.models, "model", model.name, model, problems)
+    return namespace
 
 
 def _define(table: dict[str, N], noun: str, name: str, entry: N, problems: Problems) -> None:
     first = table.setdefault(name, entry)
     if first is not entry:
-        problems.add(entry.key, f"{noun} {name!r} is already defined at {place(first.key)}", "rename one of the two")
+        problems.add(
+            entry.name_origin,
+            f"{noun} {name!r} is already defined at {place_text(first.name_origin)}",
+            "rename one of the two",
+        )
 
 
 def _defaults(
     file: ManifestFile,
-    declared: dict[ManifestFile, Declared],
+    declared: dict[ManifestFile, DeclaredEntries],
     problems: Problems,
-    known: dict[ManifestFile, dict[str, LocatedValue]],
+    merged_by_file: dict[ManifestFile, dict[str, LocatedValue]],
 ) -> dict[str, LocatedValue]:
-    if file in known:
-        return known[file]
-    own = declared[file].defaults
+    if file in merged_by_file:
+        return merged_by_file[file]
+    file_defaults = declared[file].defaults
     merged: dict[str, LocatedValue] = {}
     for included in file.includes:
-        for name, located in _defaults(included, declared, problems, known).items():
+        for name, located in _defaults(included, declared, problems, merged_by_file).items():
             first = merged.setdefault(name, located)
             # A group is merged field by field, so two files may set the same group.
-            if first is not located and first.node is not located.node and name not in own and name not in MERGED:
+            if (
+                first is not located
+                and first.node is not located.node
+                and name not in file_defaults
+                and name not in MERGED_GROUPS
+            ):
                 problems.add(
-                    located.key,
-                    f"two included files set the default `{name}`; the other is at {place(first.key)}",
+                    located.name_origin,
+                    f"two included files set the default `{name}`; the other is at {place_text(first.name_origin)}",
                     f"keep one of the two, or set `{name}` in the defaults of {file.name}",
                 )
-    return known.setdefault(file, {**merged, **own})
+    return merged_by_file.setdefault(file, {**merged, **file_defaults})

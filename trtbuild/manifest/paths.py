@@ -27,42 +27,42 @@ class ProjectPaths:
         # With the real path, ".." leads to the same directory as in the operating system, even if `project` is a link.
         self.root = os.path.realpath(project)
 
-    def named(self, written: str, folder: str = ".") -> str:
-        """The name in the project of a path that is absolute or relative to `folder` (also a name in the project)."""
-        if not os.path.isabs(written):
-            return posixpath.normpath(posixpath.join(folder, written))
-        path = os.path.normpath(written)
+    def name_of(self, path_text: str, folder: str = ".") -> str:
+        """The name of a path in the project. The path is absolute, or relative to the folder with the name `folder`."""
+        if not os.path.isabs(path_text):
+            return posixpath.normpath(posixpath.join(folder, path_text))
+        path = os.path.normpath(path_text)
         for base in (self._project, self.root):
             if path == base or path.startswith(base.rstrip("/") + "/"):
                 return Path(os.path.relpath(path, base)).as_posix()
         return Path(os.path.relpath(path, self.root)).as_posix()
 
-    def absolute(self, named: str) -> str:
-        """The absolute path on this machine of a name that `named` returned."""
-        return os.path.normpath(os.path.join(self.root, named))
+    def absolute(self, name: str) -> str:
+        """The absolute path on this machine of a name that `name_of` returned."""
+        return os.path.normpath(os.path.join(self.root, name))
 
-    def identity(self, named: str) -> str:
+    def identity(self, name: str) -> str:
         """The path without links: the same for all names of one file."""
-        return os.path.realpath(self.absolute(named))
+        return os.path.realpath(self.absolute(name))
 
 
-def folder_of(named: str) -> str:
+def folder_of(name: str) -> str:
     """The folder of a path, "." for the project."""
-    return posixpath.dirname(named) or "."
+    return posixpath.dirname(name) or "."
 
 
-def import_roots(named: str) -> tuple[str, ...]:
+def import_roots(name: str) -> tuple[str, ...]:
     """The folders from which ``python:`` sources of a manifest import: its folder and the parents up to the project."""
-    folder = folder_of(named)
+    folder = folder_of(name)
     if folder.startswith(".."):
         return (folder,)
     parts = [] if folder == "." else folder.split("/")
     return tuple("/".join(parts[:count]) or "." for count in range(len(parts), -1, -1))
 
 
-def outside(named: str) -> bool:
+def is_outside(name: str) -> bool:
     """Whether a path leads out of the project."""
-    return named == ".." or named.startswith("../") or posixpath.isabs(named)
+    return name == ".." or name.startswith("../") or posixpath.isabs(name)
 
 
 def unreadable_reason(path: str) -> tuple[str, str | None] | None:
@@ -98,13 +98,13 @@ def _path_hint(path: str) -> str | None:
         while parent and not os.path.isdir(parent) and parent != os.path.dirname(parent):
             missing, parent = parent, os.path.dirname(parent)
         return f"there is no directory {os.path.basename(missing)!r}"
-    like = nearest(name, sorted(entries))
-    return f"did you mean {like!r}?" if like else None
+    similar = nearest(name, sorted(entries))
+    return f"did you mean {similar!r}?" if similar else None
 
 
-def check_readable(paths: ProjectPaths, named: str, noun: str, origin: Origin, problems: Problems) -> bool:
+def check_readable(paths: ProjectPaths, name: str, noun: str, origin: Origin, problems: Problems) -> bool:
     """Whether a file can be read. If not, a problem is added with the reason and a hint."""
-    reason = unreadable_reason(paths.absolute(named))
+    reason = unreadable_reason(paths.absolute(name))
     if reason:
-        problems.add(origin, f"{noun} {named!r} cannot be read: {reason[0]}", reason[1])
+        problems.add(origin, f"{noun} {name!r} cannot be read: {reason[0]}", reason[1])
     return reason is None

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trtbuild.core.model.spec import Model, Origin, Project
-from trtbuild.manifest.declared import DeclaredModel, declare
-from trtbuild.manifest.files import ManifestFile, find, read_all
-from trtbuild.manifest.namespace import Namespace, merge
-from trtbuild.manifest.outputs import Output, check_disjoint
+from trtbuild.manifest.declared import DeclaredModel, check_entries
+from trtbuild.manifest.files import ManifestFile, find_manifests, read_manifests
+from trtbuild.manifest.namespace import Namespace, merge_files
+from trtbuild.manifest.outputs import OutputPath, check_disjoint
 from trtbuild.manifest.paths import ProjectPaths
-from trtbuild.manifest.resolve import resolve
+from trtbuild.manifest.resolve import resolve_model
 from trtbuild.manifest.shapes import check_profile
-from trtbuild.manifest.yaml_text.problems import Problems, place
+from trtbuild.manifest.yaml_text.problems import Problems, place_text
 
 
 def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
     """See `trtbuild.manifest.load`."""
     problems = Problems()
     paths = ProjectPaths(project)
-    manifests = read_all(paths, find(paths, files), problems)
+    manifests = read_manifests(paths, find_manifests(paths, files), problems)
     all_files = dict.fromkeys(file for manifest in manifests for file in manifest.closure())
-    declared = {file: declare(file, file in manifests, problems) for file in all_files}
-    for part in declared.values():
-        for profile in part.profiles:
+    declared = {file: check_entries(file, file in manifests, problems) for file in all_files}
+    for entries in declared.values():
+        for profile in entries.profiles:
             check_profile(profile, problems)
-    spaces = [merge(manifest, declared, problems) for manifest in manifests]
-    models, outputs = _resolve_all(spaces, paths, problems)
+    namespaces = [merge_files(manifest, declared, problems) for manifest in manifests]
+    models, outputs = _resolve_all(namespaces, paths, problems)
     names = tuple(file.name for file in all_files)
     check_disjoint(outputs, _files_read(names, models), problems)
     if not problems and not models:
@@ -49,36 +49,36 @@ def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, 
 
 
 def _resolve_all(
-    spaces: Sequence[Namespace], paths: ProjectPaths, problems: Problems
-) -> tuple[list[Model], list[Output]]:
+    namespaces: Sequence[Namespace], paths: ProjectPaths, problems: Problems
+) -> tuple[list[Model], list[OutputPath]]:
     defined: dict[str, tuple[DeclaredModel, ManifestFile]] = {}
     models: list[Model] = []
-    outputs: list[Output] = []
-    for space in spaces:
-        for name, declared in space.models.items():
-            first, earlier = defined.setdefault(name, (declared, space.file))
-            if earlier is not space.file:
-                _add_duplicate(name, declared, space.file, first, earlier, problems)
+    outputs: list[OutputPath] = []
+    for namespace in namespaces:
+        for name, declared in namespace.models.items():
+            first, first_manifest = defined.setdefault(name, (declared, namespace.file))
+            if first_manifest is not namespace.file:
+                _add_duplicate_problem(name, declared, namespace.file, first, first_manifest, problems)
                 continue
-            model = resolve(declared, space, paths, outputs, problems)
+            model = resolve_model(declared, namespace, paths, outputs, problems)
             if model is not None:
                 models.append(model)
     return models, outputs
 
 
-def _add_duplicate(
+def _add_duplicate_problem(
     name: str,
     declared: DeclaredModel,
     manifest: ManifestFile,
     first: DeclaredModel,
-    earlier: ManifestFile,
+    first_manifest: ManifestFile,
     problems: Problems,
 ) -> None:
     if declared is first:
-        both = f"{earlier.name} and {manifest.name} both include {declared.key.file}"
+        both = f"{first_manifest.name} and {manifest.name} both include {declared.name_origin.file}"
         text = f"model {name!r} is in the project twice: {both}"
         hint = "include the file in one manifest; share only targets, profiles and defaults"
     else:
-        text = f"model {name!r} is already defined at {place(first.key)}"
+        text = f"model {name!r} is already defined at {place_text(first.name_origin)}"
         hint = "the names of models are unique in the whole project: rename one of the two"
-    problems.add(declared.key, text, hint)
+    problems.add(declared.name_origin, text, hint)

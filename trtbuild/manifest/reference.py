@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, Setting
-from trtbuild.manifest.files import MINIMAL
+from trtbuild.manifest.files import MINIMAL_MANIFEST
 from trtbuild.manifest.format import fields
-from trtbuild.manifest.format.wording import Expected, allowed
+from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 from trtbuild.manifest.yaml_text.tree import MAX_BYTES, MAX_DEPTH, MAX_NODES
 
 _HEAD = f"""\
@@ -28,7 +28,7 @@ first line of a manifest names the file of the schema:
 The smallest manifest:
 
 ```yaml
-{MINIMAL}```
+{MINIMAL_MANIFEST}```
 
 ## Which files are read
 
@@ -133,31 +133,31 @@ def _table(kind: type[fields.Fields]) -> str:
     lines = ["| field | must be | default | |", "|---|---|---|---|"]
     # `source` first: it is the only field that `ModelFields` adds to those of the defaults.
     for name, info in sorted(kind.model_fields.items(), key=lambda item: item[0] != "source"):
-        expected = Expected(info.annotation, tuple(info.metadata))
+        expected = ExpectedType(info.annotation, tuple(info.metadata))
         text = info.description or ""
         if kind is fields.BuilderFields:
-            text += _releases(SETTINGS[name])
+            text += _release_sentences(SETTINGS[name])
         cells = (f"`{name}`", _allowed(expected), _default(kind, name, info), text)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _releases(setting: Setting) -> str:
+def _release_sentences(setting: Setting) -> str:
     """Sentences that name the releases with this builder setting. They follow its description."""
     sentences = (
         f" `{toolchain}` has no such setting." if first is None else f" `{toolchain}` has it from {first} on."
-        for toolchain, first in setting.since.items()
+        for toolchain, first in setting.first_releases.items()
     )
     return "".join(sentences)
 
 
-def _allowed(expected: Expected) -> str:
-    kind = expected.bare
+def _allowed(expected: ExpectedType) -> str:
+    kind = expected.bare_type
     if isinstance(kind, type) and issubclass(kind, fields.Fields):
         return "a mapping, see below"
     if getattr(kind, "__origin__", None) is dict:
         return "a mapping of names"
-    words = allowed(expected)
+    words = allowed_text(expected)
     return ", ".join(f"`{choice}`" for choice in words[7:].split(", ")) if words.startswith("one of ") else words
 
 

@@ -15,13 +15,13 @@ from typing import Any
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import Model, Origin, PartitionSettings, Profile, Source, Target
 from trtbuild.core.values.nearest import suggestion
-from trtbuild.manifest.declared import INVALID, DeclaredModel, Entry, LocatedValue
+from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue, NamedEntry
 from trtbuild.manifest.format.fields import ModelFields, TargetFields
 from trtbuild.manifest.namespace import Namespace
-from trtbuild.manifest.outputs import Output, resolve_outputs
+from trtbuild.manifest.outputs import OutputPath, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
 from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve_inputs, resolve_profile
-from trtbuild.manifest.source import declared_kinds, resolve_source
+from trtbuild.manifest.source import kinds_of_source, resolve_source
 from trtbuild.manifest.yaml_text.problems import Problems
 
 #: The operating system's name of a processor → trtbuild's name.
@@ -33,8 +33,9 @@ _REQUIRED = {
     "profiles": "name at least one profile, such as `profiles: [photo]`",
     "targets": "name at least one target, in the model or in `defaults`, such as `targets: [ada]`",
 }
-#: For graphs of other kinds: the field, its only allowed value, its effect, and the reason for the restriction.
-_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
+#: Fields that only a lowered graph can use. For graphs of other kinds: the field, its only allowed value, its effect on a
+#: lowered graph, and the reason for the restriction.
+_ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
     ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
@@ -46,7 +47,8 @@ _FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ),
     ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),
 )
-_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
+#: The same facts for fields that only a graph with a reference library can use (`GraphKind.reference`).
+_ONLY_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
     ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network"),
 )
 
@@ -57,8 +59,8 @@ def this_platform() -> str:
     return f"{platform.system().lower()}-{_CPUS.get(cpu, cpu)}"
 
 
-def resolve(
-    declared: DeclaredModel, space: Namespace, paths: ProjectPaths, outputs: list[Output], problems: Problems
+def resolve_model(
+    declared: DeclaredModel, space: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
     """The model, or None when it is invalid; its problems are then added to `problems`.
 
@@ -75,9 +77,9 @@ class _Resolver:
         self._paths = paths
         self._problems = problems
         self._fields = {**space.defaults, **declared.fields}
-        self._places = {name: located.key for name, located in self._fields.items()}
+        self._places = {name: located.name_origin for name, located in self._fields.items()}
 
-    def resolve(self, outputs: list[Output]) -> Model | None:
+    def resolve(self, outputs: list[OutputPath]) -> Model | None:
         source = self._source()
         shapes = self._shapes()
         targets = self._targets()
@@ -96,7 +98,7 @@ class _Resolver:
             inputs=shapes.inputs,
             profiles=shapes.profiles,
             targets=targets,
-            origin=self._declared.key,
+            origin=self._declared.name_origin,
             dims=shapes.dims,
             weights=weights,
             precision=self._value("precision"),
@@ -127,17 +129,19 @@ class _Resolver:
         if located is not None and located.value:
             return None if located.value is INVALID else located
         problem = "is missing" if located is None else "is empty"
-        origin = located.key if located else self._declared.key
+        origin = located.name_origin if located else self._declared.name_origin
         self._problems.add(origin, f"the field `{name}` of model {self._name!r} {problem}", _REQUIRED[name])
         return None
 
-    def _named(self, field: str, table: dict[str, Entry[Any]]) -> Sequence[tuple[Entry[Any], Origin]] | None:
+    def _named_entries(
+        self, field: str, table: dict[str, NamedEntry[Any]]
+    ) -> Sequence[tuple[NamedEntry[Any], Origin]] | None:
         """The entries that a field names, each with the place of the name. Adds a problem for each unknown name."""
         located = self._required(field)
         if located is None:
             return None
         noun = field.removesuffix("s")
-        entries: dict[str, tuple[Entry[Any], Origin]] = {}
+        entries: dict[str, tuple[NamedEntry[Any], Origin]] = {}
         for name, element in zip(located.value, located.node.elements, strict=True):
             if name not in table and field in self._space.incomplete_sections:
                 continue  # it may be declared in the part that could not be read, and that has a problem already
@@ -147,7 +151,7 @@ class _Resolver:
                 self._problems.add(element.origin, f"{noun} {name!r} is named twice", "keep it once")
             else:
                 entries[name] = (table[name], element.origin)
-                self._places[f"{field}.{name}"] = table[name].key
+                self._places[f"{field}.{name}"] = table[name].name_origin
         return list(entries.values())
 
     def _source(self) -> Source | None:
@@ -158,27 +162,29 @@ class _Resolver:
     def _check_graph(self, source: Source) -> None:
         """Add a problem for each field that has no effect on a graph of this kind."""
         kind = f"model {self._name!r} comes from `{source.kind}`"
-        restrictions = () if source.graph.is_lowered else _FOR_LOWERED_GRAPHS
+        restrictions = () if source.graph.is_lowered else _ONLY_FOR_LOWERED_GRAPHS
         if source.graph.reference is None:
-            restrictions += _FOR_GRAPHS_WITH_A_REFERENCE
+            restrictions += _ONLY_FOR_GRAPHS_WITH_A_REFERENCE
         for field, allowed, text, reason in restrictions:
             located = self._fields.get(field)
             if located is not None and located.value is not INVALID and located.value != allowed:
                 name = field.rpartition(".")[2]
                 write = "model" if name == "granularity" else json.dumps(allowed).strip('"')
-                self._problems.add(located.key, f"{text}, and {kind}", f"{reason}: write `{name}: {write}` in it")
+                self._problems.add(
+                    located.name_origin, f"{text}, and {kind}", f"{reason}: write `{name}: {write}` in it"
+                )
 
     def _weights(self) -> str | None:
         located = self._fields.get("weights")
         if located is None or located.value is INVALID or located.value is None:
             return None
-        named = self._paths.named(located.value, folder_of(located.node.file))
-        check_readable(self._paths, named, "the weights file", located.node.origin, self._problems)
-        return named
+        name = self._paths.name_of(located.value, folder_of(located.node.file))
+        check_readable(self._paths, name, "the weights file", located.node.origin, self._problems)
+        return name
 
     def _shapes(self) -> Shapes | None:
         located = self._required("inputs")
-        entries = self._named("profiles", self._space.profiles)
+        entries = self._named_entries("profiles", self._space.profiles)
         if located is None:
             return None
         inputs = resolve_inputs(located, self._problems)
@@ -189,9 +195,9 @@ class _Resolver:
         dims = resolve_dims(dims_field, inputs, self._problems)
         self._places.update({f"dims.{name}": key for name, key in (dims_field.node.keys if dims_field else {}).items()})
         profiles: list[Profile] = []
-        for entry, reference in entries or ():
+        for entry, use_origin in entries or ():
             self._places.update({f"profiles.{entry.name}.{name}": key for name, key in entry.node.keys.items()})
-            profile = resolve_profile(entry, self._name, reference, inputs, self._problems)
+            profile = resolve_profile(entry, self._name, use_origin, inputs, self._problems)
             profiles += [profile] if profile else []
         if not profiles:
             return None
@@ -201,30 +207,30 @@ class _Resolver:
         return Shapes(inputs, dims, tuple(profiles))
 
     def _targets(self) -> tuple[Target, ...] | None:
-        entries = self._named("targets", self._space.targets)
+        entries = self._named_entries("targets", self._space.targets)
         toolchain = self._value("toolchain")
         if entries is None or toolchain is INVALID:
             return None
         targets = []
-        for entry, reference in entries:
+        for entry, use_origin in entries:
             target: TargetFields | None = entry.fields
             if target is not None:
                 chosen = target.toolchain or toolchain
                 runs_on = target.platform or this_platform()
                 targets.append(Target(entry.name, target.sm, chosen, target.version, target.compatibility, runs_on))
-                self._check_turing(targets[-1], reference)
+                self._check_turing(targets[-1], use_origin)
         return tuple(targets)
 
-    def _check_turing(self, target: Target, reference: Origin) -> None:
+    def _check_turing(self, target: Target, use_origin: Origin) -> None:
         # TensorRT-RTX 1.7 rejects such a network, but only after the trace and the conversion.
         source = self._fields.get("source")
-        declared = [] if source is None or source.value is INVALID else declared_kinds(source.value)
+        declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
         if not all(kind.graph.is_lowered for kind in declared):  # a lowered graph declares its types
             return
         if self._value("precision") == "float32" and target.toolchain == "tensorrt-rtx" and target.sm == 75:
             located = self._fields.get("precision")
             self._problems.add(
-                located.node.origin if located else reference,
+                located.node.origin if located else use_origin,
                 f"model {self._name!r} has precision float32, and TensorRT-RTX has no float32 matrix products on Turing "
                 f"(target {target.name!r}, SM 75: FP32 GEMM is not supported)",
                 "write `precision: float16`, or leave the target out",

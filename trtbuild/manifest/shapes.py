@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from trtbuild.core.model.declared_shapes import ShapeProblem, derive
 from trtbuild.core.model.spec import Input, NamedDim, Origin, Profile, ShapeRange
 from trtbuild.core.values.nearest import suggestion
-from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
-from trtbuild.manifest.declared import Entry, LocatedValue
+from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
+from trtbuild.manifest.declared import LocatedValue, NamedEntry
 from trtbuild.manifest.format.fields import DimFields, InputFields, ShapeFields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node
 
-ProfileEntry = Entry[dict[str, ShapeFields]]
+ProfileEntry = NamedEntry[dict[str, ShapeFields]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Shapes:
 
 
 def resolve_inputs(located: LocatedValue, problems: Problems) -> tuple[Input, ...]:
-    """The inputs in the order in which they are declared; `image:` alone means the defaults."""
+    """The inputs in the order in which they are declared. `image:` without fields is an input with all defaults."""
     declared: dict[str, InputFields | None] = located.value
     return tuple(
         Input(name, fields.dtype, fields.keyword, _value_range(fields, located.node.items[name], problems))
@@ -42,7 +42,7 @@ def _value_range(fields: InputFields, node: Node, problems: Problems) -> ValueRa
     if fields.range is None:
         return None
     result = value_range(fields.dtype, *fields.range)
-    if not isinstance(result, Misfit):
+    if not isinstance(result, InvalidRange):
         return result
     problems.add(node.items["range"].origin, result.text, result.hint)
     return None
@@ -52,25 +52,25 @@ def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], proble
     """The dims and the places of each dim, in the order of the inputs' axes. The order in the manifest has no effect."""
     declared: dict[str, DimFields] = (located.value if located else None) or {}
     order = {entry.name: index for index, entry in enumerate(inputs)}
-    taken: dict[tuple[str, int], str] = {}
+    dim_of_place: dict[tuple[str, int], str] = {}
     dims = []
     for name, fields in declared.items():
         node = located.node.items[name] if located else None
         places: list[tuple[str, int]] = []
-        for index, written in enumerate(fields.at):
-            input_name, _, axis = written.partition(".")
+        for index, place_text in enumerate(fields.at):
+            input_name, _, axis = place_text.partition(".")
             place = (input_name, int(axis))
             text = hint = ""
             if input_name not in order:
                 text = f"there is no input {input_name!r} for dim {name!r}"
                 hint = suggestion(input_name, order, "inputs")
-            elif place in taken:
-                text = f"{written} is already in dim {taken[place]!r}"
+            elif place in dim_of_place:
+                text = f"{place_text} is already in dim {dim_of_place[place]!r}"
                 hint = "name one dim for each axis, once"
             if text and node:
                 problems.add(place_node(node, index).origin, text, hint)
             else:
-                taken[place] = name
+                dim_of_place[place] = name
                 places.append(place)
         if places:
             places.sort(key=lambda place: (order[place[0]], place[1]))
@@ -85,7 +85,7 @@ def place_node(node: Node, index: int) -> Node:
 
 
 def resolve_profile(
-    entry: ProfileEntry, model: str, reference: Origin, inputs: tuple[Input, ...], problems: Problems
+    entry: ProfileEntry, model: str, use_origin: Origin, inputs: tuple[Input, ...], problems: Problems
 ) -> Profile | None:
     """A profile with the inputs of a model, in their order, or None when the profile is invalid.
 
@@ -104,19 +104,19 @@ def resolve_profile(
     for name in names:
         if name not in entry.fields:
             problems.add(
-                reference,
+                use_origin,
                 f"profile {entry.name!r} has no shape for input {name!r} of model {model!r}",
-                f"add `{name}: {{min: …, opt: …, max: …}}` at {entry.key.file}:{entry.key.line}",
+                f"add `{name}: {{min: …, opt: …, max: …}}` at {entry.name_origin.file}:{entry.name_origin.line}",
             )
     return Profile(entry.name, tuple((name, shape_range(entry.fields[name])) for name in names if name in entry.fields))
 
 
 def shape_range(fields: ShapeFields) -> ShapeRange:
-    """The range with min, opt and max; ``shape`` alone stands for all three."""
-    low, mid, high = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
+    """The min, opt and max shape. If only ``shape`` is written, all three are equal to it."""
+    min_shape, opt_shape, max_shape = (tuple(shape or ()) for shape in (fields.min, fields.opt, fields.max))
     if fields.shape is not None:
-        low = mid = high = tuple(fields.shape)
-    return ShapeRange(low, mid, high)
+        min_shape = opt_shape = max_shape = tuple(fields.shape)
+    return ShapeRange(min_shape, opt_shape, max_shape)
 
 
 def check_profile(entry: ProfileEntry, problems: Problems) -> None:

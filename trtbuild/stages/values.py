@@ -9,14 +9,16 @@ import torch
 from trtbuild.core.values.value_ranges import ValueRange
 
 
-def in_range(dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator) -> torch.Tensor:
+def draw_in_range(
+    dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator
+) -> torch.Tensor:
     """Draw a tensor of uniform values from the range `values`, both ends included. The ends of a floating range are
     rounded to the type."""
     low, high = values
     size = tuple(shape)
     if dtype.is_floating_point:
         fraction = torch.rand(size, generator=generator, dtype=torch.float64)
-        # low + share * (high - low) could be infinite
+        # low + fraction * (high - low) could be infinite
         return ((1 - fraction) * low + fraction * high).clamp(low, high).to(dtype)
     integers = torch.empty(size, dtype=torch.int64)
     if high == torch.iinfo(torch.int64).max:  # high + 1 does not fit int64
@@ -24,12 +26,12 @@ def in_range(dtype: torch.dtype, shape: Sequence[int], values: ValueRange, gener
     return integers.random_(int(low), int(high) + 1, generator=generator).to(dtype)
 
 
-def mask(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+def draw_mask(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     """Draw a tensor of bools. Each row of the last axis has both values if it has at least two elements.
 
-    So an attention mask keeps a key of every row, whether True means that a key is kept or that it is hidden.
+    Every row of an attention mask then keeps at least one key. This holds whether True keeps a key or hides it.
     """
-    drawn = torch.rand(tuple(shape), generator=generator) > 0.5
-    if drawn.dim() and drawn.shape[-1] > 1:
-        drawn[..., 0], drawn[..., -1] = False, True
-    return drawn
+    bools = torch.rand(tuple(shape), generator=generator) > 0.5
+    if bools.dim() and bools.shape[-1] > 1:
+        bools[..., 0], bools[..., -1] = False, True
+    return bools

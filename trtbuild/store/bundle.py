@@ -1,15 +1,16 @@
 """A bundle: records and their blobs in one file, for machines without a network. Format: docs/bundle.md.
 
 Rules
-1. A bundle is a plain tar (POSIX ustar) of the files of a store: ``format``, ``cas/…``, ``ac/…``, ``index``, in this order
-   and sorted by name. It contains no time, place or author, so bundles with equal contents have equal bytes.
-2. A member has only one valid header: the reader builds the header again from the name and the size, and compares the two.
-   So a bundle cannot contain links, devices or other paths.
+1. A bundle is a plain tar (POSIX ustar) of the files of a store, in this order: ``format``, ``cas/…``, ``ac/…``, ``index``.
+   The files of a folder are sorted by name. A bundle contains no time, place or author. So bundles with equal contents have
+   equal bytes.
+2. A member is a file of the tar, and has only one valid header. The reader builds this header from the member's name and
+   size, and compares it with the header in the file. So a bundle cannot contain links, devices or paths outside a store.
 3. The index is the last member, and contains the SHA-256 of everything before it. `open_bundle` reads the whole file before
    it uses any part. It rejects a bundle that was truncated, extended or altered.
-4. Each size is compared with a limit and with the rest of the file before it is used, and each name must be a digest. Each
-   file in ``cas/`` is compared with its name.
-5. An entry names only files that are in the bundle, with their sizes. Each file is named by an entry.
+4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. Each name must be
+   a digest. The SHA-256 of each file in ``cas/`` is compared with its name.
+5. An entry names only files that are in the bundle, with their right sizes. Each file in ``cas/`` is named by an entry.
 6. An open bundle is a `Transport`: its entries are verified like those from a server. The check in `open_bundle` is not
    enough, because the file may change after it.
 """
@@ -30,22 +31,22 @@ from typing import BinaryIO
 from trtbuild.errors import BundleRefused, EntryCorrupt, RemoteDown, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.publication import copy_atomically
-from trtbuild.store.remote.files import Read
-from trtbuild.store.remote.records import MAX_ENTRY
+from trtbuild.store.remote.files import ReadFile
+from trtbuild.store.remote.records import MAX_ENTRY_SIZE
 from trtbuild.store.transports.transport import Transport
 from trtbuild.store.trust.action_result import ActionResult
 
 SCHEMA = "trtbuild.bundle/1"
 
-_FORMAT = f"{SCHEMA}\n".encode()
-_BLOCK = 512
-_END = bytes(2 * _BLOCK)
-_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
-_LIMITS = {"cas": MAX_ENTRY, "ac": MAX_ENTRY}  # a record's document is a file, too
-_MAX_INDEX = 4096
+_FORMAT_LINE = f"{SCHEMA}\n".encode()
+_BLOCK_SIZE = 512
+_END_BLOCKS = bytes(2 * _BLOCK_SIZE)
+_MEMBER_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
+_SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a record's document is in ``cas/``, too
+_MAX_INDEX_SIZE = 4096
 
-# The kinds of members by type flag (POSIX pax, "ustar Header Block"), including the flags of GNU tar.
-_TYPES = {
+# Type flag of a header → the kind of member (POSIX pax, "ustar Header Block", and the flags of GNU tar).
+_MEMBER_KINDS = {
     b"1": "a hard link",
     b"2": "a symbolic link",
     b"3": "a device",
@@ -59,13 +60,13 @@ _TYPES = {
     b"L": "an extended header",
 }
 
-#: Called with the number of processed bytes, and the total number of bytes.
+#: A function that is called with the number of processed bytes, and the total number of bytes.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Written:
-    """A bundle that was written: its records, its files in ``cas/``, and its size in bytes."""
+class WrittenBundle:
+    """The number of records and of files in ``cas/`` of a bundle that was written, and its size in bytes."""
 
     records: int
     files: int
@@ -73,29 +74,32 @@ class Written:
 
 
 def write_bundle(
-    path: str, entries: Mapping[str, ActionResult], read: Read, progress: Progress | None = None
-) -> Written:
-    """Write records and their CAS files to `path`. `entries` maps keys to entries, and `read` returns the CAS files.
+    path: str, entries: Mapping[str, ActionResult], read: ReadFile, progress: Progress | None = None
+) -> WrittenBundle:
+    """Write records and their CAS files to `path`. `entries` maps the records' keys to their entries. `read` returns the
+    bytes of a CAS file.
 
     The file appears complete or not at all. Raises the errors of `read`, EntryCorrupt when the bytes of a CAS file do not
     have the SHA-256 in its name, and OSError when `path` cannot be written.
     """
     files = {file.sha256: file for entry in entries.values() for _, file in entry.files}
-    empty_index = _index(len(entries), len(files), 0, "")
+    empty_index = _index_document(len(entries), len(files), 0, "")
     total = (
-        sum(_occupied(len(entry.to_bytes())) for entry in entries.values()) + _occupied(len(empty_index)) + len(_END)
+        sum(_member_size(len(entry.to_bytes())) for entry in entries.values())
+        + _member_size(len(empty_index))
+        + len(_END_BLOCKS)
     )
-    total += sum(_occupied(file.size) for file in files.values()) + _occupied(len(_FORMAT))
+    total += sum(_member_size(file.size) for file in files.values()) + _member_size(len(_FORMAT_LINE))
 
     def members() -> Iterator[tuple[str, bytes | memoryview]]:
-        yield "format", _FORMAT
+        yield "format", _FORMAT_LINE
         for sha256, file in sorted(files.items()):
             data = read(file)
             if len(data) != file.size or hashlib.sha256(data).hexdigest() != sha256:
                 raise EntryCorrupt(f"{sha256} does not match its digest: it cannot be exported")
-            yield _path("cas", sha256), data
+            yield _member_name("cas", sha256), data
         for key, entry in sorted(entries.items()):
-            yield _path("ac", key), entry.to_bytes()
+            yield _member_name("ac", key), entry.to_bytes()
 
     def pieces() -> Iterator[memoryview]:
         content_hash, done = hashlib.sha256(), 0
@@ -106,15 +110,15 @@ def write_bundle(
                 yield memoryview(piece)
             if progress is not None:
                 progress(done, total)
-        index = _index(len(entries), len(files), done, content_hash.hexdigest())
-        for piece in (_header("index", len(index)), index, _padding(len(index)), _END):
+        index = _index_document(len(entries), len(files), done, content_hash.hexdigest())
+        for piece in (_header("index", len(index)), index, _padding(len(index)), _END_BLOCKS):
             yield memoryview(piece)
 
     copy_atomically(pieces(), path)
-    return Written(len(entries), len(files), Path(path).stat().st_size)
+    return WrittenBundle(len(entries), len(files), Path(path).stat().st_size)
 
 
-def _path(kind: Kind, name: str) -> str:
+def _member_name(kind: Kind, name: str) -> str:
     return f"{kind}/{name[:2]}/{name}"
 
 
@@ -126,14 +130,16 @@ def _header(name: str, size: int) -> bytes:
 
 
 def _padding(size: int) -> bytes:
-    return bytes(-size % _BLOCK)
+    """The zero bytes after `size` bytes of data."""
+    return bytes(-size % _BLOCK_SIZE)
 
 
-def _occupied(size: int) -> int:
-    return _BLOCK + size + -size % _BLOCK
+def _member_size(size: int) -> int:
+    """The bytes of a member in the bundle: its header, `size` bytes of data, and the padding."""
+    return _BLOCK_SIZE + size + -size % _BLOCK_SIZE
 
 
-def _index(records: int, files: int, size_bytes: int, sha256: str) -> bytes:
+def _index_document(records: int, files: int, size_bytes: int, sha256: str) -> bytes:
     document = {"schema": SCHEMA, "records": records, "files": files, "bytes": size_bytes, "sha256": sha256}
     return json.dumps(document).encode() + b"\n"
 
@@ -141,7 +147,7 @@ def _index(records: int, files: int, size_bytes: int, sha256: str) -> bytes:
 class Bundle(Transport):
     """An open bundle: a read-only `Transport`."""
 
-    decides = True
+    decides_races = True
 
     def __init__(self, place: str, file: BinaryIO, members: Mapping[tuple[Kind, str], tuple[int, int]]) -> None:
         self.place = place
@@ -150,7 +156,7 @@ class Bundle(Transport):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of its records, sorted."""
+        """The keys of the bundle's records, sorted."""
         return tuple(name for kind, name in self._members if kind == "ac")
 
     @property
@@ -193,7 +199,7 @@ def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
     """
     file = _open_regular_file(path)
     try:
-        members = _Reader(path, file, progress).members()
+        members = _Reader(path, file, progress).read_members()
     except BaseException:
         file.close()
         raise
@@ -219,65 +225,66 @@ class _Reader:
         self._offset = 0
         self._content_hash = hashlib.sha256()
         self._members: dict[tuple[Kind, str], tuple[int, int]] = {}
-        self._named_sizes: dict[str, int] = {}  # SHA-256 → size of the files that entries name
+        self._named_sizes: dict[str, int] = {}  # the files that entries name: SHA-256 → size
 
-    def members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
-        name, size = self._next()
-        if name != "format" or self._data(size, 64) != _FORMAT:
-            raise self._refused("it does not begin as a bundle of this format", at=0)
-        previous_folder, previous = "cas/", ""
+    def read_members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
+        """Read and check the whole file. Returns the offset and size of each file in ``cas/`` and ``ac/``."""
+        name, size = self._read_header()
+        if name != "format" or self._read_data(size, 64) != _FORMAT_LINE:
+            raise self._refusal("it does not begin as a bundle of this format", at=0)
+        previous_folder, previous_name = "cas/", ""
         while True:
-            start, before = self._offset, self._content_hash.hexdigest()
-            name, size = self._next()
+            start, digest_before = self._offset, self._content_hash.hexdigest()
+            name, size = self._read_header()
             if name == "index":
-                self._finish(start, before, self._data(size, _MAX_INDEX))
+                self._check_end(start, digest_before, self._read_data(size, _MAX_INDEX_SIZE))
                 return self._members
-            matched = _NAME.fullmatch(name)
-            if matched is None:
-                raise self._refused(f"a bundle has no member {name!r}", at=start)
-            kind: Kind = "cas" if matched[1] == "cas" else "ac"
+            match = _MEMBER_NAME.fullmatch(name)
+            if match is None:
+                raise self._refusal(f"a bundle has no member {name!r}", at=start)
+            kind: Kind = "cas" if match[1] == "cas" else "ac"
             folder = f"{kind}/"
-            if (folder == "cas/" and previous_folder == "ac/") or (folder == previous_folder and name <= previous):
-                problem = "occurs twice" if name == previous else "is out of order"
-                raise self._refused(f"{name} {problem}", at=start)
-            previous_folder, previous = folder, name
-            self._members[kind, matched[3]] = (self._offset, size)
-            self._check(kind, matched[3], self._data(size, _LIMITS[kind]), start)
+            if (folder == "cas/" and previous_folder == "ac/") or (folder == previous_folder and name <= previous_name):
+                problem = "occurs twice" if name == previous_name else "is out of order"
+                raise self._refusal(f"{name} {problem}", at=start)
+            previous_folder, previous_name = folder, name
+            self._members[kind, match[3]] = (self._offset, size)
+            self._check_member(kind, match[3], self._read_data(size, _SIZE_LIMITS[kind]), start)
             self._progress(self._offset, self._size)
 
-    def _check(self, kind: Kind, name: str, data: bytes, start: int) -> None:
+    def _check_member(self, kind: Kind, name: str, data: bytes, start: int) -> None:
         if kind == "cas":
             if hashlib.sha256(data).hexdigest() != name:
-                raise self._refused(f"cas/{name} does not match its digest", at=start)
+                raise self._refusal(f"cas/{name} does not match its digest", at=start)
             return
         try:
             entry = ActionResult.from_bytes(data)
         except ValueError as error:
-            raise self._refused(f"ac/{name} is not an entry: {error}", at=start) from error
+            raise self._refusal(f"ac/{name} is not an entry: {error}", at=start) from error
         if entry.document is None:
-            raise self._refused(f"ac/{name} names no record", at=start)
+            raise self._refusal(f"ac/{name} names no record", at=start)
         for _, file in entry.files:
             _, size = self._members.get(("cas", file.sha256), (0, -1))
             if size != file.size:
-                raise self._refused(f"ac/{name} names {file.sha256}, which is missing or has another size", at=start)
+                raise self._refusal(f"ac/{name} names {file.sha256}, which is missing or has another size", at=start)
             self._named_sizes[file.sha256] = file.size
 
-    def _finish(self, start: int, digest: str, data: bytes) -> None:
+    def _check_end(self, start: int, digest: str, data: bytes) -> None:
         files = [name for kind, name in self._members if kind == "cas"]
-        if data != _index(len(self._members) - len(files), len(files), start, digest):
-            raise self._refused("its index does not match its contents: the file was altered", at=start)
-        if self._size - self._offset != len(_END) or self._file.read(len(_END) + 1) != _END:
-            raise self._refused(
+        if data != _index_document(len(self._members) - len(files), len(files), start, digest):
+            raise self._refusal("its index does not match its contents: the file was altered", at=start)
+        if self._size - self._offset != len(_END_BLOCKS) or self._file.read(len(_END_BLOCKS) + 1) != _END_BLOCKS:
+            raise self._refusal(
                 "it does not end where its index does: it was cut off, or something was added", self._offset
             )
         unnamed = next((name for name in files if name not in self._named_sizes), None)
         if unnamed is not None:
-            raise self._refused(f"cas/{unnamed} belongs to no record")
+            raise self._refusal(f"cas/{unnamed} belongs to no record")
         self._progress(self._size, self._size)
 
-    def _next(self) -> tuple[str, int]:
-        """The name and size in the next header."""
-        start, block = self._offset, self._read(_BLOCK)
+    def _read_header(self) -> tuple[str, int]:
+        """Read the next header. Returns the member's name and size."""
+        start, block = self._offset, self._read_bytes(_BLOCK_SIZE)
         name = block[:100].partition(b"\0")[0]
         digits = block[124:135]
         size = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else -1
@@ -288,31 +295,31 @@ class _Reader:
         if block == expected:
             return name.decode("ascii"), size
         shown = name.decode("ascii", "backslashreplace")
-        kind = _TYPES.get(block[156:157])
+        kind = _MEMBER_KINDS.get(block[156:157])
         if kind is not None and block[257:262] == b"ustar":
-            raise self._refused(f"{shown!r} is {kind}: a bundle has plain files only", at=start)
-        raise self._refused("this is not the header of a bundle's member", at=start)
+            raise self._refusal(f"{shown!r} is {kind}: a bundle has plain files only", at=start)
+        raise self._refusal("this is not the header of a bundle's member", at=start)
 
-    def _data(self, size: int, limit: int) -> bytes:
+    def _read_data(self, size: int, limit: int) -> bytes:
         if size > limit:
-            raise self._refused(f"a member of {size} bytes, but at most {limit} are allowed", at=self._offset)
-        data = self._read(size)
-        padding = -size % _BLOCK
-        if self._read(padding) != bytes(padding):
-            raise self._refused("bytes between two members", at=self._offset - padding)
+            raise self._refusal(f"a member of {size} bytes, but at most {limit} are allowed", at=self._offset)
+        data = self._read_bytes(size)
+        padding = -size % _BLOCK_SIZE
+        if self._read_bytes(padding) != bytes(padding):
+            raise self._refusal("bytes between two members", at=self._offset - padding)
         return data
 
-    def _read(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         if size > self._size - self._offset:
-            raise self._refused(f"it is cut off: it ends after {self._size} bytes, in the middle of a member")
+            raise self._refusal(f"it is cut off: it ends after {self._size} bytes, in the middle of a member")
         data = self._file.read(size)
         if len(data) != size:
-            raise self._refused("it was changed while it was read", at=self._offset)
+            raise self._refusal("it was changed while it was read", at=self._offset)
         self._content_hash.update(data)
         self._offset += size
         return data
 
-    def _refused(self, why: str, at: int | None = None) -> BundleRefused:
+    def _refusal(self, why: str, at: int | None = None) -> BundleRefused:
         where = "" if at is None else f" (at byte {at})"
         return BundleRefused(
             f"the bundle is not imported: {why}{where}",

@@ -6,34 +6,34 @@ import torch
 from torch import nn
 from torchvision.models import convnext, efficientnet, mobilenetv3, resnet, swin_transformer
 
-from .sizes import by_size, finished
+from .sizes import by_size, is_published_size, prepare_module
 
 
 def resnet50() -> nn.Module:
     """ResNet-50; small: one block in each stage."""
     torch.manual_seed(0)
-    return finished(resnet.ResNet(resnet.Bottleneck, by_size([3, 4, 6, 3], [1, 1, 1, 1])))
+    return prepare_module(resnet.ResNet(resnet.Bottleneck, by_size([3, 4, 6, 3], [1, 1, 1, 1])))
 
 
 def mobilenet_v3() -> nn.Module:
     """MobileNetV3-Large; small: MobileNetV3-Small."""
     torch.manual_seed(0)
     build = by_size(mobilenetv3.mobilenet_v3_large, mobilenetv3.mobilenet_v3_small)
-    return finished(build(weights=None))
+    return prepare_module(build(weights=None))
 
 
 def efficientnet_v2() -> nn.Module:
     """EfficientNetV2-S; small: its first four stages with one block each."""
     torch.manual_seed(0)
-    if by_size(True, False):
-        return finished(efficientnet.efficientnet_v2_s(weights=None))
+    if is_published_size():
+        return prepare_module(efficientnet.efficientnet_v2_s(weights=None))
     stages = [
         efficientnet.FusedMBConvConfig(1, 3, 1, 24, 24, 1),
         efficientnet.FusedMBConvConfig(4, 3, 2, 24, 48, 1),
         efficientnet.FusedMBConvConfig(4, 3, 2, 48, 64, 1),
         efficientnet.MBConvConfig(4, 3, 2, 64, 128, 1),
     ]
-    return finished(efficientnet.EfficientNet(stages, dropout=0.2, last_channel=256))
+    return prepare_module(efficientnet.EfficientNet(stages, dropout=0.2, last_channel=256))
 
 
 def convnext_tiny() -> nn.Module:
@@ -42,13 +42,13 @@ def convnext_tiny() -> nn.Module:
     blocks = by_size((3, 3, 9, 3), (1, 1, 1, 1))
     widths = ((96, 192), (192, 384), (384, 768), (768, None))
     stages = [convnext.CNBlockConfig(*width, count) for width, count in zip(widths, blocks, strict=True)]
-    return finished(convnext.ConvNeXt(stages))
+    return prepare_module(convnext.ConvNeXt(stages))
 
 
 def swin_tiny() -> nn.Module:
     """Swin-T; small: two stages of two blocks."""
     torch.manual_seed(0)
-    return finished(
+    return prepare_module(
         swin_transformer.SwinTransformer(
             patch_size=[4, 4],
             embed_dim=by_size(96, 32),

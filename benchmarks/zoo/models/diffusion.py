@@ -6,7 +6,7 @@ import torch
 from diffusers import AutoencoderKL, DiTTransformer2DModel, UNet2DConditionModel
 from torch import nn
 
-from .sizes import by_size, finished
+from .sizes import by_size, prepare_module
 
 
 class Denoiser(nn.Module):  # type: ignore[misc]
@@ -36,7 +36,7 @@ def unet() -> nn.Module:
         attention_head_dim=8,
         norm_num_groups=by_size(32, 8),
     )
-    return finished(Denoiser(network))
+    return prepare_module(Denoiser(network))
 
 
 class ClassDenoiser(nn.Module):  # type: ignore[misc]
@@ -58,7 +58,7 @@ def dit() -> nn.Module:
     network = DiTTransformer2DModel(
         num_attention_heads=heads, attention_head_dim=channels, num_layers=layers, out_channels=8, sample_size=32
     )
-    return finished(ClassDenoiser(network))
+    return prepare_module(ClassDenoiser(network))
 
 
 class Decoder(nn.Module):  # type: ignore[misc]
@@ -85,4 +85,4 @@ def vae_decoder() -> nn.Module:
         up_block_types=("UpDecoderBlock2D",) * len(widths),
         norm_num_groups=by_size(32, 8),
     )
-    return finished(Decoder(autoencoder))
+    return prepare_module(Decoder(autoencoder))

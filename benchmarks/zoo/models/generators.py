@@ -14,7 +14,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from .sizes import by_size, finished
+from .sizes import by_size, is_published_size, prepare_module
 
 
 class Prefill(nn.Module):  # type: ignore[misc]
@@ -33,7 +33,7 @@ def gpt2() -> nn.Module:
     """GPT-2, 124 million parameters; small: two layers of 128 channels."""
     torch.manual_seed(0)
     small = GPT2Config(n_embd=128, n_layer=2, n_head=4, vocab_size=1000)
-    return finished(Prefill(GPT2LMHeadModel(by_size(GPT2Config(), small))))
+    return prepare_module(Prefill(GPT2LMHeadModel(by_size(GPT2Config(), small))))
 
 
 def _llama(layers: int) -> LlamaConfig:
@@ -53,7 +53,7 @@ def _llama(layers: int) -> LlamaConfig:
 def llama_prefill() -> nn.Module:
     """Llama with 160 million parameters in 12 layers: all positions of a text at once; small: two layers."""
     torch.manual_seed(0)
-    return finished(Prefill(LlamaForCausalLM(_llama(by_size(12, 2)))))
+    return prepare_module(Prefill(LlamaForCausalLM(_llama(by_size(12, 2)))))
 
 
 class DecodeStep(nn.Module):  # type: ignore[misc]
@@ -80,13 +80,13 @@ class DecodeStep(nn.Module):  # type: ignore[misc]
 def llama_decode() -> nn.Module:
     """Llama with 68 million parameters in two layers: one step with its cache."""
     torch.manual_seed(0)
-    return finished(DecodeStep(LlamaForCausalLM(_llama(2)), 2))
+    return prepare_module(DecodeStep(LlamaForCausalLM(_llama(2)), 2))
 
 
 def qwen2_prefill() -> nn.Module:
     """Qwen2 with 0.5 billion parameters; small: two layers of 128 channels."""
     torch.manual_seed(0)
-    if by_size(True, False):
+    if is_published_size():
         config = Qwen2Config(
             hidden_size=896,
             intermediate_size=4864,
@@ -104,4 +104,4 @@ def qwen2_prefill() -> nn.Module:
             num_key_value_heads=2,
             vocab_size=1000,
         )
-    return finished(Prefill(Qwen2ForCausalLM(config)))
+    return prepare_module(Prefill(Qwen2ForCausalLM(config)))

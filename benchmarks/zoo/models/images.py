@@ -17,7 +17,7 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
-from .sizes import by_size, finished
+from .sizes import by_size, prepare_module
 
 
 def clip_vision() -> nn.Module:
@@ -26,7 +26,7 @@ def clip_vision() -> nn.Module:
     small = CLIPVisionConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, projection_dim=64
     )
-    return finished(CLIPVisionModelWithProjection(by_size(CLIPVisionConfig(), small)))
+    return prepare_module(CLIPVisionModelWithProjection(by_size(CLIPVisionConfig(), small)))
 
 
 def clip_text() -> nn.Module:
@@ -41,7 +41,7 @@ def clip_text() -> nn.Module:
         vocab_size=1000,
         eos_token_id=999,
     )
-    return finished(CLIPTextModelWithProjection(by_size(CLIPTextConfig(), small)))
+    return prepare_module(CLIPTextModelWithProjection(by_size(CLIPTextConfig(), small)))
 
 
 def sam_encoder() -> nn.Module:
@@ -55,13 +55,13 @@ def sam_encoder() -> nn.Module:
         mlp_dim=192,
         global_attn_indexes=[1],
     )
-    return finished(SamVisionModel(by_size(SamVisionConfig(), small)))
+    return prepare_module(SamVisionModel(by_size(SamVisionConfig(), small)))
 
 
 def segformer() -> nn.Module:
     """SegFormer-B0; small: one block in each stage."""
     torch.manual_seed(0)
-    return finished(SegformerForSemanticSegmentation(SegformerConfig(depths=by_size([2, 2, 2, 2], [1, 1, 1, 1]))))
+    return prepare_module(SegformerForSemanticSegmentation(SegformerConfig(depths=by_size([2, 2, 2, 2], [1, 1, 1, 1]))))
 
 
 def dinov2() -> nn.Module:
@@ -71,4 +71,4 @@ def dinov2() -> nn.Module:
     config = Dinov2Config(
         hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, image_size=518, patch_size=14
     )
-    return finished(Dinov2Model(config))
+    return prepare_module(Dinov2Model(config))

@@ -11,18 +11,18 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
-from .sizes import by_size, finished
+from .sizes import by_size, is_published_size, prepare_module
 
 
 def deeplab_v3() -> nn.Module:
     """DeepLabV3 on ResNet-50; small: on a ResNet with one block in each stage, and 32 channels in the head."""
     torch.manual_seed(0)
-    if by_size(True, False):
-        return finished(segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None))
+    if is_published_size():
+        return prepare_module(segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None))
     network = resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1], replace_stride_with_dilation=[False, True, True])
     features = IntermediateLayerGetter(network, return_layers={"layer4": "out"})
     head = nn.Sequential(segmentation.deeplabv3.ASPP(2048, [12, 24, 36], 32), nn.Conv2d(32, 21, 1))
-    return finished(segmentation.DeepLabV3(features, head))
+    return prepare_module(segmentation.DeepLabV3(features, head))
 
 
 class Flow(nn.Module):  # type: ignore[misc]
@@ -41,7 +41,7 @@ class Flow(nn.Module):  # type: ignore[misc]
 def raft() -> nn.Module:
     """RAFT-small with 12 updates; small: with 2 updates."""
     torch.manual_seed(0)
-    return finished(Flow(by_size(12, 2)))
+    return prepare_module(Flow(by_size(12, 2)))
 
 
 class Boxes(nn.Module):  # type: ignore[misc]
@@ -54,7 +54,7 @@ class Boxes(nn.Module):  # type: ignore[misc]
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         features = list(self.detector.backbone(image).values())
         outputs = self.detector.head(features)
-        # The anchors of one image. All images have the same, and a list of all would fix the batch.
+        # All images have the same anchors, so one image is enough. A list of the anchors of all images would fix the batch.
         (anchors,) = self.detector.anchor_generator(
             ImageList(image[:1], [(image.shape[-2], image.shape[-1])]), features
         )
@@ -76,4 +76,4 @@ def retinanet() -> nn.Module:
         returned_layers=[2, 3, 4],
         extra_blocks=LastLevelP6P7(256, 256),
     )
-    return finished(Boxes(RetinaNet(backbone, classes)))
+    return prepare_module(Boxes(RetinaNet(backbone, classes)))

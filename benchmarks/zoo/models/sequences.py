@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from .sizes import by_size, finished
+from .sizes import by_size, prepare_module
 
 
 class Tagger(nn.Module):  # type: ignore[misc]
@@ -26,14 +26,14 @@ def gru() -> nn.Module:
     """A bidirectional GRU of two layers of 512 channels; small: 64 channels."""
     torch.manual_seed(0)
     width = by_size(512, 64)
-    return finished(Tagger(nn.GRU(128, width, num_layers=2, batch_first=True, bidirectional=True), 2 * width))
+    return prepare_module(Tagger(nn.GRU(128, width, num_layers=2, batch_first=True, bidirectional=True), 2 * width))
 
 
 def lstm() -> nn.Module:
     """An LSTM of two layers of 512 channels; small: 64 channels."""
     torch.manual_seed(0)
     width = by_size(512, 64)
-    return finished(Tagger(nn.LSTM(128, width, num_layers=2, batch_first=True), width))
+    return prepare_module(Tagger(nn.LSTM(128, width, num_layers=2, batch_first=True), width))
 
 
 def transformer_encoder() -> nn.Module:
@@ -42,4 +42,4 @@ def transformer_encoder() -> nn.Module:
     layers, feed_forward = by_size((6, 2048), (1, 256))
     layer = nn.TransformerEncoderLayer(512, 8, feed_forward, batch_first=True)
     # In evaluation mode nested tensors would set padded positions to zero, which the exported program does not do.
-    return finished(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False))
+    return prepare_module(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False))

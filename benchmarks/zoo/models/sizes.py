@@ -11,19 +11,24 @@ from torch import nn
 T = TypeVar("T")
 
 #: The environment variable that chooses the size: ``small``, or anything else for the published size.
-VARIABLE = "ZOO_SIZE"
+SIZE_VARIABLE = "ZOO_SIZE"
+
+
+def is_published_size() -> bool:
+    """Return whether the environment chooses the published size."""
+    return os.environ.get(SIZE_VARIABLE) != "small"
 
 
 def by_size(published: T, small: T) -> T:
-    """Return the value of the size that the environment chooses."""
-    return small if os.environ.get(VARIABLE) == "small" else published
+    """Return the value for the size that the environment chooses."""
+    return published if is_published_size() else small
 
 
-def finished(module: nn.Module) -> nn.Module:
+def prepare_module(module: nn.Module) -> nn.Module:
     """Return `module` in evaluation mode, with random weights that are the same in each process.
 
-    Vectors (biases, the weights of normalization layers, scales of layers) are random, too. Their usual first values, zero,
-    one or 1e-6, would hide an error in their use.
+    Vectors (biases, the weights of normalization layers, scales of layers) are random, too. Their usual initial values
+    (zero, one or 1e-6) would hide an error in their use.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC, WhisperConfig, WhisperForConditionalGeneration
 
-from .sizes import by_size, finished
+from .sizes import by_size, prepare_module
 
 
 def _whisper() -> WhisperForConditionalGeneration:
@@ -33,7 +33,7 @@ def _whisper() -> WhisperForConditionalGeneration:
 
 def whisper_encoder() -> nn.Module:
     """The encoder of Whisper-tiny, for 30 seconds of sound."""
-    return finished(_whisper().model.encoder)
+    return prepare_module(_whisper().model.encoder)
 
 
 class WhisperDecoder(nn.Module):  # type: ignore[misc]
@@ -51,7 +51,7 @@ class WhisperDecoder(nn.Module):  # type: ignore[misc]
 
 def whisper_decoder() -> nn.Module:
     """The decoder of Whisper-tiny. The states of the encoder are an input."""
-    return finished(WhisperDecoder(_whisper()))
+    return prepare_module(WhisperDecoder(_whisper()))
 
 
 def wav2vec2() -> nn.Module:
@@ -66,4 +66,4 @@ def wav2vec2() -> nn.Module:
         num_conv_pos_embeddings=16,
         num_conv_pos_embedding_groups=4,
     )
-    return finished(Wav2Vec2ForCTC(by_size(Wav2Vec2Config(), small)))
+    return prepare_module(Wav2Vec2ForCTC(by_size(Wav2Vec2Config(), small)))

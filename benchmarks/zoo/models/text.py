@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel, T5ForConditionalGeneration
 
-from .sizes import by_size, finished
+from .sizes import by_size, is_published_size, prepare_module
 
 
 def bert() -> nn.Module:
@@ -15,7 +15,7 @@ def bert() -> nn.Module:
     small = BertConfig(
         hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, vocab_size=1000
     )
-    return finished(BertModel(by_size(BertConfig(), small), add_pooling_layer=False))
+    return prepare_module(BertModel(by_size(BertConfig(), small), add_pooling_layer=False))
 
 
 class SentenceEmbedding(nn.Module):  # type: ignore[misc]
@@ -43,12 +43,12 @@ def minilm() -> nn.Module:
         intermediate_size=4 * hidden,
         vocab_size=words,
     )
-    return finished(SentenceEmbedding(BertModel(config, add_pooling_layer=False)))
+    return prepare_module(SentenceEmbedding(BertModel(config, add_pooling_layer=False)))
 
 
 def _t5() -> T5Config:
     """T5-small; small: one layer, 1,000 words and narrow feed-forward layers. Both have 512 channels."""
-    if by_size(True, False):
+    if is_published_size():
         return T5Config(use_cache=False)
     return T5Config(use_cache=False, num_layers=1, num_decoder_layers=1, d_ff=256, num_heads=4, vocab_size=1000)
 
@@ -56,7 +56,7 @@ def _t5() -> T5Config:
 def t5_encoder() -> nn.Module:
     """The encoder of T5-small."""
     torch.manual_seed(0)
-    return finished(T5EncoderModel(_t5()))
+    return prepare_module(T5EncoderModel(_t5()))
 
 
 class T5Decoder(nn.Module):  # type: ignore[misc]
@@ -77,4 +77,4 @@ class T5Decoder(nn.Module):  # type: ignore[misc]
 def t5_decoder() -> nn.Module:
     """The decoder of T5-small. The states of the encoder are an input."""
     torch.manual_seed(0)
-    return finished(T5Decoder(T5ForConditionalGeneration(_t5())))
+    return prepare_module(T5Decoder(T5ForConditionalGeneration(_t5())))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from ultralytics.nn.tasks import DetectionModel, yaml_model_load
 
-from .sizes import by_size, finished
+from .sizes import by_size, prepare_module
 
 
 class Detections(nn.Module):  # type: ignore[misc]
@@ -28,4 +28,4 @@ def yolo11n() -> nn.Module:
     torch.manual_seed(0)
     layout = yaml_model_load("yolo11n.yaml")
     layout["scales"]["n"] = by_size([0.5, 0.25, 1024], [0.5, 0.125, 512])
-    return finished(Detections(DetectionModel(layout, verbose=False)))
+    return prepare_module(Detections(DetectionModel(layout, verbose=False)))

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from benchmarks.gpu.numerics import _WRONG_PARTITION, _replace
+from benchmarks.gpu.numerics import _WRONG_PARTITION, _replace_engine
 
 
 def _package(folder: Path, plan: bytes) -> Path:
@@ -21,7 +21,7 @@ def _package(folder: Path, plan: bytes) -> Path:
 
 def test_replaces_the_engine_and_its_digest(tmp_path: Path) -> None:
     one, other = _package(tmp_path / "one", b"one"), _package(tmp_path / "other", b"the other")
-    _replace(one, other)
+    _replace_engine(one, other)
     assert (one / "engines/gpu/p0.plan").read_bytes() == b"the other"
     entry = json.loads((one / "index.json").read_text())["files"]["engines/gpu/p0.plan"]
     assert entry == {"sha256": hashlib.sha256(b"the other").hexdigest(), "size": 9}

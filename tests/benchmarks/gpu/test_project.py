@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.cases import cases, flat
+from benchmarks.gpu.cases import cases, output_tensors
 from benchmarks.gpu.project import Hardware, write_examples, write_resnet, write_vit
 from trtbuild.core.model.spec import Target
 
@@ -62,7 +62,7 @@ def test_cases_have_points_in_every_profile_and_inputs_for_eager(examples: Path)
     assert all(size % 32 == 0 for point in points for size in point.sizes)
     args, kwargs = case.inputs(points[0], "cpu")
     assert not kwargs and [tuple(value.shape) for value in args] == [(1, 3, 64, 64)]
-    assert len(flat(case.eager("cpu")(*args))) == 2
+    assert len(output_tensors(case.eager("cpu")(*args))) == 2
     assert case.describe(points[2]) == "max of square (height 640, width 640)"
 
 
@@ -71,7 +71,7 @@ def test_runs_eager_for_every_kind_of_source(examples: Path) -> None:
     assert {"python", "exported_program", "onnx", "torchscript", "network"} <= set(found)
     for case in found.values():
         args, kwargs = case.inputs(case.points(0)[0], "cpu")
-        assert flat(case.eager("cpu")(*args, **kwargs))
+        assert output_tensors(case.eager("cpu")(*args, **kwargs))
 
 
 def test_a_target_may_use_rtx_without_a_version() -> None:

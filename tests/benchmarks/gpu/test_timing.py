@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.gpu.timing import BURST, Latency, _percentiles, issue, latency
+from benchmarks.gpu.timing import BURST, Latency, _percentiles, host_times_us, latencies
 
 
 def test_percentiles_of_a_hundred_calls() -> None:
@@ -11,16 +11,16 @@ def test_percentiles_of_a_hundred_calls() -> None:
 
 def test_latency_runs_candidates_alternately_and_waits_for_the_gpu() -> None:
     calls: list[str] = []
-    latencies = latency(
+    percentiles = latencies(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, lambda: calls.append("wait"), 2 * BURST, 1
     )
-    assert set(latencies) == {"a", "b"}
+    assert set(percentiles) == {"a", "b"}
     timed = "".join("." if call == "wait" else call for call in calls)
     assert timed == "a.b." + 2 * ("a." * BURST + "b." * BURST)
 
 
-def test_issue_waits_only_before_and_after_each_burst() -> None:
+def test_host_times_us_waits_only_before_and_after_each_burst() -> None:
     calls: list[str] = []
-    issue({"a": lambda: calls.append("a")}, lambda: calls.append("wait"), 5 * BURST, warm_up=1)
+    host_times_us({"a": lambda: calls.append("a")}, lambda: calls.append("wait"), 5 * BURST, warm_up=1)
     timed = "".join("." if call == "wait" else call for call in calls)
     assert timed == "a." + 5 * ("a." + "a" * BURST + ".")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trtbuild.cli.screens.graphs import graph_as
+from trtbuild.cli.screens.graphs import graph_screen
 from trtbuild.core.planning.graph import Stage
 from trtbuild.driver.answers.documents import Graph, Node
 
@@ -16,7 +16,7 @@ GRAPH = Graph(
 
 
 def test_the_text_is_by_model_and_shortens_long_lists() -> None:
-    assert [click.unstyle(line) for line in graph_as("text")(GRAPH)] == [
+    assert [click.unstyle(line) for line in graph_screen("text")(GRAPH)] == [
         "m",
         "  trace",
         "  lower    ← trace",
@@ -25,11 +25,11 @@ def test_the_text_is_by_model_and_shortens_long_lists() -> None:
 
 
 def test_dot_and_mermaid_contain_nodes_and_edges() -> None:
-    dot = graph_as("dot")(GRAPH)
+    dot = graph_screen("dot")(GRAPH)
     assert dot[0] == "digraph trtbuild {"
     assert '  "m/trace" -> "m/lower";' in dot
     assert dot[-1] == "}"
-    mermaid = graph_as("mermaid")(GRAPH)
+    mermaid = graph_screen("mermaid")(GRAPH)
     assert mermaid[0] == "flowchart LR"
     assert '  n0["m/trace"]' in mermaid
     assert "  n0 --> n1" in mermaid

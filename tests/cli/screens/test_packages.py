@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tests.core.verified_values import WORST, a_cut, a_part, a_whole
-from trtbuild.cli.screens.packages import inspected
+from trtbuild.cli.screens.packages import package_screen
 from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.packages.provenance import Provenance
@@ -90,7 +90,7 @@ def inspection(**more: Any) -> Inspection:
 
 
 def test_all_contents_of_a_package_are_listed() -> None:
-    lines = [click.unstyle(line) for line in inspected()(inspection())]
+    lines = [click.unstyle(line) for line in package_screen()(inspection())]
     assert lines == [
         "dist/det: model det, float16, with its reference program",
         "inputs",
@@ -140,7 +140,7 @@ ENGINE = InspectedEngine(
 def lines_after_index(*options: str, **changes: Any) -> list[str]:
     """Return the lines after those about the index."""
     document = inspection(**{"engines": [ENGINE], **changes})
-    lines = [click.unstyle(line) for line in inspected(**dict.fromkeys(options, True))(document)]
+    lines = [click.unstyle(line) for line in package_screen(**dict.fromkeys(options, True))(document)]
     return lines[lines.index("  total  2 engines  3.0 KiB") + 1 :]
 
 

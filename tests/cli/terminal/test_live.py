@@ -40,7 +40,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> LiveProgress:
     """Live progress that returns the rows of its area without drawing them."""
     progress = LiveProgress()
     monkeypatch.setattr(progress, "_live", object())
-    progress.opened(4, lambda step: 4.2 if step.startswith("known") else None)
+    progress.build_started(4, lambda step: 4.2 if step.startswith("known") else None)
     return progress
 
 
@@ -52,7 +52,7 @@ def rows(live: LiveProgress, width: int, height: int) -> list[str]:
 @pytest.mark.parametrize("height", [2, 4, 24])
 def test_rows_fit_on_any_screen(live: LiveProgress, width: int, height: int) -> None:
     for stage in STAGES:
-        live.started(a_step("known_and_with_a_name_that_is_longer_than_some_screens", stage))
+        live.step_started(a_step("known_and_with_a_name_that_is_longer_than_some_screens", stage))
     area = rows(live, width, height)
     assert all(len(row) < width for row in area)
     assert len(area) <= max(2, height // 2 + 1)
@@ -60,8 +60,8 @@ def test_rows_fit_on_any_screen(live: LiveProgress, width: int, height: int) -> 
 
 
 def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LiveProgress) -> None:
-    live.started(a_step("known", "trace"))
-    live.started(a_step("fresh", "trace"))
+    live.step_started(a_step("known", "trace"))
+    live.step_started(a_step("fresh", "trace"))
     first, second, _ = rows(live, 80, 24)
     assert re.fullmatch(r"   . +\d+\.\d s  known/trace +last time 4\.2 s", first)
     assert re.fullmatch(r"   . +\d+\.\d s  fresh/trace *", second)
@@ -70,12 +70,12 @@ def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LivePro
 
 def test_many_rows_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress) -> None:
     for number in range(30):
-        live.started(a_step(f"m{number}", "trace"))
+        live.step_started(a_step(f"m{number}", "trace"))
     assert rows(live, 80, 24)[-2:][0] == "     … and 20 more"
     assert len(rows(live, 80, 24)) == 12
     other = LiveProgress()
     other._live = live._live
-    other.started(a_step("a_model_with_quite_a_long_name", "engine"))
+    other.step_started(a_step("a_model_with_quite_a_long_name", "engine"))
     assert re.search(r" a_model….*ne$", rows(other, 32, 24)[0])
 
 
@@ -83,9 +83,9 @@ def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypat
     lines: list[str] = []
     monkeypatch.setattr(live, "_scroll", lambda word, name, about: lines.append(f"{click.unstyle(word)} {name}"))
     step = a_step("m", "trace")
-    live.planned(a_plan("m", trace="run", partition="unknown"))
-    live.started(step)
-    live.finished(step, a_result())
+    live.model_planned(a_plan("m", trace="run", partition="unknown"))
+    live.step_started(step)
+    live.step_finished(step, a_result())
     assert len(rows(live, 80, 24)) == 1
     assert lines == ["done m/trace"]
 
@@ -93,7 +93,7 @@ def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypat
 def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     live.phase_started("plan")
     assert len(rows(live, 80, 24)) == 1
-    monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     assert re.fullmatch(r"   . +\d\.\d s  plan *", rows(live, 80, 24)[0])
     live.phase_finished("plan")
     assert len(rows(live, 80, 24)) == 1
@@ -175,7 +175,7 @@ def test_a_null_build_is_one_line_and_imports_no_rich(first_build: tuple[Command
         "            raise ImportError(f'{name} must not be imported')\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "import trtbuild.cli.terminal.live\n"
-        "trtbuild.cli.terminal.live.PATIENCE_S = 600\n"  # otherwise planning is shown on a busy machine
+        "trtbuild.cli.terminal.live.PHASE_DELAY_S = 600\n"  # otherwise planning is shown on a busy machine
     )
     screen = on_a_screen(command_line, "build", "good", PYTHONPATH=str(tmp_path))
     assert screen.status == 0, screen.text()
@@ -242,7 +242,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
 def test_work_of_a_command_without_steps_ends_with_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
-    monkeypatch.setattr("trtbuild.cli.terminal.live.PATIENCE_S", -1.0)
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     with live.work("verify net"):
         assert re.search(r" verify net *$", rows(live, 80, 24)[0])
     with live.work("verify angle") as work:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.fake_steps import a_plan, a_result, a_step
-from trtbuild.cli.terminal.progress import Progress, Tally, cropped
+from trtbuild.cli.terminal.progress import Progress, Tally, crop
 from trtbuild.errors import ToolchainError
 
 
@@ -21,20 +21,20 @@ def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None
     tally.finished(a_step("m", "partition"), a_result(conversions=1))
     tally.planned(a_plan("m", trace="hit", lower="hit", partition="hit", engine="run", package="unknown"))
     assert tally.line(3.0) == "4/8 run · 3 hit · 3.0 s"
-    assert not tally.growing
+    assert not tally.may_grow
 
 
 def test_lines_for_steps_that_start_end_come_from_the_cache_or_fail(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     step = a_step("m", "trace")
-    progress.started(step)
-    progress.finished(step, a_result())
-    progress.started(step)
-    progress.finished(step, a_result(source="local"))
-    progress.started(step)
-    progress.finished(step, a_result(conversions=2))
-    progress.started(step)
-    progress.failed(step, ToolchainError("it fails\nin detail"))
+    progress.step_started(step)
+    progress.step_finished(step, a_result())
+    progress.step_started(step)
+    progress.step_finished(step, a_result(source="local"))
+    progress.step_started(step)
+    progress.step_finished(step, a_result(conversions=2))
+    progress.step_started(step)
+    progress.step_failed(step, ToolchainError("it fails\nin detail"))
     progress.close()
     assert capfd.readouterr().err.splitlines() == [
         "run            m/trace                   new",
@@ -70,6 +70,6 @@ def test_lines_for_work_of_a_command_without_steps(capfd: pytest.CaptureFixture[
 
 
 def test_a_text_that_is_too_long_is_cropped() -> None:
-    assert cropped("abc", 3) == "abc"
-    assert cropped("abcd", 3) == "ab…"
-    assert cropped("abcd", 0) == ""
+    assert crop("abc", 3) == "abc"
+    assert crop("abcd", 3) == "ab…"
+    assert crop("abcd", 0) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
+from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names, size
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_sizes_have_units(size_bytes: int, text: str) -> None:
 def test_counts_and_few_names() -> None:
     assert [count(n, "step") for n in (0, 1, 1200)] == ["0 steps", "1 step", "1,200 steps"]
     assert count(2, "entry") == "2 entries"
-    assert few(["a"]) == "a"
-    assert few(["a", "b", "c", "d"]) == "a, b, c, d"
-    assert few(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert first_names(["a"]) == "a"
+    assert first_names(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert first_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_coloured_columns_are_aligned() -> None:
-    assert aligned([("a", terminal.red("bb"), "1"), ("aaa", "b", "22")], right=(2,)) == [
+    assert align_rows([("a", terminal.red("bb"), "1"), ("aaa", "b", "22")], right=(2,)) == [
         f"a    {terminal.red('bb')}   1",
         "aaa  b   22",
     ]
-    assert aligned([]) == []
+    assert align_rows([]) == []

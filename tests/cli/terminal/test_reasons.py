@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.cli.terminal.reasons import brief, fitted, shortened
+from trtbuild.cli.terminal.reasons import short_reason, shorten, shorten_to_width
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import ABSENT, Change
 
@@ -24,14 +24,17 @@ DIGESTS = ("0" * 64, "f" * 64)
     ],
 )
 def test_the_text_has_the_first_change_and_the_number_of_the_others(changed: list[Change], text: str) -> None:
-    assert brief(Reason("changed", "changed: …", tuple(changed))) == text
+    assert short_reason(Reason("changed", "changed: …", tuple(changed))) == text
 
 
 def test_texts_of_other_reasons() -> None:
-    assert brief(Reason("new", "it was not built in this project before")) == "new"
-    assert brief(Reason("evicted", "it was built before, but the cache no longer has it")) == "no longer in the cache"
-    assert brief(Reason("forced", "--force")) == "forced"
-    assert brief(Reason("corrupt", "its output `plan` is damaged")) == "its output `plan` is damaged"
+    assert short_reason(Reason("new", "it was not built in this project before")) == "new"
+    assert (
+        short_reason(Reason("evicted", "it was built before, but the cache no longer has it"))
+        == "no longer in the cache"
+    )
+    assert short_reason(Reason("forced", "--force")) == "forced"
+    assert short_reason(Reason("corrupt", "its output `plan` is damaged")) == "its output `plan` is damaged"
 
 
 @pytest.mark.parametrize(
@@ -39,14 +42,14 @@ def test_texts_of_other_reasons() -> None:
     [(24, "layers.1 changed (+12)"), (20, "layers.1 changed"), (12, "layers.1"), (6, "layer…"), (1, "…"), (0, "")],
 )
 def test_a_long_reason_is_shortened(width: int, text: str) -> None:
-    assert fitted("layers.1 changed (+12)", width) == text
+    assert shorten_to_width("layers.1 changed (+12)", width) == text
 
 
 def test_long_values_keep_their_ends_and_digests_their_first_digits() -> None:
-    assert shortened("3") == "3"
-    assert shortened("0123456789abcdef" * 4) == "0123456789ab"
-    assert shortened(f"origins.{'ab' * 32}") == "origins.abababababab"
-    long = shortened("[" + "1, " * 100 + "2]")
+    assert shorten("3") == "3"
+    assert shorten("0123456789abcdef" * 4) == "0123456789ab"
+    assert shorten(f"origins.{'ab' * 32}") == "origins.abababababab"
+    long = shorten("[" + "1, " * 100 + "2]")
     assert len(long) <= 70
     assert long.startswith("[1, ")
     assert long.endswith("1, 2]")

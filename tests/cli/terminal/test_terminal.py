@@ -80,17 +80,17 @@ def test_a_live_area_needs_a_terminal_and_is_not_used_in_ci(
 
 def test_text_for_a_stream_without_unicode_has_similar_ascii_characters() -> None:
     text = "3 → 5 … × 2 Größe"
-    assert terminal.rendered(text, FakeStream()) == text
-    assert terminal.rendered(text, FakeStream(encoding="ascii")) == "3 -> 5 ... x 2 Gr??e"
-    assert terminal.rendered("Größe", FakeStream(encoding="latin-1")) == "Größe"
+    assert terminal.render(text, FakeStream()) == text
+    assert terminal.render(text, FakeStream(encoding="ascii")) == "3 -> 5 ... x 2 Gr??e"
+    assert terminal.render("Größe", FakeStream(encoding="latin-1")) == "Größe"
 
 
 def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)
-    assert terminal.rendered(terminal.red("no"), FakeStream(is_terminal=False)) == "no"
+    assert terminal.render(terminal.red("no"), FakeStream(is_terminal=False)) == "no"
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert terminal.rendered(terminal.red("no"), FakeStream(is_terminal=False)) == terminal.red("no") != "no"
+    assert terminal.render(terminal.red("no"), FakeStream(is_terminal=False)) == terminal.red("no") != "no"
 
 
 def run_in_shell(command_line: CommandLine, words: str) -> tuple[int, str]:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.engines.binding import Interface, Slot, bind, names_of, weights_from_json, weights_to_json
+from trtbuild.core.engines.binding import (
+    Interface,
+    WeightSlot,
+    bind_weights,
+    weight_types,
+    weights_from_json,
+    weights_to_json,
+)
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.errors import SourceError
 
@@ -18,9 +25,9 @@ def w(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
 
 INTERFACE = Interface(
     slots=(
-        Slot("embed.weight", "float32", (2,), True),
-        Slot("body.weight", "float32", (2,), True),
-        Slot("body.mask", "float32", (2,), False),
+        WeightSlot("embed.weight", "float32", (2,), True),
+        WeightSlot("body.weight", "float32", (2,), True),
+        WeightSlot("body.mask", "float32", (2,), False),
     ),
     aliases={"head.weight": "embed.weight"},
     inputs=(),
@@ -31,27 +38,27 @@ TRACED = {"0": w("0"), "1": w("1"), "2": w("2")}
 
 
 def test_without_a_file_the_weights_are_those_of_the_trace() -> None:
-    assert bind(INTERFACE, TRACED, None) == (w("0"), w("1"), w("2"))
+    assert bind_weights(INTERFACE, TRACED, None) == (w("0"), w("1"), w("2"))
 
 
 def test_weights_of_a_file_are_bound_to_slots_by_name() -> None:
-    assert bind(INTERFACE, TRACED, {"body.weight": w("b"), "embed.weight": w("a")}) == (w("a"), w("b"), w("2"))
+    assert bind_weights(INTERFACE, TRACED, {"body.weight": w("b"), "embed.weight": w("a")}) == (w("a"), w("b"), w("2"))
 
 
 def test_a_weight_that_is_not_in_the_file_comes_from_the_trace() -> None:
     """The model computes buffers that are not persistent, so no file contains them."""
-    assert bind(INTERFACE, {"2": w("2")}, {"embed.weight": w("a"), "body.weight": w("b")})[2] == w("2")
+    assert bind_weights(INTERFACE, {"2": w("2")}, {"embed.weight": w("a"), "body.weight": w("b")})[2] == w("2")
 
 
 def test_a_tied_weight_is_found_under_each_of_its_names() -> None:
-    assert bind(INTERFACE, TRACED, {"head.weight": w("h"), "body.weight": w("b")})[0] == w("h")
+    assert bind_weights(INTERFACE, TRACED, {"head.weight": w("h"), "body.weight": w("b")})[0] == w("h")
     both = {"head.weight": w("h"), "embed.weight": w("h"), "body.weight": w("b")}
-    assert bind(INTERFACE, TRACED, both)[0] == w("h")
+    assert bind_weights(INTERFACE, TRACED, both)[0] == w("h")
 
 
 def test_rejects_tied_weights_with_different_values() -> None:
     with pytest.raises(SourceError) as caught:
-        bind(INTERFACE, TRACED, {"head.weight": w("h"), "embed.weight": w("e"), "body.weight": w("b")})
+        bind_weights(INTERFACE, TRACED, {"head.weight": w("h"), "embed.weight": w("e"), "body.weight": w("b")})
     assert caught.value.code == "tied-weights"
     assert "embed.weight and head.weight are one tensor in the model" in caught.value.text
     assert caught.value.hint is not None
@@ -59,7 +66,7 @@ def test_rejects_tied_weights_with_different_values() -> None:
 
 def test_rejects_a_slot_that_has_no_value() -> None:
     with pytest.raises(KeyError):
-        bind(INTERFACE, {}, {"embed.weight": w("a"), "body.weight": w("b")})
+        bind_weights(INTERFACE, {}, {"embed.weight": w("a"), "body.weight": w("b")})
 
 
 def test_an_interface_is_read() -> None:
@@ -72,7 +79,7 @@ def test_an_interface_is_read() -> None:
         "symbols": [],
     }
     interface = Interface.from_bytes(json.dumps(document).encode())
-    assert interface.slots == (Slot("embed.weight", "float32", (2, 3), True),)
+    assert interface.slots == (WeightSlot("embed.weight", "float32", (2, 3), True),)
     assert (interface.aliases, interface.inputs, interface.outputs) == (
         {"head.weight": "embed.weight"},
         ({"name": "x"},),
@@ -94,6 +101,6 @@ def test_a_table_is_read_back_from_json() -> None:
 
 def test_names_types_and_shapes_of_a_table_are_sorted_and_independent_of_values() -> None:
     table = {"b": w("b", (2,)), "a": w("a", ())}
-    assert names_of(table) == [("a", "float32", ()), ("b", "float32", (2,))]
-    assert names_of(table) == names_of({"a": w("x", ()), "b": w("y", (2,))})
-    assert names_of(None) is None
+    assert weight_types(table) == [("a", "float32", ()), ("b", "float32", (2,))]
+    assert weight_types(table) == weight_types({"a": w("x", ()), "b": w("y", (2,))})
+    assert weight_types(None) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.engines.engine_layers import Layer, layers
+from trtbuild.core.engines.engine_layers import Layer, read_layers
 
 NAMES = {"n0": ["encoder.0", "aten.linear.default"], "n1": ["", "aten.relu.default"]}
 
@@ -16,7 +16,9 @@ def layer(name: str, inputs: list[str], outs: list[str], kind: str = "elementwis
 
 
 def modules_of_layers(*entries: dict[str, Any]) -> list[tuple[str, str | None]]:
-    return [(entry.name, entry.module) for entry in layers({"schema": "trtbuild.layers/1", "layers": entries}, NAMES)]
+    return [
+        (entry.name, entry.module) for entry in read_layers({"schema": "trtbuild.layers/1", "layers": entries}, NAMES)
+    ]
 
 
 def test_a_layer_has_the_name_of_its_node_with_or_without_a_number() -> None:
@@ -53,7 +55,9 @@ def test_an_unnamed_layer_without_readers_is_unknown() -> None:
 
 
 def test_a_layer_has_the_operator_of_its_node() -> None:
-    (entry,) = layers({"schema": "trtbuild.layers/1", "layers": [layer("n1", ["i0"], ["o0"], "activation")]}, NAMES)
+    (entry,) = read_layers(
+        {"schema": "trtbuild.layers/1", "layers": [layer("n1", ["i0"], ["o0"], "activation")]}, NAMES
+    )
     assert entry == Layer("n1", "activation", "", "aten.relu.default")
     assert entry.operator == "aten.relu.default"
 
@@ -63,4 +67,4 @@ def test_a_layer_has_the_operator_of_its_node() -> None:
 )
 def test_rejects_other_documents(document: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError)):
-        layers(document, {})
+        read_layers(document, {})

@@ -95,7 +95,7 @@ def test_a_named_dim_is_one_symbol_at_all_its_places() -> None:
     result = plan([profile("a", q=[2, (1, 4, 10)], k=[(1, 4, 10), (1, 2, 3)])], [both])
     assert result.symbols == (Symbol("seq", 1, 10, 4), Symbol("k_1", 1, 3, 2))
     assert result.shapes == ((2, SymbolAxis(0)), (SymbolAxis(0), SymbolAxis(1)))
-    assert result.sizes([7, 3]) == ((2, 7), (7, 3))
+    assert result.input_shapes([7, 3]) == ((2, 7), (7, 3))
 
 
 @pytest.mark.parametrize("other", [(1, 4, 9), (1, 5, 10), (2, 4, 10)])
@@ -166,7 +166,7 @@ def test_multiples_are_checked_in_min_opt_and_max_of_every_profile() -> None:
 def test_examples_are_opt_or_the_smallest_legal_size_of_two_units(sizes: Sizes, unit: int, example: int) -> None:
     result = plan([profile("a", x=[sizes])], [NamedDim("n", (("x", 0),), unit)])
     assert result.symbols[0].example == example
-    assert result.example == ((example,),)
+    assert result.example_shapes == ((example,),)
 
 
 def test_the_example_comes_from_the_first_profile() -> None:
@@ -208,7 +208,7 @@ def test_symbol_values_are_each_profiles_sizes() -> None:
     assert symbol_values(result, profiles[0], "min") == (1, 4)
     assert symbol_values(result, profiles[0], "max") == (3, 6)
     assert symbol_values(result, profiles[1], "opt") == (9, 1)
-    assert result.sizes(symbol_values(result, profiles[1], "max")) == ((9, 7), (2,))
+    assert result.input_shapes(symbol_values(result, profiles[1], "max")) == ((9, 7), (2,))
 
 
 # Rule 7: all problems at once.

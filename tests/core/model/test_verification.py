@@ -10,10 +10,10 @@ from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import symbol_values
 from trtbuild.core.model.spec import Input, Model, NamedDim, Profile, ShapeRange
 from trtbuild.core.model.verification import (
-    COARSENESS,
+    PRECISIONS_BY_COARSENESS,
     TOLERANCES,
     Point,
-    coarsest,
+    coarsest_precision,
     points,
     tolerances,
 )
@@ -98,9 +98,9 @@ def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
 
 def test_tolerances_are_larger_for_coarser_types() -> None:
     for by_precision in TOLERANCES.values():
-        assert list(by_precision) == list(COARSENESS)
+        assert list(by_precision) == list(PRECISIONS_BY_COARSENESS)
         assert sorted(by_precision.values()) == list(by_precision.values())
-    assert coarsest([]) == coarsest(["float32"]) == "float32"
-    assert coarsest(["float32", "bfloat16", "float16"]) == "bfloat16"
+    assert coarsest_precision([]) == coarsest_precision(["float32"]) == "float32"
+    assert coarsest_precision(["float32", "bfloat16", "float16"]) == "bfloat16"
     assert tolerances("engine") == TOLERANCES["engine"]
     assert set(tolerances("engine", 0.25).values()) == {0.25}

@@ -8,16 +8,16 @@ import pytest
 
 from tests.core.verified_values import WORST, a_cut, a_part, a_whole
 from trtbuild.core.model.comparisons import Operator, Place
-from trtbuild.core.model.verification_messages import advice, error_text, tf32_hint, worst
+from trtbuild.core.model.verification_messages import advice_lines, error_text, tf32_hint, worst_error
 
 
 def test_the_worst_error_uses_most_of_its_tolerance() -> None:
     exact, coarse = a_part(error=8e-6, tolerance=1e-5), a_part(error=2e-3, tolerance=5e-3)
     not_compared, whole = a_part(error=None, tolerance=1e-5), a_whole(error=2e-3, tolerance=5e-3)
-    assert worst(a_cut(tolerance=5e-3, partitions=[coarse, exact, not_compared], whole=whole)) == (8e-6, 1e-5)
+    assert worst_error(a_cut(tolerance=5e-3, partitions=[coarse, exact, not_compared], whole=whole)) == (8e-6, 1e-5)
     equal, close = a_part(error=0.0, tolerance=0.0), a_part(error=1e-9, tolerance=0.0)
-    assert worst(a_cut(tolerance=0.0, partitions=[equal, close], whole=a_whole(error=None))) == (1e-9, 0.0)
-    assert worst(a_cut(tolerance=1e-5, partitions=[], whole=a_whole(error=None))) == (0.0, 1e-5)
+    assert worst_error(a_cut(tolerance=0.0, partitions=[equal, close], whole=a_whole(error=None))) == (1e-9, 0.0)
+    assert worst_error(a_cut(tolerance=1e-5, partitions=[], whole=a_whole(error=None))) == (0.0, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,22 @@ def test_the_error_text_has_the_distance_and_the_place(dims: dict[str, int], pla
 def test_advice() -> None:
     first = Operator("layers.2", "aten.add.Tensor", [f"n{k}" for k in range(6)])
     since = Operator("", "aten.mul.Tensor")
-    assert advice(a_part(place=None)) == advice(a_whole()) == []
-    (line,) = advice(a_part(place=Place(first, first, 0.5, "")))
+    assert advice_lines(a_part(place=None)) == advice_lines(a_whole()) == []
+    (line,) = advice_lines(a_part(place=Place(first, first, 0.5, "")))
     assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
-    lines = advice(a_part(place=Place(first, since, None, "dtype")))
+    lines = advice_lines(a_part(place=Place(first, since, None, "dtype")))
     assert "between aten.mul.Tensor in the model itself and there" in lines[1]
 
 
 def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
     known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
-    assert known is not None and unknown is not None and unknown.endswith(known) and unknown.startswith("unless it was")
+    assert (
+        known is not None
+        and unknown is not None
+        and unknown.endswith(known)
+        and unknown.startswith("unless the engine was")
+    )
     for words in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
         assert words in known
     assert tf32_hint(entry, False) is None
@@ -51,4 +56,4 @@ def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     assert tf32_hint(replace(entry, error=None), True) is None
     assert tf32_hint(replace(entry, status="right"), True) is None
     assert tf32_hint(replace(entry, precision="float16"), True) is None
-    assert advice(replace(entry, hint=known)) == [known] and advice(entry) == []
+    assert advice_lines(replace(entry, hint=known)) == [known] and advice_lines(entry) == []

@@ -15,7 +15,7 @@ from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.packages.package_reading import check_path, read_index
 from trtbuild.core.packages.package_writing import index_to_bytes
-from trtbuild.core.packages.packaging import Cut
+from trtbuild.core.packages.packaging import ToolchainPartitions
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
@@ -25,9 +25,12 @@ A, B, D = "a" * 64, "b" * 64, "d" * 64
 def document() -> Any:
     """Return the JSON of the index of a package with a reference."""
     contents = Build(replace(MODEL, reference=True)).contents()
-    cut = next(iter(contents.cuts.values()))
-    cuts = {name: Cut(cut.partitions, {A: Output(B, 50), B: Output(D, 100)}) for name in contents.cuts}
-    return json.loads(index_to_bytes(replace(contents, cuts=cuts).index(Output(A, 30))))
+    cut = next(iter(contents.partitions_by_target.values()))
+    cuts = {
+        name: ToolchainPartitions(cut.partitions, {A: Output(B, 50), B: Output(D, 100)})
+        for name in contents.partitions_by_target
+    }
+    return json.loads(index_to_bytes(replace(contents, partitions_by_target=cuts).index(Output(A, 30))))
 
 
 def read(changed: Any) -> PackageIndex:
@@ -51,10 +54,10 @@ def test_rejects_an_invalid_range(ends: Any) -> None:
 
 def test_reference_programs_are_computed_by_pytorch_or_onnxruntime() -> None:
     index = document()
-    assert read(index).computed_by == "PyTorch"
+    assert read(index).reference_library == "PyTorch"
     target = next(iter(read(index).targets.values()))
     onnx = {"ada": replace(target, programs={A: f"torch/{B[:32]}.onnx"})}
-    assert replace(read(index), targets=onnx).computed_by == "onnxruntime"
+    assert replace(read(index), targets=onnx).reference_library == "onnxruntime"
 
 
 def test_a_written_index_is_read_back() -> None:

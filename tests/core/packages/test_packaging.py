@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.core.recipe_values import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
-from trtbuild.core.engines.binding import Slot
+from trtbuild.core.engines.binding import WeightSlot
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.packages.package_reading import read_index
 from trtbuild.core.packages.package_writing import index_to_bytes, index_to_json
-from trtbuild.core.packages.packaging import Contents, Cut, Engine, name_table
+from trtbuild.core.packages.packaging import PackageContents, PackageEngine, ToolchainPartitions, name_table
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
@@ -21,7 +21,7 @@ from trtbuild.core.recipes.record import Output
 NAMES = Output(A, 30)
 
 
-def contents(**changes: Any) -> Contents:
+def contents(**changes: Any) -> PackageContents:
     return replace(Build().contents(), **changes)
 
 
@@ -95,8 +95,11 @@ def test_the_index_lists_every_file_with_size_and_digest() -> None:
 
 
 def test_programs_of_one_graph_that_are_stored_differently_are_two_files() -> None:
-    cuts = {"ada": Cut(PARTITIONS, {B: Output(D, 100)}), "hopper": Cut(PARTITIONS, {B: Output(C, 101)})}
-    files = index_of(cuts=cuts)["files"]
+    cuts = {
+        "ada": ToolchainPartitions(PARTITIONS, {B: Output(D, 100)}),
+        "hopper": ToolchainPartitions(PARTITIONS, {B: Output(C, 101)}),
+    }
+    files = index_of(partitions_by_target=cuts)["files"]
     assert files[f"torch/{D[:32]}.pt2"] == {"sha256": D, "size": 100}
     assert files[f"torch/{C[:32]}.pt2"] == {"sha256": C, "size": 101}
 
@@ -105,10 +108,14 @@ def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
     (weight,) = index_of()["weights"].values()
     assert weight == {"name": "w", "dtype": "float32", "shape": (2, 3), "sha256": B}
     engine_only = Partitions(PARTITIONS.partitions[:1], ("encoder.0:0", "weight:1"))
-    index = index_of(cuts={name: Cut(engine_only, {}) for name in ("ada", "hopper")})
+    index = index_of(partitions_by_target={name: ToolchainPartitions(engine_only, {}) for name in ("ada", "hopper")})
     assert list(index["weights"]) == ["1"]
     reads_weight = replace(PARTITIONS.partitions[0], inputs=(("weight:0", PARTITIONS.partitions[0].inputs[0][1]),))
-    index = index_of(cuts={name: Cut(Partitions((reads_weight,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")})
+    index = index_of(
+        partitions_by_target={
+            name: ToolchainPartitions(Partitions((reads_weight,), ("encoder.0:0",)), {}) for name in ("ada", "hopper")
+        }
+    )
     assert list(index["weights"]) == ["0"]
 
 
@@ -137,8 +144,8 @@ def test_with_a_reference_the_index_has_the_weights_of_all_partitions() -> None:
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_written_index_is_read_back(reference: bool) -> None:
-    cuts = {name: Cut(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
-    index = contents(model=replace(MODEL, reference=reference), cuts=cuts).index(NAMES)
+    cuts = {name: ToolchainPartitions(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
+    index = contents(model=replace(MODEL, reference=reference), partitions_by_target=cuts).index(NAMES)
     data = index_to_bytes(index)
     read = read_index(data)
     assert index_to_bytes(read) == data
@@ -153,18 +160,18 @@ def test_blobs_are_all_programs_and_weights() -> None:
 
 def test_an_index_needs_the_results_of_all_engines() -> None:
     with pytest.raises(AssertionError):
-        contents(engines=[Engine("encoder.0", "ada", A)]).index(NAMES)
+        contents(engines=[PackageEngine("encoder.0", "ada", A)]).index(NAMES)
     with pytest.raises(AssertionError):
-        contents(engines=[Engine("encoder.0", "ada", A, Output(B, 1000))]).index(NAMES)
+        contents(engines=[PackageEngine("encoder.0", "ada", A, Output(B, 1000))]).index(NAMES)
 
 
 # -- the recipe
 
 
 def test_rule_4_11_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
-    other = [Engine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
+    other = [PackageEngine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
     assert contents(engines=other).recipe().key == contents().recipe().key
-    keyed = [Engine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
+    keyed = [PackageEngine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
     assert contents(engines=keyed).recipe().key != contents().recipe().key
 
 
@@ -173,16 +180,21 @@ CHANGES: dict[str, dict[str, Any]] = {
     "precision": {"model": replace(MODEL, precision="bfloat16")},
     "weights": {"weights": (replace(WEIGHTS[0], sha256=C), WEIGHTS[1])},
     "names of weights": {
-        "interface": replace(INTERFACE, slots=(Slot("v", "float32", (2, 3), True), INTERFACE.slots[1]))
+        "interface": replace(INTERFACE, slots=(WeightSlot("v", "float32", (2, 3), True), INTERFACE.slots[1]))
     },
     "modules": {"modules": Output(D, 10)},
     "origins": {"origins": {A: D}},
     "outputs": {"interface": replace(INTERFACE, outputs=({"name": "y"},))},
     "output tree": {"interface": replace(INTERFACE, output_tree={"kind": "list", "items": []})},
-    "programs": {"cuts": {name: Cut(PARTITIONS, {B: Output(C, 100)}) for name in ("ada", "hopper")}},
+    "programs": {
+        "partitions_by_target": {
+            name: ToolchainPartitions(PARTITIONS, {B: Output(C, 100)}) for name in ("ada", "hopper")
+        }
+    },
     "partitions": {
-        "cuts": {
-            name: Cut(Partitions(PARTITIONS.partitions, ("p1:1",)), {B: Output(D, 100)}) for name in ("ada", "hopper")
+        "partitions_by_target": {
+            name: ToolchainPartitions(Partitions(PARTITIONS.partitions, ("p1:1",)), {B: Output(D, 100)})
+            for name in ("ada", "hopper")
         }
     },
     "reference": {"model": replace(MODEL, reference=True)},
@@ -218,7 +230,7 @@ def test_equal_recipes_have_equal_indexes() -> None:
 
 
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
-    cut = Cut(PARTITIONS, {})
+    cut = ToolchainPartitions(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
     # node n2 is from call 2 of the partition: a size, which is computed again and has no name
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}

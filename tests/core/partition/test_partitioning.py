@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtbuild.core.partition.partitioning import cut
+from trtbuild.core.partition.partitioning import divide
 
 Graph = list[list[int]]
 
@@ -40,7 +40,7 @@ def acyclic(producers: Graph, group: Sequence[int]) -> bool:
 
 def check(producers: Graph, labels: Sequence[Hashable]) -> list[list[int]]:
     """Cut a graph, check the partitions against the rules of the module, and return them."""
-    parts = cut(producers, labels)
+    parts = divide(producers, labels)
     group = [0] * len(producers)
     for number, part in enumerate(parts):
         assert part == sorted(part)
@@ -72,7 +72,7 @@ def graphs(draw: Any) -> tuple[Graph, list[str]]:
 @given(graphs())
 def test_any_small_graph_is_cut_by_the_rules(graph: tuple[Graph, list[str]]) -> None:
     producers, labels = graph
-    assert check(producers, labels) == cut(producers, labels)
+    assert check(producers, labels) == divide(producers, labels)
 
 
 def test_a_thousand_random_graphs_are_cut_by_the_rules() -> None:
@@ -90,13 +90,13 @@ def test_the_order_of_a_node_s_producers_and_the_names_of_labels_do_not_matter(
     producers, labels = graph
     shuffled = [rng.sample(needs, len(needs)) for needs in producers]
     label_objects = {label: object() for label in labels}  # hashed by address: the order differs between processes
-    assert cut(shuffled, [label_objects[label] for label in labels]) == cut(
+    assert divide(shuffled, [label_objects[label] for label in labels]) == divide(
         [sorted(needs) for needs in producers], labels
     )
 
 
 def test_an_empty_graph_has_no_partitions() -> None:
-    assert cut([], []) == []
+    assert divide([], []) == []
 
 
 def test_a_chain_is_cut_where_the_label_changes() -> None:
@@ -137,7 +137,7 @@ def test_the_partition_with_the_smallest_node_runs_first() -> None:
 @pytest.mark.parametrize("producers", [[[0]], [[1], []], [[-1]], [[], [2], []]])
 def test_refuses_nodes_that_are_not_in_order(producers: Graph) -> None:
     with pytest.raises(ValueError, match="topological order"):
-        cut(producers, "a" * len(producers))
+        divide(producers, "a" * len(producers))
 
 
 def wide(size: int, seed: int) -> Graph:
@@ -147,13 +147,13 @@ def wide(size: int, seed: int) -> Graph:
 
 
 def test_three_thousand_nodes_in_layers_are_cut() -> None:
-    parts = cut(wide(3_000, 1), [node // 250 for node in range(3_000)])
+    parts = divide(wide(3_000, 1), [node // 250 for node in range(3_000)])
     assert parts == [list(range(first, first + 250)) for first in range(0, 3_000, 250)]
 
 
 def test_three_thousand_nodes_with_scattered_torch_nodes_are_cut() -> None:
     rng = random.Random(2)
     labels = ["T" if rng.random() < 0.02 else "a" for _ in range(3_000)]
-    parts = cut(wide(3_000, 2), labels)
+    parts = divide(wide(3_000, 2), labels)
     assert sorted(node for part in parts for node in part) == list(range(3_000))
     assert all(len({labels[node] for node in part}) == 1 for part in parts)

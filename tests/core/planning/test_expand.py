@@ -13,7 +13,7 @@ from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, NamedDim, Origin, Profile, ShapeRange, Source, Target
 from trtbuild.core.partition.partitions import Partition, TensorType
-from trtbuild.core.planning.expand import engine_job, input_range, units
+from trtbuild.core.planning.expand import engine_job, input_range, sizes_in_units
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.core.values.expressions import Expression
 
@@ -62,7 +62,7 @@ def test_each_profile_has_its_own_range() -> None:
 
 def test_a_graph_counts_a_multiple_in_units() -> None:
     model = one_axis((64, 320, 640), multiple_of=32)
-    assert units(shapes_of(model), [320]) == (10,)
+    assert sizes_in_units(shapes_of(model), [320]) == (10,)
     assert ranges(model, ["mul", 32, SYM]) == [((64,), (320,), (640,))]
     assert ranges(model, ["mul", 4, SYM]) == [((8,), (40,), (80,))]  # after strides of 8
 

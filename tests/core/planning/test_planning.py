@@ -381,9 +381,9 @@ def test_without_torch_a_damaged_pointer_is_a_miss(world: FakeWorld, damage: str
 def test_every_step_lists_the_steps_before_it(world: FakeWorld) -> None:
     world.build(a_model())
     steps: dict[str, Step] = world.plan(a_model()).steps
-    assert steps["net/lower"].after == ("net/trace",)
-    assert steps["net/partition"].after == ("net/lower",)
-    assert steps["net/convert/layers.1"].after == ("net/partition",)
-    assert steps["net/engine/layers.1@ada"].after == ("net/convert/layers.1", "net/trace")
+    assert steps["net/lower"].producers == ("net/trace",)
+    assert steps["net/partition"].producers == ("net/lower",)
+    assert steps["net/convert/layers.1"].producers == ("net/partition",)
+    assert steps["net/engine/layers.1@ada"].producers == ("net/convert/layers.1", "net/trace")
     converts = tuple(name for name in steps if name.startswith("net/convert/"))
-    assert steps["net/package"].after == (*ENGINES, "net/partition", "net/lower", *converts)
+    assert steps["net/package"].producers == (*ENGINES, "net/partition", "net/lower", *converts)

@@ -19,7 +19,7 @@ TARGET = Target("ada", sm=89)
 
 def a_step(stage: Stage, part: str, *after: str, verdict: Verdict = "run", weights: Sequence[Weight] = ()) -> Step:
     job = EngineJob("", tuple(weights), (), BuilderSettings(), TARGET, "1.7.1") if stage == "engine" else None
-    return Step(f"m/{stage}/{part}", "m", stage, verdict, Reason("new", ""), job=job, after=after)
+    return Step(f"m/{stage}/{part}", "m", stage, verdict, Reason("new", ""), job=job, producers=after)
 
 
 def a_plan(*steps: Step) -> ModelPlan:

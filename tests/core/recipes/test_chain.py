@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.chain import SINGLE, Declared, extend, follow, link_bytes, link_recipe, parse_link
+from trtbuild.core.recipes.chain import SINGLE_LINKS, DeclaredParts, extend, follow, link_bytes, link_recipe, parse_link
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 
-DECLARED: Declared = (("source", "net:build"),)
+DECLARED: DeclaredParts = (("source", "net:build"),)
 
 
 class FakeTraces:
@@ -45,8 +45,8 @@ class FakeTraces:
             name = waiting.pop(self.order.randrange(len(waiting)) if self.order else 0)
             if name not in observations:
                 observations[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
-                result.append(f"{name}={observations[name].seen}")
-                waiting += observations[name].seen.split() if observations[name].seen != ABSENT else []
+                result.append(f"{name}={observations[name].state}")
+                waiting += observations[name].state.split() if observations[name].state != ABSENT else []
         return list(observations.values()), "; ".join(sorted(result))
 
     def hit(self) -> str | None:
@@ -137,11 +137,11 @@ def test_a_link_and_a_trace_have_different_keys() -> None:
     assert link_recipe(DECLARED, ()).stage == "trace-link"
 
 
-@pytest.mark.parametrize("count", [1, SINGLE, SINGLE + 1, 5_000])
+@pytest.mark.parametrize("count", [1, SINGLE_LINKS, SINGLE_LINKS + 1, 5_000])
 def test_thousands_of_files_need_a_few_dozen_links(count: int) -> None:
     world = FakeTraces({"main": " ".join(f"f{k}" for k in range(count))})
     world.build()
-    assert len(world.links) <= SINGLE + 14
+    assert len(world.links) <= SINGLE_LINKS + 14
     world.looked_up = 0
     assert not world.build()
     assert world.looked_up == len(world.links) + 1
@@ -241,7 +241,7 @@ def test_a_link_is_read_back_from_its_document(named: list[Dependency]) -> None:
 
 
 def test_the_first_new_link_lists_the_later_dependencies_so_that_they_are_requested_together() -> None:
-    names = [f"f{number}" for number in range(SINGLE + 9)]
+    names = [f"f{number}" for number in range(SINGLE_LINKS + 9)]
     links: dict[str, tuple[Dependency, ...]] = {}
     hints: dict[str, Sequence[Dependency]] = {}
     requested: list[str] = []
@@ -258,7 +258,7 @@ def test_the_first_new_link_lists_the_later_dependencies_so_that_they_are_reques
     extend(DECLARED, observations_of(*names), read, write, lambda dependency: "new")
     assert [len(hint) for hint in hints.values() if hint] == [len(names) - 1]
     requested.clear()
-    state_of = {observation.dependency: observation.seen for observation in observations_of(*names)}
+    state_of = {observation.dependency: observation.state for observation in observations_of(*names)}
     follow(
         DECLARED,
         read,

@@ -18,7 +18,7 @@ from tests.core.recipe_values import MODEL, WEIGHTS, Build, shapes_of
 from trtbuild.core.engines import engine_job
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model import shapes, spec
-from trtbuild.core.model.builder_settings import IN_EVERY_KEY, SETTINGS, BuilderSettings
+from trtbuild.core.model.builder_settings import SETTINGS, SETTINGS_IN_EVERY_KEY, BuilderSettings
 from trtbuild.core.model.shapes import Symbol
 from trtbuild.core.model.spec import Input, Model, NamedDim, PartitionSettings, Profile, ShapeRange, Source, Target
 from trtbuild.core.recipes import key_fields
@@ -281,11 +281,11 @@ def test_rule_4_2_a_new_field_is_in_the_key_by_default() -> None:
 
 
 def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> None:
-    assert key_fields.fields_of(BuilderSettings()).keys() == IN_EVERY_KEY
+    assert key_fields.fields_of(BuilderSettings()).keys() == SETTINGS_IN_EVERY_KEY
     for name in SETTINGS:
         value = other_value(name)
         fields = key_fields.fields_of(replace(BuilderSettings(), **{name: value}))
-        assert fields.keys() == {*IN_EVERY_KEY, name}
+        assert fields.keys() == {*SETTINGS_IN_EVERY_KEY, name}
         assert fields[name] == (list(value) if isinstance(value, tuple) else value)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.core.recipe_values import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
-from trtbuild.core.model.builder_settings import IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -118,23 +118,25 @@ def test_rule_4_11_each_version_counts() -> None:
 
 
 def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
-    def parts(opset: int, *, lowers: bool) -> list[str]:
-        recipe = keys.partition(A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, lowers=lowers)
+    def parts(opset: int, *, changes_opset: bool) -> list[str]:
+        recipe = keys.partition(
+            A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, changes_opset=changes_opset
+        )
         return [name for name, _ in recipe.parts]
 
-    assert parts(17, lowers=True) == [*parts(17, lowers=False), "lowered"]
-    assert parts(20, lowers=True) == parts(20, lowers=False)
+    assert parts(17, changes_opset=True) == [*parts(17, changes_opset=False), "lowered"]
+    assert parts(20, changes_opset=True) == parts(20, changes_opset=False)
 
 
 def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     def parts(**narrows: bool) -> dict[str, object]:
         return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
 
-    assert parts(narrows=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
-        narrows=False
+    assert parts(narrows_int64=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
+        narrows_int64=False
     )
     pointer = keys.partition_with_any_parser(
-        keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows=True)
+        keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows_int64=True)
     )
     assert ("narrowed", keys.INT64_RULES_VERSION) in pointer.parts  # a partition of other rules is not accepted
 
@@ -241,7 +243,7 @@ def test_rules_for_layer_types_are_in_the_key_if_the_network_is_weakly_typed(
 
 def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
     parts = dict(keys.engine(Build().engine_job(), ENVIRONMENT).parts)
-    assert set(parts["settings"]) == IN_EVERY_KEY  # type: ignore[arg-type]
+    assert set(parts["settings"]) == SETTINGS_IN_EVERY_KEY  # type: ignore[arg-type]
     explicit = replace(MODEL.builder, optimization_level=BuilderSettings().optimization_level)
     assert engine(settings=explicit) == engine()
 

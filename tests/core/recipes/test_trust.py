@@ -9,13 +9,13 @@ import pytest
 
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import (
-    LOCAL,
+    LOCAL_DOMAIN_PREFIX,
     Signature,
     TrustAll,
     domain_key,
     is_domain,
     is_entry_of,
-    places,
+    lookup_keys,
     statement,
 )
 
@@ -56,11 +56,11 @@ def test_golden_key_of_a_domain() -> None:
 
 def test_the_keys_under_which_a_record_may_be_stored() -> None:
     policy = TrustAll(enforced=True, own_domain="ci", read_domains=("release", "ci"))
-    assert tuple(places(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
-    machine = TrustAll(enforced=True, own_domain=f"{LOCAL}1", read_domains=("ci",))
-    assert tuple(places(machine, KEY)) == (KEY, domain_key("ci", KEY), domain_key(f"{LOCAL}1", KEY))
-    assert tuple(places(TrustAll(enforced=True), KEY)) == (KEY,)
-    assert tuple(places(TrustAll(), KEY)) == (KEY,)
+    assert tuple(lookup_keys(policy, KEY)) == (KEY, domain_key("release", KEY), domain_key("ci", KEY))
+    machine = TrustAll(enforced=True, own_domain=f"{LOCAL_DOMAIN_PREFIX}1", read_domains=("ci",))
+    assert tuple(lookup_keys(machine, KEY)) == (KEY, domain_key("ci", KEY), domain_key(f"{LOCAL_DOMAIN_PREFIX}1", KEY))
+    assert tuple(lookup_keys(TrustAll(enforced=True), KEY)) == (KEY,)
+    assert tuple(lookup_keys(TrustAll(), KEY)) == (KEY,)
 
 
 def test_an_entry_is_stored_under_its_key_or_its_domains_key() -> None:
@@ -91,5 +91,5 @@ def test_without_keys_every_record_is_trusted_and_no_record_is_signed() -> None:
 
 
 def test_local_signatures_are_not_sent_to_others() -> None:
-    local = replace(SIGNATURE, domain=f"{LOCAL}0123456789abcdef")
-    assert TrustAll().for_others([local, SIGNATURE]) == (SIGNATURE,)
+    local = replace(SIGNATURE, domain=f"{LOCAL_DOMAIN_PREFIX}0123456789abcdef")
+    assert TrustAll().sendable_signatures([local, SIGNATURE]) == (SIGNATURE,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtbuild.core.values.nearest import LISTED, nearest, suggestion
+from trtbuild.core.values.nearest import MAX_LISTED, nearest, suggestion
 
 
 def test_nearest_ignores_case_and_returns_none_for_distant_names() -> None:
@@ -19,7 +19,7 @@ def test_a_suggestion_names_the_nearest_and_the_allowed() -> None:
 
 
 def test_a_suggestion_of_many_names_is_short_but_looks_at_all() -> None:
-    names = [f"model{number}" for number in range(LISTED)] + ["special", "other"]
+    names = [f"model{number}" for number in range(MAX_LISTED)] + ["special", "other"]
     text = suggestion("specal", names, "models")
     assert text.startswith("did you mean 'special'?")
     assert text.endswith("and 2 more")

@@ -7,13 +7,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from trtbuild.core.values.safetensors import tensors
+from trtbuild.core.values.safetensors import read_tensors
 
 
 def test_a_file_of_the_library_is_read() -> None:
     values = {"b": torch.arange(6).reshape(2, 3), "a": torch.ones(3, dtype=torch.bfloat16), "none": torch.zeros(0, 4)}
     data = safetensors.torch.save(values, {"made by": "the library"})
-    result = {entry.name: (entry.dtype, entry.shape, raw) for entry, raw in tensors(data)}
+    result = {entry.name: (entry.dtype, entry.shape, raw) for entry, raw in read_tensors(data)}
     assert result == {
         name: (str(value.dtype).removeprefix("torch."), tuple(value.shape), value.view(torch.uint8).numpy().tobytes())
         for name, value in values.items()
@@ -26,4 +26,4 @@ def test_a_file_that_the_library_rejects_is_rejected(change: object) -> None:
     with pytest.raises(safetensors.SafetensorError):
         safetensors.torch.load(data)
     with pytest.raises(ValueError, match="cut off or added to"):
-        list(tensors(data))
+        list(read_tensors(data))

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.core.values.value_ranges import LIMITS, Misfit, is_index_error, value_range
+from trtbuild.core.values.value_ranges import TYPE_LIMITS, InvalidRange, is_index_error, value_range
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("dtype", TYPE_LIMITS)
 def test_the_limits_are_those_of_the_types(dtype: str) -> None:
     kind = getattr(torch, dtype)
     info = torch.finfo(kind) if kind.is_floating_point else torch.iinfo(kind)
-    assert LIMITS[dtype] == (info.min, info.max)
-    assert value_range(dtype, *LIMITS[dtype]) == LIMITS[dtype]
+    assert TYPE_LIMITS[dtype] == (info.min, info.max)
+    assert value_range(dtype, *TYPE_LIMITS[dtype]) == TYPE_LIMITS[dtype]
 
 
 def test_the_ends_of_a_range_have_the_type_of_the_input() -> None:
@@ -44,7 +44,7 @@ def test_the_ends_of_a_range_have_the_type_of_the_input() -> None:
 )
 def test_an_invalid_range_has_an_error_and_a_hint(dtype: str, low: Any, high: Any, text: str, hint: str) -> None:
     result = value_range(dtype, low, high)
-    assert isinstance(result, Misfit) and text in result.text and hint in result.hint
+    assert isinstance(result, InvalidRange) and text in result.text and hint in result.hint
 
 
 @pytest.mark.parametrize(

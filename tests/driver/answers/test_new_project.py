@@ -83,7 +83,7 @@ def test_missing_entries_are_added_to_gitignore(command_line: CommandLine) -> No
     (entry,) = [entry for entry in document["files"] if entry["path"] == ".gitignore"]
     assert entry["action"] == "extended"
     assert (command_line.project / ".gitignore").read_text() == "*.pyc\n/cache\n/.trtbuild/\n/dist/\n"
-    assert new_project._ignore(command_line.project) == NewFile(
+    assert new_project._extend_gitignore(command_line.project) == NewFile(
         path=".gitignore", action="unchanged", text="it already contains .trtbuild/, dist/, cache/"
     )
 

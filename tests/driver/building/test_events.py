@@ -13,20 +13,20 @@ class FakeWatcher(Watcher):
     def __init__(self) -> None:
         self.received: list[str] = []
 
-    def opened(self, *_: object) -> None:
-        self.received.append("opened")
+    def build_started(self, *_: object) -> None:
+        self.received.append("build_started")
 
-    def planned(self, *_: object) -> None:
-        self.received.append("planned")
+    def model_planned(self, *_: object) -> None:
+        self.received.append("model_planned")
 
-    def started(self, *_: object) -> None:
-        self.received.append("started")
+    def step_started(self, *_: object) -> None:
+        self.received.append("step_started")
 
-    def finished(self, *_: object) -> None:
-        self.received.append("finished")
+    def step_finished(self, *_: object) -> None:
+        self.received.append("step_finished")
 
-    def failed(self, *_: object) -> None:
-        self.received.append("failed")
+    def step_failed(self, *_: object) -> None:
+        self.received.append("step_failed")
 
     def phase_started(self, name: str) -> None:
         self.received.append(f"{name} {{")
@@ -41,11 +41,11 @@ class FakeWatcher(Watcher):
 def send_all_events(watcher: Watcher) -> None:
     """Call every method of the interface. The arguments are None where the watchers of these tests ignore them."""
     anything: object = None
-    for name in ("planned",):
+    for name in ("model_planned",):
         getattr(watcher, name)(anything)
-    watcher.opened(1, lambda _: None)
-    for name in ("started", "finished", "failed"):
-        getattr(watcher, name)(*([anything] if name == "started" else [anything, anything]))
+    watcher.build_started(1, lambda _: None)
+    for name in ("step_started", "step_finished", "step_failed"):
+        getattr(watcher, name)(*([anything] if name == "step_started" else [anything, anything]))
     with watcher.phase("plan"):
         pass
     with watcher.work("verify"):
@@ -57,11 +57,11 @@ def test_every_watcher_receives_every_event() -> None:
     with Watchers([first, second]) as watcher:
         send_all_events(watcher)
     assert first.received == [
-        "planned",
-        "opened",
-        "started",
-        "finished",
-        "failed",
+        "model_planned",
+        "build_started",
+        "step_started",
+        "step_finished",
+        "step_failed",
         "plan {",
         "} plan",
         "verify {",

@@ -17,7 +17,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.executor import MAX_RETRIES, Callbacks, ResourceLimit, execute
 from trtbuild.driver.building.memory import MemoryLimit
-from trtbuild.driver.project.outcome import Outcome, Ran, Written
+from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError, ToolchainError
 
 NEW = Reason("new", "it was not built in this project before")
@@ -28,7 +28,7 @@ def recipe(name: str) -> Recipe:
 
 
 def a_step(model: str, stage: Stage, name: str, *after: str, key: str | None = None) -> Step:
-    return Step(f"{model}/{stage}/{name}", model, stage, "run", NEW, recipe=recipe(key or name), after=after)
+    return Step(f"{model}/{stage}/{name}", model, stage, "run", NEW, recipe=recipe(key or name), producers=after)
 
 
 class FakeProject:
@@ -52,7 +52,7 @@ class FakeProject:
                 plan.steps[step.id] = step if record is None else replace(step, verdict="hit", record=record)
         return plan
 
-    def run(self, step: Step, plan: ModelPlan) -> Ran:
+    def run(self, step: Step, plan: ModelPlan) -> StepRun:
         with self._lock:
             self._running += 1
             self.most_running = max(self.most_running, self._running)
@@ -65,20 +65,20 @@ class FakeProject:
         assert step.recipe is not None
         record = Record(step.recipe, {})
         self.done[step.recipe.key] = record
-        return Ran(record, 0.01)
+        return StepRun(record, 0.01)
 
-    def write(self, plan: ModelPlan) -> list[Written]:
+    def write(self, plan: ModelPlan) -> list[WrittenOutput]:
         name = plan.model.name
         self.order.append(f"{name}/outputs")
-        return [Written(name, "package", f"dist/{name}", True)]
+        return [WrittenOutput(name, "package", f"dist/{name}", True)]
 
     def execute(
         self,
         *,
         jobs: int = 2,
         keep_going: bool = False,
-        run: Callable[[Step, ModelPlan], Ran] | None = None,
-        write: Callable[[ModelPlan], list[Written]] | None = None,
+        run: Callable[[Step, ModelPlan], StepRun] | None = None,
+        write: Callable[[ModelPlan], list[WrittenOutput]] | None = None,
         limit: ResourceLimit | None = None,
         rebuild_lost: bool = True,
     ) -> Outcome:
@@ -160,7 +160,7 @@ def execute_with_damage(project: FakeProject, times: int) -> Outcome:
     original_run = project.run
     remaining = [times]
 
-    def run(step: Step, plan: ModelPlan) -> Ran:
+    def run(step: Step, plan: ModelPlan) -> StepRun:
         if step.stage == "package" and remaining[0]:
             remaining[0] -= 1
             project.done.clear()  # as if in quarantine: the engine's step is a miss now
@@ -197,12 +197,12 @@ def test_outputs_are_written_as_soon_as_their_model_is_done() -> None:
     project = FakeProject(*chain("m"), *chain("n"))
     written = threading.Event()
 
-    def run(step: Step, plan: ModelPlan) -> Ran:
+    def run(step: Step, plan: ModelPlan) -> StepRun:
         if step.model == "n" and step.stage == "engine":
             assert written.wait(30), "m's outputs are written while n is built"
         return project.run(step, plan)
 
-    def write(plan: ModelPlan) -> list[Written]:
+    def write(plan: ModelPlan) -> list[WrittenOutput]:
         written.set()
         return project.write(plan)
 
@@ -226,7 +226,7 @@ def test_outputs_with_damaged_blobs_are_written_after_their_step_has_run_again()
     project = FakeProject(*chain("m"))
     remaining = [2]
 
-    def write(plan: ModelPlan) -> list[Written]:
+    def write(plan: ModelPlan) -> list[WrittenOutput]:
         if remaining[0]:
             remaining[0] -= 1
             (engine,) = [step for step in project.steps if step.stage == "engine"]
@@ -245,7 +245,7 @@ def test_outputs_that_cannot_be_read_after_every_retry_are_an_error(rebuild_lost
     project = FakeProject(*chain("m"))
     attempts = []
 
-    def write(plan: ModelPlan) -> list[Written]:
+    def write(plan: ModelPlan) -> list[WrittenOutput]:
         attempts.append(plan.model.name)
         raise BlobMissing("gone")
 
@@ -258,7 +258,7 @@ def test_outputs_that_cannot_be_read_after_every_retry_are_an_error(rebuild_lost
 def test_a_step_whose_result_disappears_each_time_is_an_error_and_not_an_endless_loop() -> None:
     project = FakeProject(*chain("m"))
 
-    def run(step: Step, plan: ModelPlan) -> Ran:
+    def run(step: Step, plan: ModelPlan) -> StepRun:
         ran = project.run(step, plan)
         if step.stage == "engine":
             project.done.clear()
@@ -324,7 +324,7 @@ def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
     project = FakeProject(*chain("m"), *chain("n"))
     stuck, aborted = threading.Event(), []
 
-    def run(step: Step, plan: ModelPlan) -> Ran:
+    def run(step: Step, plan: ModelPlan) -> StepRun:
         if step.model == "m":
             stuck.wait(60)
         raise KeyboardInterrupt  # as if a signal had arrived now

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from trtbuild.core.planning.graph import Reason, Step
-from trtbuild.driver.building.memory import BASE, PER_BYTE, MemoryLimit, estimate_bytes, free_bytes, may_start
+from trtbuild.driver.building.memory import (
+    BASE_BYTES,
+    BYTES_PER_WEIGHT_BYTE,
+    MemoryLimit,
+    estimate_bytes,
+    free_bytes,
+    may_start,
+)
 
 GIB = 1 << 30
 
@@ -31,8 +38,8 @@ def test_may_start(estimate: int, running: list[int], at_rest: int | None, now: 
 
 def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:
     assert estimate_bytes("engine", GIB, 10 * GIB) == 11 * GIB
-    assert estimate_bytes("engine", GIB, None) == BASE["engine"] + int(PER_BYTE["engine"] * GIB)
-    assert estimate_bytes("convert", GIB, None) == BASE["convert"]
+    assert estimate_bytes("engine", GIB, None) == BASE_BYTES["engine"] + int(BYTES_PER_WEIGHT_BYTE["engine"] * GIB)
+    assert estimate_bytes("convert", GIB, None) == BASE_BYTES["convert"]
     assert estimate_bytes("package", GIB, None) == 0
 
 

@@ -10,14 +10,14 @@ from trtbuild.core.model.spec import Input, Model, Origin, Source
 from trtbuild.core.planning.graph import Reason, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.driver.building.schedule import LOOK_AHEAD, Schedule
+from trtbuild.driver.building.schedule import MAX_OFFERED_STEPS, Schedule
 
 NEW = Reason("new", "")
 
 
 def a_step(model: str, stage: Stage, name: str, *after: str, verdict: Verdict = "run", key: str | None = None) -> Step:
     recipe = None if verdict == "unknown" else Recipe(stage, 1, (("name", key or f"{model}{stage}{name}"),))
-    return Step(f"{model}/{stage}/{name}", model, stage, verdict, NEW, recipe=recipe, after=after)
+    return Step(f"{model}/{stage}/{name}", model, stage, verdict, NEW, recipe=recipe, producers=after)
 
 
 def a_plan(model: str, *steps: Step) -> ModelPlan:
@@ -26,112 +26,112 @@ def a_plan(model: str, *steps: Step) -> ModelPlan:
 
 
 def taken(schedule: Schedule) -> Iterator[Step]:
-    while (step := schedule.take()) is not None:
+    while (step := schedule.take_step()) is not None:
         yield step
 
 
 def test_the_most_urgent_step_is_first_and_equal_steps_keep_their_order() -> None:
     schedule = Schedule()
     steps = [a_step("m", "engine", name) for name in "abcd"]
-    schedule.put(a_plan("m", *steps), {"m/engine/c": 5.0, "m/engine/d": 1.0, "m/engine/b": 1.0})
+    schedule.put_plan(a_plan("m", *steps), {"m/engine/c": 5.0, "m/engine/d": 1.0, "m/engine/b": 1.0})
     assert [step.id[-1] for step in taken(schedule)] == ["c", "b", "d", "a"]
 
 
 def test_a_step_waits_until_the_steps_before_it_are_hits() -> None:
     schedule = Schedule()
     trace, below = a_step("m", "trace", "t"), a_step("m", "lower", "l", "m/trace/t")
-    schedule.put(a_plan("m", trace, below), {"m/lower/l": 9.0})
+    schedule.put_plan(a_plan("m", trace, below), {"m/lower/l": 9.0})
     assert [step.id for step in taken(schedule)] == ["m/trace/t"]
-    schedule.finished(trace)
-    assert schedule.take() is None, "its model is planned first"
-    assert schedule.due() == ["m"]
-    schedule.put(a_plan("m", replace(trace, verdict="hit"), below), {})
-    assert schedule.due() == []
+    schedule.note_finished(trace)
+    assert schedule.take_step() is None, "its model is planned first"
+    assert schedule.take_due_models() == ["m"]
+    schedule.put_plan(a_plan("m", replace(trace, verdict="hit"), below), {})
+    assert schedule.take_due_models() == []
     assert [step.id for step in taken(schedule)] == ["m/lower/l"]
 
 
 def test_one_of_several_steps_with_the_same_key_runs_and_all_their_models_are_planned_again() -> None:
     schedule = Schedule()
     for name in "mn":
-        schedule.put(a_plan(name, a_step(name, "engine", "e", key="same")), {})
+        schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
     (first,) = taken(schedule)
-    schedule.finished(first)
-    assert sorted(schedule.due()) == ["m", "n"]
+    schedule.note_finished(first)
+    assert sorted(schedule.take_due_models()) == ["m", "n"]
 
 
 def test_a_key_that_is_tried_again_may_run_for_the_other_model() -> None:
     schedule = Schedule()
     for name in "mn":
-        schedule.put(a_plan(name, a_step(name, "engine", "e", key="same")), {})
+        schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
     (first,) = taken(schedule)
     assert first.model == "m"
-    schedule.again(first)
-    assert schedule.due() == ["m"]
+    schedule.note_retry(first)
+    assert schedule.take_due_models() == ["m"]
     assert [step.model for step in taken(schedule)] == ["n"]
 
 
 def test_a_key_that_has_failed_never_starts_again() -> None:
     schedule = Schedule()
     for name in "mn":
-        schedule.put(a_plan(name, a_step(name, "engine", "e", key="same")), {})
+        schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
     (first,) = taken(schedule)
-    schedule.failed(first)
-    schedule.put(a_plan("m", a_step("m", "engine", "e", key="same")), {})
+    schedule.note_failed(first)
+    schedule.put_plan(a_plan("m", a_step("m", "engine", "e", key="same")), {})
     assert list(taken(schedule)) == []
-    assert schedule.outdated() == []
+    assert schedule.outdated_models() == []
 
 
 def test_a_model_is_due_only_after_its_last_engine() -> None:
     schedule = Schedule()
     engines = [a_step("m", "engine", str(k)) for k in range(5)]
     package = a_step("m", "package", "p", *(step.id for step in engines), verdict="unknown")
-    schedule.put(a_plan("m", *engines, package), {})
+    schedule.put_plan(a_plan("m", *engines, package), {})
     for step in list(taken(schedule)):
-        assert schedule.due() == []
-        schedule.finished(step)
-    assert schedule.outdated() == ["m"]
-    assert schedule.due() == ["m"]
+        assert schedule.take_due_models() == []
+        schedule.note_finished(step)
+    assert schedule.outdated_models() == ["m"]
+    assert schedule.take_due_models() == ["m"]
 
 
 def test_a_model_is_due_after_a_step_that_is_no_longer_in_its_plan() -> None:
     schedule = Schedule()
-    schedule.put(a_plan("m", a_step("m", "engine", "e", key="old")), {})
+    schedule.put_plan(a_plan("m", a_step("m", "engine", "e", key="old")), {})
     (running,) = taken(schedule)
-    schedule.put(a_plan("m", a_step("m", "engine", "e", key="new")), {})
-    schedule.finished(running)
-    assert schedule.due() == ["m"]
+    schedule.put_plan(a_plan("m", a_step("m", "engine", "e", key="new")), {})
+    schedule.note_finished(running)
+    assert schedule.take_due_models() == ["m"]
 
 
 def test_steps_of_a_model_that_is_given_up_do_not_start() -> None:
     schedule = Schedule()
-    schedule.put(a_plan("m", a_step("m", "trace", "t"), a_step("m", "trace", "u")), {})
-    step = schedule.take()
+    schedule.put_plan(a_plan("m", a_step("m", "trace", "t"), a_step("m", "trace", "u")), {})
+    step = schedule.take_step()
     assert step is not None
-    schedule.finished(step)
+    schedule.note_finished(step)
     first = schedule.give_up("m")
     assert first is not None and first.id == "m/trace/u"
-    assert schedule.take() is None
-    assert schedule.due() == schedule.outdated() == []
+    assert schedule.take_step() is None
+    assert schedule.take_due_models() == schedule.outdated_models() == []
 
 
 def test_a_smaller_step_may_start_before_a_step_that_does_not_fit() -> None:
     schedule = Schedule()
     steps = [a_step("m", "engine", name) for name in ("large", "small")]
-    schedule.put(a_plan("m", *steps), {"m/engine/large": 2.0, "m/engine/small": 1.0})
-    small = schedule.take(lambda step: step.id.endswith("small"))
+    schedule.put_plan(a_plan("m", *steps), {"m/engine/large": 2.0, "m/engine/small": 1.0})
+    small = schedule.take_step(lambda step: step.id.endswith("small"))
     assert small is not None and small.id == "m/engine/small"
     assert [step.id for step in taken(schedule)] == ["m/engine/large"], "it is not forgotten"
 
 
 def test_at_most_look_ahead_steps_are_checked_if_no_step_fits() -> None:
     schedule = Schedule()
-    schedule.put(a_plan("m", *(a_step("m", "engine", str(k)) for k in range(1000))), {})
+    schedule.put_plan(a_plan("m", *(a_step("m", "engine", str(k)) for k in range(1000))), {})
     checked: list[str] = []
 
     def fits(step: Step) -> bool:
         checked.append(step.id)
         return False
 
-    assert schedule.take(fits) is None
-    assert len(checked) == LOOK_AHEAD
+    assert schedule.take_step(fits) is None
+    assert len(checked) == MAX_OFFERED_STEPS
     assert len(list(taken(schedule))) == 1000

@@ -7,17 +7,17 @@ import sys
 import threading
 from queue import SimpleQueue
 
-from trtbuild.driver.building.thread_pool import Done, ThreadPool
+from trtbuild.driver.building.thread_pool import FinishedTask, ThreadPool
 
 
 def test_an_idle_thread_takes_the_next_task() -> None:
-    results: SimpleQueue[Done[int, str]] = SimpleQueue()
+    results: SimpleQueue[FinishedTask[int, str]] = SimpleQueue()
     pool: ThreadPool[int, str] = ThreadPool(4, results)
     names = set()
     for number in range(3):
         pool.submit(number, lambda: threading.current_thread().name)
         task, name = results.get(timeout=30)
-        pool.busy -= 1
+        pool.open_task_count -= 1
         assert task == number
         names.add(name)
     assert len(names) == 1
@@ -25,7 +25,7 @@ def test_an_idle_thread_takes_the_next_task() -> None:
 
 
 def test_an_exception_is_returned_as_the_result() -> None:
-    results: SimpleQueue[Done[int, str]] = SimpleQueue()
+    results: SimpleQueue[FinishedTask[int, str]] = SimpleQueue()
     pool: ThreadPool[int, str] = ThreadPool(1, results)
 
     def work() -> str:

@@ -13,8 +13,8 @@ import pytest
 from trtbuild.core.planning.graph import Reason, Stage, Step
 from trtbuild.core.recipes.recipe import Change, Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.timeline import BUILD, WORKERS, Timeline
-from trtbuild.driver.project.outcome import Ran
+from trtbuild.driver.building.timeline import BUILD_PROCESS, WORKER_PROCESS, Timeline
+from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import ToolchainError, UsageError
 
 
@@ -27,9 +27,9 @@ def a_step(name: str, stage: Stage = "engine") -> Step:
     return Step(f"m/{stage}/{name}", "m", stage, "run", reason, "ada", Recipe(stage, 1, (("name", name),)))
 
 
-def result_of(step: Step) -> Ran:
+def result_of(step: Step) -> StepRun:
     assert step.recipe is not None
-    return Ran(Record(step.recipe, {}, {"statistics": {"layers": 3}}), 0.1, peak_rss_bytes=2**20)
+    return StepRun(Record(step.recipe, {}, {"statistics": {"layers": 3}}), 0.1, peak_rss_bytes=2**20)
 
 
 def checked_events(document: Any) -> dict[str, Any]:
@@ -62,16 +62,16 @@ def test_steps_that_run_together_have_separate_lanes_and_lanes_are_reused(tmp_pa
     with Timeline(tmp_path / "t.json", fail) as timeline:
         with timeline.phase("plan"):
             pass
-        timeline.started(first)
-        timeline.started(second)
-        timeline.finished(first, result_of(first))
-        timeline.started(third)
-        timeline.failed(second, ToolchainError("refused"))
-        timeline.finished(third, result_of(third))
+        timeline.step_started(first)
+        timeline.step_started(second)
+        timeline.step_finished(first, result_of(first))
+        timeline.step_started(third)
+        timeline.step_failed(second, ToolchainError("refused"))
+        timeline.step_finished(third, result_of(third))
     events = checked_events(json.loads((tmp_path / "t.json").read_text()))
     assert [events[step.id]["tid"] for step in (first, second, third)] == [0, 1, 0]
-    assert events["plan"]["pid"] == BUILD
-    assert events[first.id]["pid"] == WORKERS
+    assert events["plan"]["pid"] == BUILD_PROCESS
+    assert events[first.id]["pid"] == WORKER_PROCESS
     assert events[first.id]["cat"] == "engine"
     arguments = events[first.id]["args"]
     assert arguments["verdict"] == "run"
@@ -87,7 +87,7 @@ def test_steps_that_run_together_have_separate_lanes_and_lanes_are_reused(tmp_pa
 def test_the_timeline_has_the_steps_that_an_interrupt_ended(tmp_path: Path) -> None:
     step = a_step("one")
     with pytest.raises(KeyboardInterrupt), Timeline(tmp_path / "t.json", fail) as timeline:
-        timeline.started(step)
+        timeline.step_started(step)
         raise KeyboardInterrupt
     assert checked_events(json.loads((tmp_path / "t.json").read_text()))[step.id]["args"]["verdict"] == "interrupted"
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import CommandLine
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL
-from trtbuild.driver.cache.keygen import keygen
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX
+from trtbuild.driver.cache.keygen import create_key
 from trtbuild.driver.configuration import TrustSettings, user_keys
 from trtbuild.driver.project import wiring
 from trtbuild.errors import ConfigurationError, UsageError
@@ -46,10 +46,10 @@ def test_a_key_is_created_and_its_public_half_is_printed(command_line: CommandLi
 
 def test_rejects_invalid_names_and_paths(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not a name of a key"):
-        keygen("a b", str(tmp_path / "x"), {})
+        create_key("a b", str(tmp_path / "x"), {})
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="cannot be written"):
-        keygen("ci", str(tmp_path / "file" / "x"), {})
+        create_key("ci", str(tmp_path / "file" / "x"), {})
 
 
 def environ(tmp_path: Path) -> dict[str, str]:
@@ -78,7 +78,7 @@ def test_without_a_signing_key_a_machine_key_is_created_in_the_users_state(tmp_p
         ("", tmp_path / "home" / ".local" / "state"),
     ):
         policy = user_keys.keyring(settings, {**environ(tmp_path), "XDG_STATE_HOME": base})
-        assert policy.sign(KEY, DOCUMENT)[0].domain.startswith(LOCAL)
+        assert policy.sign(KEY, DOCUMENT)[0].domain.startswith(LOCAL_DOMAIN_PREFIX)
         assert (folder / "trtbuild" / "local.key").is_file()
 
 
@@ -90,5 +90,5 @@ def test_the_error_about_an_invalid_signing_key_does_not_contain_the_key(tmp_pat
 
 
 def test_without_keys_every_record_is_trusted() -> None:
-    assert not wiring.trust_in(TrustSettings()).enforced
-    assert isinstance(wiring.trust_in(TrustSettings(keys=(Signer("ci", bytes(32)).trusted,))), Keyring)
+    assert not wiring.trust_policy(TrustSettings()).enforced
+    assert isinstance(wiring.trust_policy(TrustSettings(keys=(Signer("ci", bytes(32)).trusted,))), Keyring)

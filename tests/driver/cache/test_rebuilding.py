@@ -16,7 +16,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.cache.documents import Rebuilt
-from trtbuild.driver.cache.rebuilding import rebuild, share_of
+from trtbuild.driver.cache.rebuilding import parse_share, rebuild
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 from trtbuild.store.local.local import LocalStore
@@ -60,7 +60,7 @@ def test_engines_that_are_built_again_equal_those_in_the_cache(built: CommandLin
         "unchecked": [],
     }
     assert sorted(path for path in built.cache.glob("*c*/??/*")) == entries  # the cache has not changed
-    assert click.unstyle(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))[0]).startswith(
+    assert click.unstyle(rebuilds.rebuild_lines(decode(Rebuilt, document["rebuilt"]))[0]).startswith(
         f"equal: {count} of {count} engines built again"
     )
 
@@ -105,7 +105,7 @@ def test_a_forged_record_is_reported_and_quarantined(trtbuild: CommandLine) -> N
         "builder": "mallory@evil",
         "signed_by": [],
     }
-    shown = click.unstyle("\n".join(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))))
+    shown = click.unstyle("\n".join(rebuilds.rebuild_lines(decode(Rebuilt, document["rebuilt"]))))
     assert name in shown and "mallory@evil" in shown and "signed by     nobody" in shown
     assert LocalStore(trtbuild.cache).get_record(honest.recipe.key) is None
     rebuilt = trtbuild("build")
@@ -140,7 +140,7 @@ def test_the_remote_of_a_forged_record_is_reported(trtbuild: CommandLine, tmp_pa
     document = trtbuild("cache", "verify", "--rebuild", "100%", environment=remote, expect=1)
     (difference,) = document["rebuilt"]["different"]
     assert (difference["step"], difference["source"], difference["remotes"]) == (name, "team", ["team"])
-    shown = click.unstyle("\n".join(rebuilds.compared(decode(Rebuilt, document["rebuilt"]))))
+    shown = click.unstyle("\n".join(rebuilds.rebuild_lines(decode(Rebuilt, document["rebuilt"]))))
     assert f"remove ac/{honest.recipe.key} from remote team" in shown
 
 
@@ -149,7 +149,7 @@ def test_engines_that_cannot_be_checked_are_counted_with_the_reason(trtbuild: Co
     rebuilt = trtbuild("cache", "verify", "--rebuild", "1%")["rebuilt"]
     assert rebuilt["same"] == 1
     assert {each["reason"] for each in rebuilt["unchecked"]} == {"it is not in the cache"}
-    assert click.unstyle(rebuilds.compared(decode(Rebuilt, rebuilt))[-1]).endswith(
+    assert click.unstyle(rebuilds.rebuild_lines(decode(Rebuilt, rebuilt))[-1]).endswith(
         "not checked: it is not in the cache"
     )
 
@@ -167,15 +167,15 @@ def test_an_engine_with_missing_inputs_is_not_checked(trtbuild: CommandLine) -> 
 
 def test_a_message_says_that_nothing_was_compared() -> None:
     rebuilt = {"seed": 1, "engines": 0, "sampled": 0, "same": 0, "different": [], "unchecked": []}
-    assert click.unstyle(rebuilds.compared(decode(Rebuilt, rebuilt))[0]).startswith("nothing could be compared")
+    assert click.unstyle(rebuilds.rebuild_lines(decode(Rebuilt, rebuilt))[0]).startswith("nothing could be compared")
 
 
 def test_a_share_is_a_percentage() -> None:
-    assert share_of("10%") == 0.1
-    assert share_of(" 0.5 % ") == 0.005
+    assert parse_share("10%") == 0.1
+    assert parse_share(" 0.5 % ") == 0.005
     for text in ("10", "0%", "101%", "-1%", "all", "nan%"):
         with pytest.raises(UsageError, match="is not a percentage"):
-            share_of(text)
+            parse_share(text)
 
 
 def test_engines_of_toolchains_that_are_not_reproducible_are_not_checked(

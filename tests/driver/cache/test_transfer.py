@@ -450,16 +450,16 @@ def test_records_that_only_this_machine_has_signed_are_not_sent(
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", keys("ci")[1])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
-    local = wiring.open_local(tmp_path, wiring.trust_in(wiring.configuration(tmp_path).trust))
+    local = wiring.open_local(tmp_path, wiring.trust_policy(wiring.load_configuration(tmp_path).trust))
     record = local.put_record(Record(Recipe("engine", 1, (("number", 1),)), {"plan": local.put_bytes(b"plan")}))
     key = record.recipe.key
     assert local.get_record(key) == record
     exported = bundles.export_all(Request(tmp_path), tmp_path / "bundle", _ignore_progress)
-    assert (exported.records, exported.left_out) == (0, [RefusedRecord(key=key, reason=transfer.OWN_ONLY)])
+    assert (exported.records, exported.left_out) == (0, [RefusedRecord(key=key, reason=transfer.ONLY_MACHINE_KEY)])
     transport = MemoryTransport()
-    sending = transfer._Sending(local, RemoteStore(transport, "team", local.trust))
-    sending.send([key], _ignore_progress)
-    assert sending.failures == {key: transfer.OWN_ONLY}
+    sender = transfer._Sender(local, RemoteStore(transport, "team", local.trust))
+    sender.send([key], _ignore_progress)
+    assert sender.failures == {key: transfer.ONLY_MACHINE_KEY}
     assert transport.entries == {}
 
 
@@ -468,11 +468,11 @@ def test_a_blob_of_several_records_is_sent_once(tmp_path: Path) -> None:
     plan = local.put_bytes(np.random.default_rng(0).bytes(5 << 20))
     records = [local.put_record(Record(Recipe("engine", 1, (("number", n),)), {"plan": plan})) for n in range(8)]
     transport = MemoryTransport()
-    sending = transfer._Sending(local, RemoteStore(transport, "team"))
-    sending.send([record.recipe.key for record in records], _ignore_progress)
-    assert sending.failures == {} and sending.sent().bytes_sent == plan.size
+    sender = transfer._Sender(local, RemoteStore(transport, "team"))
+    sender.send([record.recipe.key for record in records], _ignore_progress)
+    assert sender.failures == {} and sender.summary().bytes_sent == plan.size
     puts = Counter(name for method, kind, name, _ in transport.calls if (method, kind) == ("put", "cas"))
-    assert {puts[part.sha256] for part in local.parts(plan.sha256)} == {1}
+    assert {puts[part.sha256] for part in local.files_of(plan.sha256)} == {1}
 
 
 def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None
         for stage in ("partition", "partition-any", "trace-any")
     ]
     transport = MemoryTransport()
-    transfer._Sending(local, RemoteStore(transport, "team")).send(
+    transfer._Sender(local, RemoteStore(transport, "team")).send(
         [record.recipe.key for record in records], _ignore_progress
     )
     stages = {record.recipe.key: record.recipe.stage for record in records}
@@ -519,7 +519,7 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
     if in_remote:
         other = LocalStore(tmp_path / "other")
         other.put_record(Record(recipe, {"plan": other.put_bytes(b"locked")}))
-        transfer._Sending(other, RemoteStore(transport, "team")).send([recipe.key], _ignore_progress)
+        transfer._Sender(other, RemoteStore(transport, "team")).send([recipe.key], _ignore_progress)
     local = LocalStore(tmp_path / "cache")
     local.put_record(Record(recipe, {"plan": local.put_bytes(b"another")}))
     store = LayeredStore(local, [RemoteStore(transport, "team")])
@@ -528,8 +528,8 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
         wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and tolerated)
         return "not the locked one" if wrong else None
 
-    store.refuses = refuses
-    missing, _ = transfer.complete(store, [recipe.key], _ignore_progress)
+    store.refusal_of = refuses
+    missing, _ = transfer.complete_records(store, [recipe.key], _ignore_progress)
     assert missing == ({} if in_remote or tolerated else {recipe.key: "not the locked one"})
     record = local.get_record(recipe.key)
     assert record is not None and local.get_bytes(record.outputs["plan"].sha256) == (

@@ -116,7 +116,7 @@ def test_rejects_other_files_than_text_without_waiting_for_them(tmp_path: Path) 
     os.mkfifo(pipe, 0o600)
     folder.mkdir()
     binary.write_bytes(b"[cache]\nmax_size = '\xff'\n")
-    large.write_bytes(b"#" * (config_file.LARGEST + 1))
+    large.write_bytes(b"#" * (config_file.MAX_FILE_BYTES + 1))
     irregular = "not a regular file"
     for path, message in [(pipe, irregular), (folder, irregular), (binary, "UTF-8"), (large, "more than")]:
         with pytest.raises(ConfigurationError, match=message) as caught:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.driver import configuration
-from trtbuild.driver.configuration.remotes import shown
+from trtbuild.driver.configuration.remotes import without_credentials
 from trtbuild.errors import ConfigurationError
 
 
@@ -118,4 +118,4 @@ def test_rejects_numbers_of_a_wrong_type(tmp_path: Path, line: str) -> None:
     ],
 )
 def test_a_url_is_shown_without_credentials(url: str, expected: str) -> None:
-    assert shown(url) == expected
+    assert without_credentials(url) == expected

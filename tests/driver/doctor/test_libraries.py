@@ -8,44 +8,44 @@ from pathlib import Path
 import pytest
 
 from trtbuild.driver.doctor import libraries
-from trtbuild.driver.doctor.libraries import Loaded, compared, load
+from trtbuild.driver.doctor.libraries import ImportResult, compare_versions, import_in_child
 
 
 def test_an_import_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert "longer than" in (load("endless", limit_s=1.0).error or "")
+    assert "longer than" in (import_in_child("endless", limit_s=1.0).error or "")
 
 
 def test_the_output_of_a_module_is_not_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "chatty.py").write_text("print('hello')\n__version__ = '1.2'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert load("chatty") == Loaded("1.2", str(tmp_path / "chatty.py"))
+    assert import_in_child("chatty") == ImportResult("1.2", str(tmp_path / "chatty.py"))
 
 
 def test_a_version_that_differs_from_the_metadata_is_a_problem() -> None:
-    assert compared("torch", "2.13.0", Loaded("2.13.0")).status == "ok"
-    assert compared("torch", "2.13.0", Loaded("")).status == "ok"  # the module has no version
-    assert compared("tensorrt", "8.6.0", Loaded("8.6.1"), expected="8.6.1").status == "ok"
-    finding = compared("torch", "2.13.0+cpu", Loaded("2.12.0", "/x/torch/__init__.py"))
+    assert compare_versions("torch", "2.13.0", ImportResult("2.13.0")).status == "ok"
+    assert compare_versions("torch", "2.13.0", ImportResult("")).status == "ok"  # the module has no version
+    assert compare_versions("tensorrt", "8.6.0", ImportResult("8.6.1"), expected="8.6.1").status == "ok"
+    finding = compare_versions("torch", "2.13.0+cpu", ImportResult("2.12.0", "/x/torch/__init__.py"))
     assert finding.status == "problem"
     assert finding.fix == "pip uninstall -y torch && pip install --force-reinstall 'torch==2.13.0'"
 
 
 def test_without_torch_the_finding_says_what_the_machine_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "_version", lambda name: None)
-    (finding,) = libraries.torch_side()
+    monkeypatch.setattr(libraries, "_installed_version", lambda name: None)
+    (finding,) = libraries.check_torch_libraries()
     assert finding.status == "ok"
     assert "downloads results" in finding.text
     assert "pip install 'trtbuild[torch]'" in (finding.fix or "")
-    (finding,) = libraries.toolchains()
+    (finding,) = libraries.check_toolchains()
     assert finding.status == "warning"
 
 
 def test_torch_without_onnx_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "_version", lambda name: "1.0" if name == "torch" else None)
-    monkeypatch.setattr(libraries, "load", lambda module: Loaded("1.0"))
-    statuses = {finding.name: finding.status for finding in libraries.torch_side()}
+    monkeypatch.setattr(libraries, "_installed_version", lambda name: "1.0" if name == "torch" else None)
+    monkeypatch.setattr(libraries, "import_in_child", lambda module: ImportResult("1.0"))
+    statuses = {finding.name: finding.status for finding in libraries.check_torch_libraries()}
     assert statuses == {"torch": "ok", "onnx": "problem", "onnx-ir": "problem", "onnxscript": "problem"}
 
 
@@ -61,8 +61,12 @@ def test_the_finding_recognizes_the_stub_of_tensorrt(tmp_path: Path, monkeypatch
     distribution(tmp_path, "tensorrt", "10.9.0")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(libraries, "load", lambda module: load(module) if module == "tensorrt" else Loaded(""))
-    (finding,) = [finding for finding in libraries.toolchains() if finding.name == "tensorrt"]
+    monkeypatch.setattr(
+        libraries,
+        "import_in_child",
+        lambda module: import_in_child(module) if module == "tensorrt" else ImportResult(""),
+    )
+    (finding,) = [finding for finding in libraries.check_toolchains() if finding.name == "tensorrt"]
     assert finding.status == "problem"
     assert "No module named 'tensorrt_libs'" in finding.text
     assert "stub" in finding.text
@@ -74,8 +78,8 @@ def test_distributions_of_different_versions_are_a_problem(tmp_path: Path, monke
     distribution(tmp_path, "tensorrt_rtx_cu13", "1.7.1")
     distribution(tmp_path, "tensorrt_rtx_cu13_libs", "1.4.0")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(libraries, "load", lambda module: Loaded("1.7.1"))
-    ok, mixed = libraries.toolchains()
+    monkeypatch.setattr(libraries, "import_in_child", lambda module: ImportResult("1.7.1"))
+    ok, mixed = libraries.check_toolchains()
     assert ok.status == "ok"
     assert mixed.status == "problem"
     assert "tensorrt_rtx_cu13_libs 1.4.0" in mixed.text

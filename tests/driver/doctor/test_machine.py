@@ -14,10 +14,10 @@ from trtbuild.driver.doctor import machine
 def test_a_clock_that_differs_from_the_file_system_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert machine.clock(tmp_path / "not" / "there").status == "ok"
+    assert machine.check_clock(tmp_path / "not" / "there").status == "ok"
     real = machine.time.time
     monkeypatch.setattr(machine.time, "time", lambda: real() + 3600)
-    finding = machine.clock(tmp_path)
+    finding = machine.check_clock(tmp_path)
     assert finding.status == "warning"
     assert "behind" in finding.text
     assert list(tmp_path.iterdir()) == []
@@ -32,7 +32,7 @@ def test_the_finding_about_the_gpu_follows_from_the_drivers_answer(
 ) -> None:
     monkeypatch.setattr(machine.table, "installed_version", lambda name: "1.7.1" if name == "tensorrt-rtx" else None)
     monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, output, ""))
-    finding = machine.gpu()
+    finding = machine.check_gpu()
     assert finding.status == status
     assert text in finding.text
 
@@ -42,4 +42,4 @@ def test_a_driver_that_ends_the_process_is_a_warning(monkeypatch: pytest.MonkeyP
         return subprocess.CompletedProcess([], -11, "", "")
 
     monkeypatch.setattr(machine.subprocess, "run", run)
-    assert machine.gpu().status == "warning"
+    assert machine.check_gpu().status == "warning"

@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def findings_of(project: Path, *, offline: bool = False) -> list[Finding]:
-    return list(remotes.configured(project, Request(project, offline=offline)))
+    return list(remotes.check_configuration(project, Request(project, offline=offline)))
 
 
 def finding(findings: list[Finding], name: str) -> Finding:
@@ -153,7 +153,7 @@ def test_keys_that_expire_and_revoked_keys_are_warnings() -> None:
         key("always"),
         revoked,
     )
-    findings = list(remotes._trust(TrustSettings(keys, revoked=frozenset({revoked.public_key})), today))
+    findings = list(remotes._check_trust(TrustSettings(keys, revoked=frozenset({revoked.public_key})), today))
     assert findings[0].status == "ok"
     assert findings[0].text.startswith("6 trusted keys; reads ")
     assert [each.text.partition(", ")[0].partition(": ")[0] for each in findings[1:]] == [
@@ -185,9 +185,9 @@ def test_a_signing_key_that_cannot_be_used_is_a_problem(
 def test_a_clock_that_is_behind_is_a_warning_if_keys_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TrustSettings((key("ci", datetime.date(2999, 1, 1)),))
     today = datetime.date(2026, 1, 1)
-    assert not [each for each in remotes._trust(settings, today) if "clock" in each.text]
+    assert not [each for each in remotes._check_trust(settings, today) if "clock" in each.text]
     monkeypatch.setattr(remotes.time, "time", lambda: 0.0)
-    (named,) = [each for each in remotes._trust(settings, today) if "clock" in each.text]
+    (named,) = [each for each in remotes._check_trust(settings, today) if "clock" in each.text]
     assert named.status == "warning"
 
 

@@ -34,7 +34,7 @@ def test_the_file_system_of_a_folder_is_read_from_the_mounts(tmp_path: Path, fol
 def test_a_cache_on_nfs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "file_system", lambda folder: "nfs4")
-    assert [finding.text for finding in storage.cache(tmp_path) if "nfs4" in finding.text]
+    assert [finding.text for finding in storage.check_cache(tmp_path) if "nfs4" in finding.text]
 
 
 @pytest.mark.parametrize(("free", "status"), [(1 << 20, "problem"), (5 << 30, "warning"), (99 << 30, "ok")])
@@ -44,18 +44,18 @@ def test_the_status_follows_from_the_free_space(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: usage(100 << 30, 0, free))
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
-    (finding,) = [finding for finding in storage.cache(tmp_path) if finding.name == "space"]
+    (finding,) = [finding for finding in storage.check_cache(tmp_path) if finding.name == "space"]
     assert finding.status == status
 
 
 def test_a_damaged_index_is_ok_because_it_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".trtbuild" / "index").mkdir(parents=True)
     (tmp_path / ".trtbuild" / "index" / "cache.db").write_bytes(b"no database" * 100)
-    assert [finding.status for finding in storage.state(tmp_path)] == ["ok", "ok"]
+    assert [finding.status for finding in storage.check_state(tmp_path)] == ["ok", "ok"]
 
 
 def test_an_index_that_cannot_be_replaced_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / ".trtbuild" / "index" / "cache.db").mkdir(parents=True)
-    findings = [finding for finding in storage.state(tmp_path) if finding.name == "index"]
+    findings = [finding for finding in storage.check_state(tmp_path) if finding.name == "index"]
     assert [finding.status for finding in findings] == ["warning"]
     assert "rm -r" in (findings[0].fix or "")

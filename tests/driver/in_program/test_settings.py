@@ -10,8 +10,8 @@ import torch
 
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings, Target
-from trtbuild.driver.in_program.options import OPTIONS, options_of
-from trtbuild.driver.in_program.settings import ALIASES, NOT_NEEDED, builder_of, partition_of, precision_of
+from trtbuild.driver.in_program.options import OPTION_NAMES, options_of
+from trtbuild.driver.in_program.settings import ALIASES, SUPERFLUOUS_SETTINGS, builder_of, partition_of, precision_of
 from trtbuild.errors import UsageError
 
 
@@ -95,7 +95,11 @@ def test_rejects_values_that_a_manifest_rejects(make: Any, message: str) -> None
 
 
 def test_ignored_settings_of_torch_tensorrt_are_not_settings_of_trtbuild() -> None:
-    assert not NOT_NEEDED.keys() & {*(entry.name for entry in fields(BuilderSettings)), *ALIASES, *OPTIONS}
+    assert not SUPERFLUOUS_SETTINGS.keys() & {
+        *(entry.name for entry in fields(BuilderSettings)),
+        *ALIASES,
+        *OPTION_NAMES,
+    }
 
 
 @pytest.mark.parametrize("target", [89, "89", "sm_89", "SM89", "8.9", {"sm": 89}])

@@ -62,11 +62,11 @@ def test_the_written_onnx_model_is_the_prepared_model(
     """The files contain the model after preparation. In this test, preparation returns another model."""
     calls: list[tuple[set[str], int]] = []
 
-    def prepared(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:
+    def prepare_model(model: bytes, weights: Mapping[str, bytes], release: Release) -> tuple[bytes, dict[str, bytes]]:
         calls.append((set(weights), release.opset))
         return onnx.helper.make_model(onnx.GraphProto(name="prepared")).SerializeToString(), {}
 
-    monkeypatch.setattr("trtbuild.toolchain.compiling.preparing.prepared", prepared)
+    monkeypatch.setattr("trtbuild.toolchain.compiling.preparing.prepare_model", prepare_model)
     document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
     assert {onnx.load(engine.onnx).graph.name for engine in document.engines} == {"prepared"}
     assert calls and all(opset == 20 and names and {name[0] for name in names} == {"w"} for names, opset in calls)

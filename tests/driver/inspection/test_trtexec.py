@@ -14,7 +14,7 @@ from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection import trtexec
 from trtbuild.driver.inspection.documents import TrtexecCommand
-from trtbuild.driver.inspection.trtexec import command
+from trtbuild.driver.inspection.trtexec import trtexec_command
 
 BATCH = ["sym", 0]
 
@@ -50,7 +50,7 @@ def command_of(
     tensor = TensorType(dtype, tuple(shape))
     inputs = (("input:0", tensor), ("input:1", TensorType(dtype, ())))
     part = Partition("p0", "tensorrt", "0" * 64, weights=(), inputs=inputs, outputs=(tensor,), calls=())
-    return command(recipe, part, [target.sm], "p0.onnx", "p0.plan")
+    return trtexec_command(recipe, part, [target.sm], "p0.onnx", "p0.plan")
 
 
 TENSORRT = Target("hopper", 90, toolchain="tensorrt")
@@ -160,7 +160,9 @@ def test_the_text_is_a_command_line() -> None:
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the argument is repeated, trtexec uses only one of them."""
     pool = replace(
-        SETTINGS["workspace"], sets=MemoryPool("TACTIC_SHARED_MEMORY"), trtexec="--memPoolSize=tacticSharedMem:{}"
+        SETTINGS["workspace"],
+        config_part=MemoryPool("TACTIC_SHARED_MEMORY"),
+        trtexec="--memPoolSize=tacticSharedMem:{}",
     )
     monkeypatch.setattr(trtexec, "SETTINGS", {**SETTINGS, "l2_limit_for_tiling": pool})
     result = command_of(replace(BuilderSettings(), workspace=1 << 30, l2_limit_for_tiling=48 << 10))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.driver.conftest import Small
-from trtbuild.cli.screens.packages import all_inspected
+from trtbuild.cli.screens.packages import project_screen
 from trtbuild.driver.inspection import inspect
 from trtbuild.driver.inspection.whole_project import inspect_all
 from trtbuild.driver.project.workspace import Request
@@ -46,7 +46,7 @@ def test_every_package_is_shown_and_every_missing_one_is_named(project: Path) ->
         ("later", "trtbuild build later"),
         ("plans", "add `package: dist/plans` to its outputs"),
     ]
-    lines = [click.unstyle(line) for line in all_inspected()(found)]
+    lines = [click.unstyle(line) for line in project_screen()(found)]
     assert "dist/ranker: model ranker, float32" in lines[0]
     assert [line for line in lines if line.startswith("later: there is no package at")]
 

@@ -42,12 +42,12 @@ def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
     index, record = a_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
     assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
-    assert outputs.in_place(tmp_path, files, digests)
+    assert outputs.is_in_place(tmp_path, files, digests)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert not outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     index, record = a_package(store, a=b"one", b=b"changed")
     files = outputs.output_files("package", "dist/m", index, record)
-    assert not outputs.in_place(tmp_path, files, digests)
+    assert not outputs.is_in_place(tmp_path, files, digests)
     assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
     assert (tmp_path / "dist/m/engines/ada/b.plan").read_bytes() == b"changed"
     same = tmp_path / "dist/m/engines/ada/a.plan"
@@ -113,7 +113,7 @@ def test_a_directory_in_the_place_of_a_file_is_not_in_place(tmp_path: Path) -> N
         return digests(paths)
 
     (tmp_path / "a").mkdir()
-    assert not outputs.in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], strict)
+    assert not outputs.is_in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], strict)
 
 
 def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path)
     files = outputs.output_files("package", "dist/m", index, record)
     outputs.write_output(tmp_path, "package", "dist/m", files, store, file_digests.sha256_many, file_digests.learn)
     for file in files:
-        fingerprint = file_digests.known(tmp_path / file.path)
+        fingerprint = file_digests.known_digest(tmp_path / file.path)
         assert fingerprint is not None and fingerprint[0] == file.sha256
 
 

@@ -39,7 +39,7 @@ def locked_to(**versions: str) -> Lock:
 def test_without_a_lock_installed_and_pinned_versions_count(installed: dict[str, str]) -> None:
     pinned = replace(HOPPER, version="8.6.0")
     model = a_model(targets=(*a_model().targets, pinned))
-    facts = environment.gather([model])["net"]
+    facts = environment.gather_facts([model])["net"]
     assert [facts.toolchains[target].version for target in model.targets] == ["1.7.1", "8.6.0"]
     assert facts.versions is not None and facts.versions["torch"] == "2.13.0"
     assert [facts.toolchains[target].narrows_int64 for target in model.targets] == [False, True]
@@ -49,7 +49,7 @@ def test_without_a_lock_installed_and_pinned_versions_count(installed: dict[str,
 def test_the_lock_overrides_installed_versions_of_its_models_and_targets(installed: dict[str, str]) -> None:
     installed["tensorrt-rtx"] = "1.8.0"
     other = a_model(name="other")
-    facts = environment.gather([a_model(), other], locked_to())
+    facts = environment.gather_facts([a_model(), other], locked_to())
     assert [facts[name].toolchains[a_model().targets[0]].version for name in ("net", "other")] == ["1.7.1", "1.8.0"]
     assert facts["net"].locked is not None and facts["other"].locked is None
 
@@ -57,14 +57,14 @@ def test_the_lock_overrides_installed_versions_of_its_models_and_targets(install
 def test_a_locked_target_of_another_toolchain_is_ignored(installed: dict[str, str]) -> None:
     model = locked_to().models["net"]
     lock = replace(a_lock(), models={"net": replace(model, targets={"ada": LockedTarget("tensorrt", "10.0")})})
-    assert environment.gather([a_model()], lock)["net"].toolchains[a_model().targets[0]].version == "1.7.1"
+    assert environment.gather_facts([a_model()], lock)["net"].toolchains[a_model().targets[0]].version == "1.7.1"
 
 
 def test_a_locked_toolchain_need_not_be_installed_to_plan(installed: dict[str, str]) -> None:
     del installed["tensorrt-rtx"]
-    facts = environment.gather([a_model()], locked_to())
+    facts = environment.gather_facts([a_model()], locked_to())
     with pytest.raises(ToolchainMissing, match="which is not installed"):
-        environment.gather([a_model()])
+        environment.gather_facts([a_model()])
     with pytest.raises(ToolchainMissing, match=r"trtbuild\.lock requires tensorrt-rtx 1\.7\.1; it is not installed"):
         environment.check_targets({"net": a_model()}, [("net", a_model().targets[0])], facts)
 
@@ -73,7 +73,7 @@ def test_the_error_about_a_pin_that_differs_from_the_lock_names_both_places(inst
     target = replace(a_model().targets[0], version="1.8.0")
     model = a_model(targets=(target,), places={"targets.ada": Origin("trtbuild.yaml", 3)})
     with pytest.raises(LockFileError) as caught:
-        environment.gather([model], locked_to())
+        environment.gather_facts([model], locked_to())
     assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", 3)
     assert "pinned to tensorrt-rtx 1.8.0, and trtbuild.lock:" in caught.value.text
 
@@ -86,7 +86,7 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world.switch_to(NO_GPU, torch=True)
     world.locked = LockedTrace(trace.key, VERSIONS, (str(partition.key),))
     steps = list(world.plan(NET).steps.values())
-    environment.check_asked_parsers(world.facts(NET), steps)  # it is a hit, so no parser is needed
+    environment.check_locked_parsers(world.facts(NET), steps)  # it is a hit, so no parser is needed
     assert partition.record is not None
     world.evict(partition.record.outputs["partitions"])
     steps = list(world.plan(NET).steps.values())
@@ -94,23 +94,23 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
         EnvironmentFault,
         match=r"the parser of tensorrt 8\.6\.0; this machine has the parser of tensorrt-rtx 1\.7\.1",
     ):
-        environment.check_asked_parsers(world.facts(NET), steps)
+        environment.check_locked_parsers(world.facts(NET), steps)
     world.switch_to(GPU, torch=True)
-    environment.check_asked_parsers(world.facts(NET), steps)
+    environment.check_locked_parsers(world.facts(NET), steps)
     world.switch_to(NO_GPU, torch=True)
     world.locked = None  # like --upgrade: this machine's parser is used
-    environment.check_asked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
+    environment.check_locked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
 
 
 def test_a_torch_that_differs_from_the_lock_cannot_trace(installed: dict[str, str]) -> None:
     lock = locked_to()
-    assert environment.gather([a_model()], lock)["net"].versions is not None
-    environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
+    assert environment.gather_facts([a_model()], lock)["net"].versions is not None
+    environment.check_torch_libraries("net", environment.gather_facts([a_model()], lock)["net"])
     installed["torch"] = "2.14.0"
-    facts = environment.gather([a_model()], lock)["net"]
+    facts = environment.gather_facts([a_model()], lock)["net"]
     assert facts.versions is None
     with pytest.raises(EnvironmentFault) as caught:
-        environment.check_torch_side("net", facts)
+        environment.check_torch_libraries("net", facts)
     assert "trtbuild.lock requires torch 2.13.0 (installed: 2.14.0)" in caught.value.text
     assert caught.value.hint is not None and caught.value.hint.startswith(
         "pip install 'torch==2.13.0'; or use the installed"
@@ -118,9 +118,9 @@ def test_a_torch_that_differs_from_the_lock_cannot_trace(installed: dict[str, st
 
 
 def test_the_error_names_another_version_of_python(installed: dict[str, str]) -> None:
-    facts = environment.gather([a_model()], locked_to(python="3.8"))["net"]
+    facts = environment.gather_facts([a_model()], locked_to(python="3.8"))["net"]
     with pytest.raises(EnvironmentFault) as caught:
-        environment.check_torch_side("net", facts)
+        environment.check_torch_libraries("net", facts)
     assert "python 3.8 (installed: 3." in caught.value.text
     assert caught.value.hint is not None and caught.value.hint.startswith("use Python 3.8; or use")
 
@@ -129,8 +129,8 @@ def test_the_error_about_a_missing_torch_names_the_locked_version(installed: dic
     lock = locked_to()
     del installed["torch"]
     with pytest.raises(ToolchainMissing) as caught:
-        environment.check_torch_side("net", environment.gather([a_model()], lock)["net"])
+        environment.check_torch_libraries("net", environment.gather_facts([a_model()], lock)["net"])
     assert caught.value.hint == "pip install 'torch==2.13.0'"
     with pytest.raises(ToolchainMissing) as caught:
-        environment.check_torch_side("net", environment.gather([a_model()])["net"])
+        environment.check_torch_libraries("net", environment.gather_facts([a_model()])["net"])
     assert caught.value.hint == "pip install 'trtbuild[torch]'"

@@ -24,8 +24,8 @@ def state(tmp_path: Path) -> Path:
 
 def test_entries_are_read_back(state: Path) -> None:
     history = History(state)
-    history.note("net/trace", TRACE, RAN, "it reads the clock")
-    history.note("net/lower", LOWER)
+    history.note_recipe("net/trace", TRACE, RAN, "it reads the clock")
+    history.note_recipe("net/lower", LOWER)
     history.save()
     loaded = History(state)
     recipe = loaded.recipe("net/trace")
@@ -40,7 +40,7 @@ def test_entries_are_read_back(state: Path) -> None:
 
 def test_the_file_is_json_by_step(state: Path) -> None:
     history = History(state)
-    history.note("net/trace", TRACE, RAN)
+    history.note_recipe("net/trace", TRACE, RAN)
     history.save()
     assert json.loads((state / "history.json").read_bytes()) == {
         "net/trace": {"recipe": TRACE.to_json(), "ran": encode(RAN)}
@@ -49,10 +49,10 @@ def test_the_file_is_json_by_step(state: Path) -> None:
 
 def test_a_hit_keeps_the_entry_of_the_last_run(state: Path) -> None:
     history = History(state)
-    history.note("net/trace", TRACE, RAN, "it reads the clock")
+    history.note_recipe("net/trace", TRACE, RAN, "it reads the clock")
     history.save()
     history = History(state)
-    history.note("net/trace", TRACE)
+    history.note_recipe("net/trace", TRACE)
     history.save()
     assert History(state).last_run("net/trace") == RAN
     assert History(state).uncacheable("net/trace") is None
@@ -60,11 +60,11 @@ def test_a_hit_keeps_the_entry_of_the_last_run(state: Path) -> None:
 
 def test_an_unchanged_history_is_not_written(state: Path) -> None:
     history = History(state)
-    history.note("net/trace", TRACE, RAN)
+    history.note_recipe("net/trace", TRACE, RAN)
     history.save()
     before = (state / "history.json").stat()
     history = History(state)
-    history.note("net/trace", TRACE)
+    history.note_recipe("net/trace", TRACE)
     history.save()
     after = (state / "history.json").stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
@@ -72,8 +72,8 @@ def test_an_unchanged_history_is_not_written(state: Path) -> None:
 
 def test_two_builds_merge_their_entries(state: Path) -> None:
     first, second = History(state), History(state)
-    first.note("a/trace", TRACE)
-    second.note("b/lower", LOWER)
+    first.note_recipe("a/trace", TRACE)
+    second.note_recipe("b/lower", LOWER)
     first.save()
     second.save()
     assert History(state).recipe("a/trace") is not None
@@ -97,6 +97,6 @@ def test_a_damaged_file_counts_as_an_empty_history(state: Path, text: str) -> No
     assert history.recipe("a") is None
     assert history.last_run("a") is None
     assert history.uncacheable("a") is None
-    history.note("net/lower", LOWER)
+    history.note_recipe("net/lower", LOWER)
     history.save()
     assert History(state).recipe("net/lower") is not None

@@ -49,10 +49,10 @@ def test_a_damaged_record_is_a_miss_with_that_reason(store: LocalStore, tmp_path
     path.write_bytes(path.read_bytes()[:-5])
     store_lookups = lookups(store, tmp_path)
     assert store_lookups.record(RECIPE.key) is None
-    reason = store_lookups.unusable(RECIPE.key)
+    reason = store_lookups.why_unusable(RECIPE.key)
     assert reason is not None
     assert reason.code == "corrupt"
-    assert store_lookups.forced_to_run("m/engine", RECIPE.key) is None
+    assert store_lookups.why_forced_to_run("m/engine", RECIPE.key) is None
     store_lookups.note_run("m/engine", Record(RECIPE, {}))
     assert store_lookups.record(RECIPE.key) is not None
 
@@ -63,9 +63,9 @@ def test_a_record_that_the_plan_has_refused_is_not_a_new_result(store: LocalStor
     store_lookups, plan = lookups(store, tmp_path), cast("ModelPlan", None)
     assert store_lookups.record(RECIPE.key) == refused
     step = Step("m/engine", "m", "engine", "run", Reason("corrupt", "nonsense"), recipe=RECIPE, refused=refused)
-    assert store_lookups.stored_meanwhile(plan, step) is None
+    assert store_lookups.find_new_record(plan, step) is None
     better = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"plan")}), replace=True)
-    assert store_lookups.stored_meanwhile(plan, step) == better
+    assert store_lookups.find_new_record(plan, step) == better
 
 
 def test_a_link_is_written_once(store: LocalStore, tmp_path: Path) -> None:
@@ -86,12 +86,14 @@ def test_a_link_that_cannot_be_read_is_replaced(store: LocalStore, tmp_path: Pat
 
 def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
     store_lookups = lookups(store, tmp_path, force=True)
-    reason = store_lookups.forced_to_run("m/engine", RECIPE.key)
+    reason = store_lookups.why_forced_to_run("m/engine", RECIPE.key)
     assert reason is not None
     assert reason.code == "forced"
     store_lookups.note_run("m/engine", Record(RECIPE, {}))
-    assert store_lookups.forced_to_run("m/engine", RECIPE.key) is None
-    assert store_lookups.forced_to_run("n/engine", RECIPE.key) is None, "another step with the same key has its result"
+    assert store_lookups.why_forced_to_run("m/engine", RECIPE.key) is None
+    assert store_lookups.why_forced_to_run("n/engine", RECIPE.key) is None, (
+        "another step with the same key has its result"
+    )
 
 
 def a_model(weights: str) -> Model:

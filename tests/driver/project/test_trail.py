@@ -20,7 +20,7 @@ from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
 
-DECLARED: chain.Declared = (("source", "net:build"),)
+DECLARED: chain.DeclaredParts = (("source", "net:build"),)
 FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 
 
@@ -168,7 +168,7 @@ def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(world: W
     assert lookups.record(wrong_recipe.key) is None
     plan = SimpleNamespace(declared=DECLARED)
     step = Step("net/trace", "net", "trace", "run", Reason("evicted", "no longer in the cache"), recipe=wrong_recipe)
-    record = lookups.stored_meanwhile(plan, step)  # type: ignore[arg-type]
+    record = lookups.find_new_record(plan, step)  # type: ignore[arg-type]
     assert record is not None
     assert record.recipe.key == keys.trace(DECLARED, first).key
     assert chain.follow(DECLARED, lookups.read_link, lookups.observe) == first

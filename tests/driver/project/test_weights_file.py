@@ -167,7 +167,7 @@ def test_a_new_file_is_read_once_for_its_digest_and_its_table(tmp_path: Path, mo
     assert sha256 == digest(file.path)
     expected = other.table(sha256, MemoryStore())
     with monkeypatch.context() as patch:
-        patch.setattr(WeightsFile, "_read", None)
+        patch.setattr(WeightsFile, "_read_table", None)
         assert file.table(sha256, store) == expected
         with pytest.raises(TypeError):
             other.table(sha256, MemoryStore())
@@ -187,11 +187,11 @@ def test_a_header_that_changes_while_the_file_is_read_gives_no_table(tmp_path: P
     save_file({"a": np.arange(500_000, dtype=np.float32)}, file.path)
     save_file({"b": np.arange(500_000, dtype=np.float32)}, other)
     with open(file.path, "rb") as opened:
-        table = file._begin(opened.fileno())
+        table = file._begin_table(opened.fileno())
     table.update(memoryview(other.read_bytes()))
     assert table.weights() is None
     with open(file.path, "rb") as opened:
-        table = file._begin(opened.fileno())
+        table = file._begin_table(opened.fileno())
     table.update(memoryview(file.path.read_bytes())[:-1])
     assert table.weights() is None
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trtbuild.core.values.value_ranges import LIMITS, value_range
-from trtbuild.driver.running.device import put_on
+from trtbuild.core.values.value_ranges import TYPE_LIMITS, value_range
+from trtbuild.driver.running.device import copy_to_memory
 from trtbuild.driver.running.documents import TensorSummary
 from trtbuild.driver.running.host_tensors import HostTensor, random_tensor, read, write
 from trtbuild.driver.running.run import _summary
@@ -62,19 +62,19 @@ def test_bfloat16_values_are_stored_as_their_bits() -> None:
 def test_on_the_cpu_values_become_a_tensor_of_torch(dtype: str, shape: tuple[int, ...]) -> None:
     tensor = random_tensor(dtype, shape, 5)
     tensor.data.flags.writeable = False  # like values that are read from files
-    on_cpu = put_on(None, tensor)
+    on_cpu = copy_to_memory(None, tensor)
     assert on_cpu.dtype == getattr(torch, dtype) and tuple(on_cpu.shape) == shape
     np.testing.assert_array_equal(on_cpu.double().numpy(), np.asarray(tensor.as_floats(), dtype=np.float64))
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("dtype", TYPE_LIMITS)
 def test_random_values_are_in_the_range_of_the_input(dtype: str) -> None:
     small = random_tensor(dtype, (2000,), 0, value_range(dtype, 3, 9)).as_floats().astype(np.float64)  # type: ignore[arg-type]
     assert 3 <= small.min() < 3.1 and 8.9 < small.max() <= 9
-    if isinstance(LIMITS[dtype][0], int):
+    if isinstance(TYPE_LIMITS[dtype][0], int):
         assert sorted(set(small.tolist())) == [3, 4, 5, 6, 7, 8, 9]
-    whole = random_tensor(dtype, (100,), 0, LIMITS[dtype]).as_floats()
-    assert np.isfinite(whole).all() and random_tensor(dtype, (), 0, LIMITS[dtype]).shape == ()
+    whole = random_tensor(dtype, (100,), 0, TYPE_LIMITS[dtype]).as_floats()
+    assert np.isfinite(whole).all() and random_tensor(dtype, (), 0, TYPE_LIMITS[dtype]).shape == ()
 
 
 def test_random_values_follow_from_the_seed_and_integers_are_0_or_1() -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from tests.driver.conftest import Small
 from trtbuild.driver.project.workspace import Request
-from trtbuild.driver.running.device import OnDevice
+from trtbuild.driver.running.device import PackageOnDevice
 from trtbuild.driver.running.run import run
 from trtbuild.errors import CallRefused, NoFittingTarget, UsageError
 from trtbuild.runtime.packages.package import open_package
@@ -120,7 +120,7 @@ def test_the_command_prints_a_document_or_a_text(small: Small, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "complex32"])
 def test_rejects_an_output_whose_dtype_numpy_does_not_have(small: Small, name: str) -> None:
     package = open_package(small.project / "dist/ranker")
-    with OnDevice(package, device="cpu", target=None) as on_device:
+    with PackageOnDevice(package, device="cpu", target=None) as on_device:
         with pytest.raises(UsageError, match=f"an output is {name}, a dtype that numpy does not have"):
             on_device.get(torch.ones(2).to(getattr(torch, name)))
         conjugate = torch.tensor([1 + 2j]).conj()

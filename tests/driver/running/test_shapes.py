@@ -6,7 +6,7 @@ from typing import Any
 
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedProfile, PackedTensor
-from trtbuild.driver.running.shapes import described, shapes_of
+from trtbuild.driver.running.shapes import dim_sizes, shapes_of
 
 B, H = ("sym", 0), ("mul", 32, ("sym", 1))
 
@@ -57,4 +57,4 @@ def test_shapes_outside_of_every_profile_are_returned_unchanged() -> None:
 
 
 def test_dims_by_name_are_sizes_and_not_units() -> None:
-    assert described(an_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}
+    assert dim_sizes(an_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}

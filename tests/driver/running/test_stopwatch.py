@@ -7,15 +7,15 @@ import pytest
 from trtbuild.driver.workers.stopwatch import (
     MIN_CALLS,
     MIN_WARMUP_CALLS,
-    TURNS,
+    TURN_COUNT,
     Budget,
     Dropped,
     Latency,
-    Timed,
+    LocalContender,
     Turn,
-    in_turns,
+    latency,
     percentile,
-    summary,
+    time_in_turns,
 )
 
 SHORT = Budget(0.0, 0.0)
@@ -36,14 +36,14 @@ class FakeContender:
         if event == self._fails:
             raise Dropped(f"no {event}")
 
-    def first(self) -> float:
+    def time_first_call(self) -> float:
         self._record("first")
         return 2 * self._seconds
 
     def warm_up(self, seconds: float) -> None:
         self._record("warm up")
 
-    def times(self, turn: Turn) -> list[float]:
+    def time_turn(self, turn: Turn) -> list[float]:
         self._record("turn")
         self.turns.append(turn)
         return [self._seconds] * turn.least
@@ -52,26 +52,29 @@ class FakeContender:
 def test_contenders_are_timed_in_turns_after_all_have_warmed_up() -> None:
     calls: list[str] = []
     ours, eager = FakeContender(calls, "ours"), FakeContender(calls, "eager", 0.5)
-    timings = in_turns({"ours": ours, "eager": eager}, Budget(0.5, 1.0))
-    assert calls == ["ours first", "ours warm up", "eager first", "eager warm up"] + ["ours turn", "eager turn"] * TURNS
+    timings = time_in_turns({"ours": ours, "eager": eager}, Budget(0.5, 1.0))
+    assert (
+        calls
+        == ["ours first", "ours warm up", "eager first", "eager warm up"] + ["ours turn", "eager turn"] * TURN_COUNT
+    )
     assert timings["ours"].count == MIN_CALLS and timings["eager"].latency_ms.p50 == 500.0  # type: ignore[union-attr]
-    assert {turn.seconds for turn in ours.turns} == {1.0 / TURNS} and all(turn.warms for turn in ours.turns)
+    assert {turn.seconds for turn in ours.turns} == {1.0 / TURN_COUNT} and all(turn.warms for turn in ours.turns)
     assert not any(turn.warms for turn in eager.turns)  # one call takes longer than a turn
 
 
 def test_a_slow_contender_gets_the_fewest_turns() -> None:
     calls: list[str] = []
-    timings = in_turns(
+    timings = time_in_turns(
         {"ours": FakeContender(calls, "ours"), "slow": FakeContender(calls, "slow", 60.0)}, Budget(0.5, 1.0)
     )
     assert timings["slow"].count == 2 and "slow warm up" not in calls  # type: ignore[union-attr]
-    assert calls.count("ours turn") == TURNS
+    assert calls.count("ours turn") == TURN_COUNT
 
 
 @pytest.mark.parametrize("fails", ["first", "warm up", "turn"])
 def test_a_contender_that_fails_is_dropped_and_the_others_continue(fails: str) -> None:
     calls: list[str] = []
-    timings = in_turns(
+    timings = time_in_turns(
         {"eager": FakeContender(calls, "eager", fails=fails), "ours": FakeContender(calls, "ours")}, SHORT
     )
     assert isinstance(timings["eager"], Dropped) and str(timings["eager"]) == f"no {fails}"
@@ -81,14 +84,14 @@ def test_a_contender_that_fails_is_dropped_and_the_others_continue(fails: str) -
 
 def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
     calls: list[int] = []
-    timed = Timed(lambda: calls.append(1), lambda: None)
-    assert len(timed.times(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
+    timed = LocalContender(lambda: calls.append(1), lambda: None)
+    assert len(timed.time_turn(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
 
 
 def test_the_stopwatch_waits_after_every_call() -> None:
     events: list[str] = []
-    timed = Timed(lambda: events.append("call"), lambda: events.append("wait"))
-    timing = in_turns({"one": timed}, SHORT)["one"]
+    timed = LocalContender(lambda: events.append("call"), lambda: events.append("wait"))
+    timing = time_in_turns({"one": timed}, SHORT)["one"]
     assert timing.count == MIN_CALLS  # type: ignore[union-attr]
     assert events == ["call", "wait"] * (MIN_CALLS + MIN_WARMUP_CALLS)
 
@@ -99,8 +102,8 @@ def test_percentiles_by_nearest_rank(percent: float, value: float) -> None:
 
 
 def test_a_single_value_is_every_percentile() -> None:
-    assert set(vars(summary([0.002])).values()) == {2.0}
+    assert set(vars(latency([0.002])).values()) == {2.0}
 
 
 def test_a_summary_is_in_milliseconds() -> None:
-    assert summary([0.003, 0.001]) == Latency(min=1.0, p50=1.0, p90=3.0, p99=3.0, max=3.0, mean=2.0)
+    assert latency([0.003, 0.001]) == Latency(min=1.0, p50=1.0, p90=3.0, p99=3.0, max=3.0, mean=2.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.driver.up_to_date.make_rules import ALWAYS, can_be_written, escaped, rules
+from trtbuild.driver.up_to_date.make_rules import ALWAYS, can_be_written, escape, rules_text
 
 MAKEFILE = "all: out\nout:\n\t@echo ran >> log; touch out\n-include out.d\n"
 LETTERS = "ab #$:%*?[]~\\\\\\!@&,'\"{}é"
@@ -26,7 +26,7 @@ class Make:
         (folder / "Makefile").write_text(MAKEFILE)
 
     def write(self, names: list[str], *, always: bool = False) -> None:
-        (self.folder / "out.d").write_text(rules(["out"], names, always=always))
+        (self.folder / "out.d").write_text(rules_text(["out"], names, always=always))
 
     def runs(self) -> int:
         """Run make once more. Return how often the recipe has run since the beginning."""
@@ -115,8 +115,8 @@ def test_several_targets_with_nasty_names_have_the_same_prerequisites(tmp_path: 
     for target in [*targets, "src"]:
         create_old(tmp_path / target)
     (tmp_path / "Makefile").write_text(
-        "all: " + " ".join(escaped(target, "prerequisite") for target in targets) + " ; @true\n"
-        "%: ; @echo ran >> log\n" + rules(targets, ["src"])
+        "all: " + " ".join(escape(target, "prerequisite") for target in targets) + " ; @true\n"
+        "%: ; @echo ran >> log\n" + rules_text(targets, ["src"])
     )
     os.utime(tmp_path / "src", (2000, 2000))
     subprocess.run(["make", "-rR"], cwd=tmp_path, check=True, timeout=60, capture_output=True)
@@ -125,4 +125,4 @@ def test_several_targets_with_nasty_names_have_the_same_prerequisites(tmp_path: 
 
 def test_rejects_a_target_that_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="a=b"):
-        rules(["a=b"], [])
+        rules_text(["a=b"], [])

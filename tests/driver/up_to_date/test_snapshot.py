@@ -25,7 +25,7 @@ def test_a_new_file_is_checked_after_a_tick_of_the_clock(tmp_path: Path) -> None
     path.write_bytes(b"fresh")
     stat = snapshot._verified_stat(str(path), digest(b"fresh"), FileDigests(None))
     assert null_build.identity(stat) == null_build.identity(path.stat())
-    assert time.time_ns() >= stat.st_ctime_ns + snapshot._FINE_NS
+    assert time.time_ns() >= stat.st_ctime_ns + snapshot._FINE_TICK_NS
     path.write_bytes(b"FRESH")
     assert null_build.identity(path.stat()) != null_build.identity(stat)
 
@@ -60,7 +60,7 @@ def test_a_file_whose_digest_is_known_is_not_read(tmp_path: Path) -> None:
 )
 def test_a_change_time_is_settled_after_a_tick_of_its_clock(ctime_ns: int, later_ns: int, settled: bool) -> None:
     stat = SimpleNamespace(st_ctime_ns=ctime_ns)
-    assert snapshot._settled(stat, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
+    assert snapshot._is_settled(stat, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
 
 
 def test_the_clock_of_this_file_system_has_the_assumed_tick(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_the_clock_of_this_file_system_has_the_assumed_tick(tmp_path: Path) -> N
     for _ in range(20):
         path.write_bytes(b"a")
         before = path.stat()
-        if snapshot._clock_ns(before) != snapshot._FINE_NS:
+        if snapshot._tick_ns(before) != snapshot._FINE_TICK_NS:
             pytest.skip("a coarse file system")
-        while time.time_ns() < before.st_ctime_ns + snapshot._FINE_NS:
+        while time.time_ns() < before.st_ctime_ns + snapshot._FINE_TICK_NS:
             time.sleep(0.002)
         path.write_bytes(b"b")
         assert path.stat().st_ctime_ns != before.st_ctime_ns

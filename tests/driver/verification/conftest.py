@@ -25,11 +25,11 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
-from trtbuild.driver.verification.engines import Fit
+from trtbuild.driver.verification.engines import TargetGpu
 from trtbuild.driver.verification.models import verify
 from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
-from trtbuild.stages.verify.running import Torch, Weights
+from trtbuild.stages.verify.running import TorchReference, Weights
 from trtbuild.store.local.local import LocalStore
 
 
@@ -92,7 +92,7 @@ def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto]
 def package(line: CommandLine) -> tuple[Path, str]:
     """Return the path of the provenance file of net's package, and the digest of the package."""
     root = line.project / "dist" / "net"
-    return root / provenance.NAME, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
+    return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
 
 ANY_POINT = Point(0, "any", (), 0)
@@ -104,7 +104,7 @@ class FakeOpenEngines:
     spoil = staticmethod(lambda value: value)
     inputs_seen: ClassVar[list[Any]] = []
 
-    def __init__(self, package: Package, fit: Fit) -> None:
+    def __init__(self, package: Package, fit: TargetGpu) -> None:
         self.memory = FakeMemory()
         target = package.index.targets[fit.target]
         blobs = packages._Blobs(package, target)
@@ -113,7 +113,7 @@ class FakeOpenEngines:
             [blobs.weight(slot) for slot in range(max(package.index.weights, default=-1) + 1)], blobs.read
         )
         by_onnx = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
-        by_torch = Torch(programs, weights, blobs.read)
+        by_torch = TorchReference(programs, weights, blobs.read)
         self._run = (lambda part, values: by_onnx(part, values, ANY_POINT)) if blobs.has_onnx else by_torch.part
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
@@ -135,9 +135,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
     monkeypatch.setattr(FakeOpenEngines, "inputs_seen", [])
     monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
-    monkeypatch.setattr(engines_here, "why_not_with_torch", lambda: None)
+    monkeypatch.setattr(engines_here, "reason_without_torch", lambda: None)
     monkeypatch.setattr(
-        engines_here, "fitting", lambda package, targets: [(name, Fit(name, 0, 89)) for name in targets]
+        engines_here, "gpus_for_targets", lambda package, targets: [(name, TargetGpu(name, 0, 89)) for name in targets]
     )
     monkeypatch.setattr(engines_here, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"})
     return FakeOpenEngines

@@ -18,7 +18,7 @@ from trtbuild.driver.verification.engines import EngineRunner
 from trtbuild.errors import EngineError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.stages.verify.run import verify
-from trtbuild.stages.verify.running import Torch, Weights
+from trtbuild.stages.verify.running import TorchReference, Weights
 
 
 class FakeMemory:
@@ -47,7 +47,7 @@ class FakeEngines:
     def __init__(self, cut: Cut, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()
         self.calls: list[Call] = []
-        self._torch = Torch(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
+        self._torch = TorchReference(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
         self._spoil = spoil
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
@@ -58,7 +58,7 @@ class FakeEngines:
             self.calls.append(call)
             self.memory.calls.append("run")
             rounded = [value.half().float() if value.dtype is torch.float32 else value for value in values]
-            return [self._spoil(value) for value in self._torch.part(partition, rounded)]
+            return [self._spoil(value) for value in self._torch.run_part(partition, rounded)]
 
         return run
 

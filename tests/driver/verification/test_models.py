@@ -81,7 +81,9 @@ def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: Co
 def _written(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
     """Return the provenance of a package, and the digest of its index."""
     folder = trtbuild.project / "dist" / model
-    return (folder / provenance.NAME).read_bytes(), hashlib.sha256((folder / "index.json").read_bytes()).hexdigest()
+    return (folder / provenance.PROVENANCE_FILE).read_bytes(), hashlib.sha256(
+        (folder / "index.json").read_bytes()
+    ).hexdigest()
 
 
 def test_provenance_is_valid_for_its_package_only(trtbuild: CommandLine) -> None:
@@ -145,7 +147,7 @@ def test_the_wrong_operator_of_a_conversion_is_reported(
     assert list(wrong) == ["first", "second"]  # equal layers share the conversion
     place = wrong["first"]["place"]
     assert (place["first"]["operator"], place["first"]["module"]) == (operator, module)
-    assert not (trtbuild.project / "dist" / "net" / provenance.NAME).exists()
+    assert not (trtbuild.project / "dist" / "net" / provenance.PROVENANCE_FILE).exists()
     replayed = trtbuild("verify", "net", "--replay", cut["worst_input"], expect=1)
     assert [point["which"] for point in only_comparison(replayed)["points"]] == ["replay"]
     assert only_comparison(replayed)["status"] == "wrong"
@@ -202,7 +204,7 @@ def test_a_model_that_is_not_built_is_reported(trtbuild: CommandLine) -> None:
 def test_a_build_with_verify_fails_if_a_result_is_wrong(trtbuild: CommandLine) -> None:
     document = trtbuild("build", "net", "--verify")
     assert document["ok"] and only_comparison(document["verification"])["status"] == "right"
-    assert (trtbuild.project / "dist" / "net" / provenance.NAME).is_file()
+    assert (trtbuild.project / "dist" / "net" / provenance.PROVENANCE_FILE).is_file()
     alter(trtbuild, "edge/convert/model", exclude_zero)
     failed = trtbuild("build", "edge", "--verify", expect=1)
     (error,) = failed["errors"]
@@ -222,9 +224,9 @@ def test_replay_accepts_inputs_that_fit_a_profile(trtbuild: CommandLine, tmp_pat
     assert "is for one model" in trtbuild.run("verify", "--replay", worst).stderr
     assert "not a valid file of inputs" in trtbuild.run("verify", "net", "--replay", "net.py").stderr
     assert "cannot be read" in trtbuild.run("verify", "net", "--replay", "nowhere").stderr
-    inputs.write(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
-    inputs.write(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
-    inputs.write(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
+    inputs.write_inputs(tmp_path / "nine.safetensors", {"x": torch.zeros(9, 16)}, {})
+    inputs.write_inputs(tmp_path / "odd.safetensors", {"x": torch.zeros(4, 17)}, {})
+    inputs.write_inputs(tmp_path / "y.safetensors", {"y": torch.zeros(4, 16)}, {})
     for name, message in (("nine", "no profile"), ("odd", "does not accept"), ("y", "has no input 'x'")):
         process = trtbuild.run("verify", "net", "--replay", str(tmp_path / f"{name}.safetensors"))
         assert process.returncode == 2 and message in process.stderr, process.stderr
@@ -316,7 +318,7 @@ def test_a_package_is_not_in_place_if_an_engine_has_new_bytes(
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     workspace = Workspace(Request(trtbuild.project, models=("net",)))
     with workspace.store.session():
-        plan = workspace.plan_elsewhere("net")
+        plan = workspace.plan_without_outputs("net")
         assert provenance_file.package_in_place(trtbuild.project, plan) is not None
         assert plan.contents is not None
         first, *rest = plan.contents.engines

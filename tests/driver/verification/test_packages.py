@@ -45,7 +45,7 @@ def test_verifying_a_package_alone_keeps_its_earlier_results(
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value + 1))
     wrong = packages.verify_packages([copy], ["ada"], Options(), Watcher())
     assert not wrong.ok and wrong.models[0].status == "wrong"
-    assert not (copy / provenance.NAME).exists()
+    assert not (copy / provenance.PROVENANCE_FILE).exists()
 
 
 def test_the_results_of_a_gpu_are_kept_by_a_machine_without_a_gpu(
@@ -82,9 +82,9 @@ def test_the_results_of_a_gpu_for_an_onnx_model_are_kept_without_a_gpu(
 ) -> None:
     folder = trtbuild.project / "dist" / "words"
     assert verify_folders(folder).ok
-    before = (folder / provenance.NAME).read_bytes()
+    before = (folder / provenance.PROVENANCE_FILE).read_bytes()
     trtbuild("verify", "words")
-    assert (folder / provenance.NAME).read_bytes() == before
+    assert (folder / provenance.PROVENANCE_FILE).read_bytes() == before
 
 
 def test_a_package_that_was_not_compared_is_unchecked(

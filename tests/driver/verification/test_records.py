@@ -41,7 +41,7 @@ def test_hints_about_tf32_need_a_right_conversion_and_an_engine_with_tf32() -> N
     converted = a_cut(targets=["ada", "blackwell"])
 
     def hints(cuts: Sequence[CutEntry], tf32: bool | None = True) -> int:
-        with_hints = records.with_tf32_hints(cuts, tf32)
+        with_hints = records.add_tf32_hints(cuts, tf32)
         return sum(entry.hint is not None for cut in with_hints for entry in (*cut.partitions, cut.whole))
 
     assert hints([converted, engine]) == hints([engine], tf32=None) == 2
@@ -54,8 +54,8 @@ def test_hints_about_tf32_need_a_right_conversion_and_an_engine_with_tf32() -> N
 
 def test_a_stored_report_is_read_back_without_the_path_of_its_inputs() -> None:
     store = MemoryStore()
-    record = records.keep(store, RECIPE, REPORT)
-    read_back, report = records.known(store, RECIPE)
+    record = records.store_record(store, RECIPE, REPORT)
+    read_back, report = records.find_record(store, RECIPE)
     assert read_back == record and report is not None
     assert report == replace(REPORT, points=[POINT], worst_input=None)
 
@@ -63,12 +63,12 @@ def test_a_stored_report_is_read_back_without_the_path_of_its_inputs() -> None:
 @pytest.mark.parametrize("name", ["status", "precision", "points", "worst"])
 def test_an_incomplete_report_is_a_miss(name: str) -> None:
     store = MemoryStore()
-    record = records.keep(store, RECIPE, REPORT)
+    record = records.store_record(store, RECIPE, REPORT)
     report = json.loads(store.get_bytes(record.outputs["report"].sha256))
     del report["whole"][name]
     output = store.put_bytes(json.dumps(report).encode())
     store.put_record(replace(record, outputs={"report": output}), replace=True)
-    assert records.known(store, RECIPE) == (None, None)
+    assert records.find_record(store, RECIPE) == (None, None)
 
 
 def test_an_entry_from_a_record_has_the_order_of_the_record() -> None:

@@ -13,9 +13,9 @@ import torch
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, ShapeRange, Source
-from trtbuild.driver.verification.replay import point_of
+from trtbuild.driver.verification.replay import replayed_point
 from trtbuild.errors import UsageError
-from trtbuild.stages.verify.inputs import read
+from trtbuild.stages.verify.inputs import read_inputs
 
 INPUTS = (Input("x"), Input("ids", "int64"))
 ROWS = Profile("rows", (("x", ShapeRange((1, 8), (4, 8), (8, 8))), ("ids", ShapeRange((3,), (3,), (3,)))))
@@ -46,8 +46,8 @@ def write(path: Path, header: Any) -> Path:
 def is_accepted(path: Path) -> bool:
     """Return whether the file is a valid file of inputs. Exceptions other than `UsageError` are not caught."""
     try:
-        point = point_of(path, MODEL, plan())
-        x, ids = read(path, [(entry.name, entry.dtype) for entry in INPUTS])
+        point = replayed_point(path, MODEL, plan())
+        x, ids = read_inputs(path, [(entry.name, entry.dtype) for entry in INPUTS])
     except UsageError as error:
         assert path.name in error.text
         return False

@@ -29,11 +29,11 @@ def test_the_middle_of_a_long_log_is_left_out(tmp_path: Path) -> None:
     source.write_text(text)
     with open(source, "rb") as file:
         read = logs.read(file.fileno(), 0)
-    for shortened in (logs.bounded(text).decode(), read):
+    for shortened in (logs.shorten(text).decode(), read):
         assert shortened.startswith("first line") and shortened.endswith("last line")
         assert f"{len(text) - logs.HEAD - logs.TAIL} bytes are left out" in shortened
         assert len(shortened) < logs.HEAD + logs.TAIL + 100
-    assert logs.bounded(read).decode() == read, "a shortened log is not shortened again"
+    assert logs.shorten(read).decode() == read, "a shortened log is not shortened again"
 
 
 def test_a_log_is_read_from_the_offset_at_which_the_job_began(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_versions_are_text() -> None:
 
 @pytest.mark.parametrize("data", ["net:build", "models.vit:build", "a._b.c1:Net.make"])
 def test_accepts_callables(data: str) -> None:
-    assert value(kinds.Callable_, data) == data
+    assert value(kinds.CallableName, data) == data
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_accepts_callables(data: str) -> None:
     ],
 )
 def test_rejects_other_callables(data: str, hint: str) -> None:
-    assert hint in message_for(kinds.Callable_, data)
+    assert hint in message_for(kinds.CallableName, data)
 
 
 def test_operators_are_normalized_sorted_and_unique() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.manifest.conftest import BASE, Files
-from trtbuild.manifest.format.wording import Expected, allowed
+from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_aliased_value_is_reported_once(files: Files) -> None:
 
 
 def test_the_text_about_allowed_values() -> None:
-    assert allowed(Expected(int)) == "a whole number"
-    assert allowed(Expected(bool)) == "true or false"
-    assert allowed(Expected(list[int])) == "a list"
-    assert allowed(Expected(dict[str, int])) == "a mapping"
+    assert allowed_text(ExpectedType(int)) == "a whole number"
+    assert allowed_text(ExpectedType(bool)) == "true or false"
+    assert allowed_text(ExpectedType(list[int])) == "a list"
+    assert allowed_text(ExpectedType(dict[str, int])) == "a mapping"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trtbuild.manifest.yaml_text.scalars import InvalidScalar, plain_value, tagged_value
+from trtbuild.manifest.yaml_text.scalars import InvalidScalar, tagged_value, unquoted_value
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from trtbuild.manifest.yaml_text.scalars import InvalidScalar, plain_value, tagg
     ],
 )  # fmt: skip
 def test_plain_scalars(text: str, value: object) -> None:
-    result = plain_value(text)
+    result = unquoted_value(text)
     assert result == value
     assert type(result) is type(value)
 
@@ -31,31 +31,31 @@ def test_plain_scalars(text: str, value: object) -> None:
 @pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])
 def test_nan_is_refused(text: str) -> None:
     with pytest.raises(InvalidScalar, match="not a number"):
-        plain_value(text)
+        unquoted_value(text)
 
 
 @pytest.mark.parametrize("text", ["010", "00", "-01", "089"])
 def test_leading_zeros_are_refused_because_yaml_versions_disagree(text: str) -> None:
     with pytest.raises(InvalidScalar, match="leading zero"):
-        plain_value(text)
+        unquoted_value(text)
 
 
 def test_rejects_numbers_that_python_or_ieee_cannot_hold() -> None:
     with pytest.raises(InvalidScalar, match="digits"):
-        plain_value("9" * 5000)
+        unquoted_value("9" * 5000)
     with pytest.raises(InvalidScalar, match="digits"):
-        plain_value("0x" + "f" * 5000)
+        unquoted_value("0x" + "f" * 5000)
     with pytest.raises(InvalidScalar, match="too large"):
-        plain_value("1e999")
+        unquoted_value("1e999")
 
 
 def test_quotes_and_tags_decide_the_type() -> None:
-    assert tagged_value("1", None, plain=False) == "1"
-    assert tagged_value("1", "!", plain=False) == "1"
-    assert tagged_value("true", "tag:yaml.org,2002:str", plain=True) == "true"
-    value = tagged_value("3", "tag:yaml.org,2002:float", plain=True)
+    assert tagged_value("1", None, is_unquoted=False) == "1"
+    assert tagged_value("1", "!", is_unquoted=False) == "1"
+    assert tagged_value("true", "tag:yaml.org,2002:str", is_unquoted=True) == "true"
+    value = tagged_value("3", "tag:yaml.org,2002:float", is_unquoted=True)
     assert (value, type(value)) == (3.0, float)
-    assert tagged_value("3", "tag:yaml.org,2002:int", plain=False) == 3
+    assert tagged_value("3", "tag:yaml.org,2002:int", is_unquoted=False) == 3
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_quotes_and_tags_decide_the_type() -> None:
 )
 def test_rejects_tags_that_do_not_fit(text: str, tag: str) -> None:
     with pytest.raises(InvalidScalar, match="tag"):
-        tagged_value(text, tag, plain=True)
+        tagged_value(text, tag, is_unquoted=True)
 
 
 def test_rejects_half_surrogate_pairs() -> None:
     with pytest.raises(InvalidScalar, match="surrogate"):
-        tagged_value("\ud800", None, plain=False)
+        tagged_value("\ud800", None, is_unquoted=False)

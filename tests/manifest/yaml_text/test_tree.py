@@ -9,12 +9,12 @@ import pytest
 from trtbuild.errors import ManifestErrors
 from trtbuild.manifest.yaml_text import tree
 from trtbuild.manifest.yaml_text.problems import Problems
-from trtbuild.manifest.yaml_text.tree import Node, parse
+from trtbuild.manifest.yaml_text.tree import Node, parse_tree
 
 
 def parsed(text: str | bytes) -> Node:
     problems = Problems()
-    root = parse(text if isinstance(text, bytes) else text.encode(), "a.yaml", problems)
+    root = parse_tree(text if isinstance(text, bytes) else text.encode(), "a.yaml", problems)
     problems.raise_if_any()
     assert root is not None
     return root

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.runtime.calls.call import Call
-from trtbuild.runtime.calls.stitching import Stitched, flowing_weights
+from trtbuild.runtime.calls.stitching import StitchedParts, value_weight_slots
 
 ROWS = TensorType("float32", (["sym", 0], 4))
 CALL = Call(0, (3,), 0, "cpu")
@@ -50,7 +50,7 @@ def run(
 ) -> tuple[list[str], dict[str, FakePart]]:
     alive: weakref.WeakSet[Value] = weakref.WeakSet()
     parts = {part.name: FakePart(part.name, len(part.outputs), alive) for part in partitions.partitions}
-    stitched = Stitched(partitions, parts, weights or {}, inputs)
+    stitched = StitchedParts(partitions, parts, weights or {}, inputs)
     values = [Value(f"input:{number}") for number in range(inputs)]
     stitched(values, CALL)  # the first call must not affect the second
     results = stitched(values, CALL)
@@ -95,7 +95,7 @@ def test_an_unused_output_is_freed_at_once() -> None:
 
 def test_weights_may_be_inputs_of_parts_and_outputs() -> None:
     partitions = Partitions((partition("a", ["weight:7", "input:0"], 1),), ("a:0", "weight:2"))
-    assert flowing_weights(partitions) == {2, 7}
+    assert value_weight_slots(partitions) == {2, 7}
     results, parts = run(partitions, 1, {7: Value("w7"), 2: Value("w2")})
     assert results == ["a:0", "w2"] and parts["a"].inputs_of_call == ["w7", "input:0"]
 
@@ -109,7 +109,7 @@ def test_a_weight_that_is_an_output_is_copied() -> None:
     """The caller may write into the returned tensor."""
     partitions = Partitions((partition("a", ["input:0"], 1),), ("weight:3", "a:0"))
     parts = {"a": FakePart("a", 1, weakref.WeakSet())}
-    stitched = Stitched(
+    stitched = StitchedParts(
         partitions, parts, {3: Value("weight")}, 1, lambda value, stream: Value(f"copy of {value.name}")
     )
     assert [value.name for value in stitched([Value("input:0")], CALL)] == ["copy of weight", "a:0"]

@@ -12,7 +12,7 @@ import torch
 from trtbuild.core.packages.package_index import PackedWeight
 from trtbuild.errors import PackageDamaged
 from trtbuild.runtime.calls.call import Call
-from trtbuild.runtime.calls.torch_part import Graph, TorchPart, weight_tensors
+from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, weight_tensors
 from trtbuild.stages.program.functional import functional
 
 CALL = Call(0, (3,), 0, "cpu")
@@ -41,8 +41,8 @@ def program() -> bytes:
 
 
 def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> TorchPart:
-    graph = Graph(memoryview(program), torch.device(device), "a test")
-    assert graph.weights == 1
+    graph = ProgramGraph(memoryview(program), torch.device(device), "a test")
+    assert graph.weight_count == 1
     return TorchPart(graph, [torch.arange(4.0, device=device)], contiguous)
 
 
@@ -56,7 +56,7 @@ def test_computes_the_same_results_as_the_module(program: bytes) -> None:
 
 def test_ignores_autocast_of_the_caller() -> None:
     """The next engine needs the dtypes that the package defines."""
-    torch_part = TorchPart(Graph(memoryview(_linear()), torch.device("cpu"), "a test"), [torch.eye(4)])
+    torch_part = TorchPart(ProgramGraph(memoryview(_linear()), torch.device("cpu"), "a test"), [torch.eye(4)])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.nn.functional.linear(torch.ones(1, 4), torch.eye(4)).dtype is torch.bfloat16
         (output,) = torch_part([torch.full((1, 4), 1.001)], CALL)
@@ -73,9 +73,11 @@ def test_a_returned_weight_is_a_copy() -> None:
             return x * self.weight, self.weight.view(2, 2).t(), self.weight.chunk(2)[1], x.view(4)
 
     exported = torch.export.export(Returns(), (torch.ones(1, 4),))
-    graph = Graph(memoryview(functional(exported.run_decompositions({}))[0].to_bytes()), torch.device("cpu"), "a test")
+    graph = ProgramGraph(
+        memoryview(functional(exported.run_decompositions({}))[0].to_bytes()), torch.device("cpu"), "a test"
+    )
     weight = torch.arange(4.0)
-    torch_part = TorchPart(graph, [weight], returned=range(4))
+    torch_part = TorchPart(graph, [weight], returned_outputs=range(4))
     x = torch.ones(1, 4)
     for result in torch_part([x], CALL)[:3]:
         result.add_(1)
@@ -112,7 +114,7 @@ def test_a_call_does_not_keep_its_inputs_alive(program: bytes) -> None:
 
 def test_rejects_an_invalid_program() -> None:
     with pytest.raises(PackageDamaged, match=r"cannot read the program of partition 'p1'") as raised:
-        Graph(memoryview(b"PK no archive"), torch.device("cpu"), "partition 'p1'")
+        ProgramGraph(memoryview(b"PK no archive"), torch.device("cpu"), "partition 'p1'")
     assert "torch" in str(raised.value.hint)
 
 
@@ -139,7 +141,7 @@ def test_resolves_lazy_negation_for_inputs_of_an_engine() -> None:
 
     x = torch.tensor([[1.0, 2.0]])  # with one element, a tensor is contiguous for any strides
     exported = torch.export.export(Imaginary(), (x,)).run_decompositions({})
-    graph = Graph(memoryview(functional(exported)[0].to_bytes()), torch.device("cpu"), "a test")
+    graph = ProgramGraph(memoryview(functional(exported)[0].to_bytes()), torch.device("cpu"), "a test")
     (lazy,), (plain,) = TorchPart(graph, [])([x], CALL), TorchPart(graph, [], (0,))([x], CALL)
     assert lazy.is_neg() and lazy.is_contiguous() and not plain.is_neg()
     assert lazy.tolist() == plain.tolist() == plain.numpy().tolist() == [-2.0]

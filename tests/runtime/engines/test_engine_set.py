@@ -11,7 +11,7 @@ import numpy as np
 from tests.runtime.fake_tensorrt.samples import WIDTH
 from tests.runtime.rigs import Rig, partition
 from trtbuild.core.partition.partitions import Partition, Partitions
-from trtbuild.runtime.calls.stitching import Stitched
+from trtbuild.runtime.calls.stitching import StitchedParts
 from trtbuild.runtime.engines.engine_set import EngineSet
 from trtbuild.runtime.engines.runtime_cache import KernelFile
 
@@ -66,7 +66,7 @@ def test_engines_pass_values_on_and_share_one_workspace(rig: Rig) -> None:
     engines = EngineSet(rig.library, rig.memory)
     for part in partitions.partitions:
         engines.load(part, memoryview(rig.trt.plan("wide")))
-    stitched = Stitched(partitions, {part.name: engines.part(part) for part in partitions.partitions}, {}, 1)
+    stitched = StitchedParts(partitions, {part.name: engines.part(part) for part in partitions.partitions}, {}, 1)
     stream = rig.stream()
     for rows in (2, 5, 2):
         value, data = rig.values(rows, WIDTH, stream=stream)
@@ -85,7 +85,7 @@ def test_all_engines_share_one_kernel_cache_which_is_saved(rig: Rig, tmp_path: P
         engines.load(_wide_partition(name, "input:0"), memoryview(rig.trt.plan("wide")))
     assert len(caches) == 1 and caches[0].loaded == []
     caches[0].content = b"good kernels"
-    engines.warmed()
+    engines.store_kernels()
     assert file.read() == b"good kernels"
     second = EngineSet(rig.library, rig.memory, file)
     second.load(_wide_partition("p0", "input:0"), memoryview(rig.trt.plan("wide")))
@@ -109,6 +109,6 @@ def test_replaces_kernels_that_the_library_rejects(rig: Rig, tmp_path: Path) -> 
 def test_writes_no_file_if_the_library_compiles_no_kernels(rig: Rig, tmp_path: Path) -> None:
     engines = EngineSet(rig.library, rig.memory, KernelFile([tmp_path / "kernels"]))
     engines.load(_wide_partition("p0", "input:0"), memoryview(rig.trt.plan("wide")))
-    engines.warmed()
+    engines.store_kernels()
     engines.close()
     assert not (tmp_path / "kernels").exists()

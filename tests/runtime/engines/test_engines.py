@@ -106,7 +106,7 @@ def test_engines_of_a_thread_and_stream_share_their_workspace(rig: Rig) -> None:
 
 def test_a_grown_workspace_is_set_in_all_its_contexts(rig: Rig) -> None:
     stream = rig.stream()
-    workspace = rig.workspaces.here(stream)
+    workspace = rig.workspaces.workspace_for(stream)
     part = rig.part("wide")
     value, data = rig.values(2, WIDTH, stream=stream)
     part([value], rig.call(2, stream=stream))

@@ -38,14 +38,14 @@ def test_captured_graphs_keep_their_workspace_when_it_grows(rig: Rig) -> None:
     value, data = rig.values(2, WIDTH, stream=stream)
     part([value], rig.call(2, stream=stream))
     with rig.memory.on_device():
-        workspace = rig.workspaces.here(stream)
+        workspace = rig.workspaces.workspace_for(stream)
         workspace.reserve(workspace.size_bytes * 2)
     (output,) = part([value], rig.call(2, stream=stream))
     np.testing.assert_array_equal(output.numpy(), data * 0.125)
 
 
 def test_drops_the_oldest_graph_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "CAPTURED", 2)
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
     part, stream = rig.part("affine", graphs=True), rig.stream()
     for rows in (1, 2, 3, 1):
         value, data = rig.values(rows, 4, stream=stream)

@@ -19,7 +19,7 @@ from tests.runtime.rigs import Rig, partition
 from trtbuild.core.partition.partitions import TensorType
 from trtbuild.errors import CallRefused, EngineError
 from trtbuild.runtime.engines.engine_part import EnginePart
-from trtbuild.runtime.engines.measured import Measured
+from trtbuild.runtime.engines.measured import MeasuredOutput
 
 
 @pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])
@@ -68,8 +68,10 @@ def test_rejects_an_unknown_output_size_where_the_package_has_a_known_one(rig: R
 
 
 def test_rejects_an_output_of_unknown_size_with_a_wrong_shape(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Measured.settle
-    monkeypatch.setattr(Measured, "settle", lambda self, name, shape: settle(self, name, shape[::-1]))
+    set_final_shape = MeasuredOutput.set_final_shape
+    monkeypatch.setattr(
+        MeasuredOutput, "set_final_shape", lambda self, name, shape: set_final_shape(self, name, shape[::-1])
+    )
     part, stream = rig.part("nonzero"), rig.stream()
     with pytest.raises(EngineError, match=r"gives o0 the shape \[2, 1\], but the package has \[1, None\]"):
         part([rig.array(np.float32([0, 5, 0, 7]), stream)], rig.call(4, stream=stream))
@@ -127,10 +129,10 @@ def test_raises_if_there_is_no_memory_for_an_output_of_unknown_size(rig: Rig, mo
 
 def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[object] = []
-    maker = rig.memory.maker
-    monkeypatch.setattr(rig.memory, "maker", lambda *arguments: requests.append(arguments) or maker(*arguments))  # type: ignore[func-returns-value]
+    maker = rig.memory.array_maker
+    monkeypatch.setattr(rig.memory, "array_maker", lambda *arguments: requests.append(arguments) or maker(*arguments))  # type: ignore[func-returns-value]
     part, stream = rig.part("affine"), rig.stream()
-    calls = [replace(rig.call(size, stream=stream), decides=True) for size in (3, 5)]
+    calls = [replace(rig.call(size, stream=stream), has_fixed_shapes=True) for size in (3, 5)]
     rig.trt.calls.clear()
     for call in (calls[0], calls[0], calls[1], calls[0], rig.call(4, stream=stream), calls[1]):
         value, data = rig.values(call.sizes[0], 4, stream=stream)

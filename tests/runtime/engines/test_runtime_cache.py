@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.runtime.engines.runtime_cache import MAGIC, Gpu, KernelFile, places
+from trtbuild.runtime.engines.runtime_cache import MAGIC, Gpu, KernelFile, kernel_file_paths
 
 H200 = Gpu("NVIDIA H200", 90, 13000)
 
 
 def test_another_gpu_driver_or_library_has_another_file(tmp_path: Path) -> None:
     paths = {
-        places(tmp_path, "d", *arguments)[0]
+        kernel_file_paths(tmp_path, "d", *arguments)[0]
         for arguments in (
             ("tensorrt-rtx", "1.7.1", H200),
             ("tensorrt-rtx", "1.8.0", H200),
@@ -76,7 +76,7 @@ def test_an_unwritable_cache_is_not_an_error(tmp_path: Path) -> None:
 
 def test_the_second_path_is_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _, second = places(tmp_path / "package", "0123456789abcdef" * 4, "tensorrt-rtx", "1.7.1", H200)
+    _, second = kernel_file_paths(tmp_path / "package", "0123456789abcdef" * 4, "tensorrt-rtx", "1.7.1", H200)
     assert second.is_relative_to(tmp_path / "cache" / "trtbuild" / "runtime" / ("0123456789abcdef" * 2))
 
 
@@ -93,5 +93,5 @@ def test_without_a_home_the_only_path_is_in_the_package(tmp_path: Path, monkeypa
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     with pytest.raises(RuntimeError):
         Path.home()
-    (only,) = places(tmp_path, "0" * 64, "tensorrt-rtx", "1.7.1", H200)
+    (only,) = kernel_file_paths(tmp_path, "0" * 64, "tensorrt-rtx", "1.7.1", H200)
     assert only.is_relative_to(tmp_path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.rigs import Rig
-from trtbuild.runtime.engines.workspaces import aligned
+from trtbuild.runtime.engines.workspaces import allocate_aligned
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 512, 1536, (1 << 20) + 256])
 def test_the_address_is_a_multiple_of_512_and_all_bytes_are_allocated(rig: Rig, size_bytes: int) -> None:
-    workspace = rig.workspaces.here(rig.stream())
+    workspace = rig.workspaces.workspace_for(rig.stream())
     with rig.memory.on_device():
         workspace.reserve(size_bytes)
         assert (
@@ -22,7 +22,7 @@ def test_the_address_is_a_multiple_of_512_and_all_bytes_are_allocated(rig: Rig, 
 
 
 def test_grows_only_if_it_is_too_small(rig: Rig) -> None:
-    workspace = rig.workspaces.here(rig.stream())
+    workspace = rig.workspaces.workspace_for(rig.stream())
     with rig.memory.on_device():
         workspace.reserve(2048)
         address = workspace.address
@@ -36,7 +36,7 @@ def test_grows_only_if_it_is_too_small(rig: Rig) -> None:
 def test_aligned_returns_memory_with_the_requested_alignment(rig: Rig) -> None:
     with rig.memory.on_device():
         for alignment in (1, 256, 512, 4096):
-            array, address = aligned(rig.memory, 100, alignment, rig.stream())
+            array, address = allocate_aligned(rig.memory, 100, alignment, rig.stream())
             assert address % alignment == 0
             assert array.data_ptr() <= address
             rig.gpu.check(address, 100, "the memory")

@@ -91,7 +91,7 @@ def test_the_reader_waits_for_the_writers_stream(gpu: FakeGpu, memory: CudaMemor
         memory.synchronize(writer)
         gpu.push(writer, lambda address=target.address: gpu.write(address, FLOATS))
         array = memory.adopt(kind(target), "x", reader)
-        copy = memory.packed(array, reader)
+        copy = memory.contiguous_copy(array, reader)
         np.testing.assert_array_equal(copy.numpy(), FLOATS)
 
 
@@ -183,7 +183,7 @@ def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memo
     alive = weakref.ref(foreign)
     memory.adopt(foreign, "x", stream)
     gpu.push(stream, lambda: None)  # the call
-    memory.called(stream)
+    memory.record_call(stream)
     del foreign
     gc.collect()
     memory.adopt(new_array(memory, stream), "y", stream)
@@ -205,7 +205,7 @@ def test_an_array_supports_dlpack_and_the_array_interface(gpu: FakeGpu, memory: 
     interface = array.__cuda_array_interface__
     assert interface["version"] == 3 and interface["stream"] == stream and interface["data"] == (array.address, False)
     for version in (None, (1, 0)):
-        capsule = dlpack.take(array.__dlpack__(stream=stream, max_version=version))
+        capsule = dlpack.consume_capsule(array.__dlpack__(stream=stream, max_version=version))
         assert (capsule.address, capsule.shape, capsule.dtype) == (array.address, (2, 3), "float32")
         assert (capsule.device_type, capsule.device_id) == (dlpack.CUDA, 0)
 
@@ -237,7 +237,7 @@ def test_bfloat16_has_no_array_interface(memory: CudaMemory) -> None:
 
 def test_freed_memory_is_reused_on_its_stream(gpu: FakeGpu, memory: CudaMemory) -> None:
     stream = gpu.new_stream(blocking=False)
-    first = memory.filled((2, 3), "float32", stream)
+    first = memory.zeros((2, 3), "float32", stream)
     address = first.address
     before = gpu.allocations
     del first

@@ -14,9 +14,9 @@ import torch
 from trtbuild.runtime.memory import dlpack
 
 
-def _values(taken: dlpack.Taken) -> torch.Tensor:
+def _values(taken: dlpack.CapsuleTensor) -> torch.Tensor:
     """The contents of a capsule, read through a second capsule."""
-    versioned = dlpack.make(
+    versioned = dlpack.create_capsule(
         taken.address, taken.shape, taken.strides, taken.dtype, (dlpack.CPU, 0), taken.owner, versioned=True
     )
     return torch.utils.dlpack.from_dlpack(versioned)
@@ -29,7 +29,7 @@ def _values(taken: dlpack.Taken) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(2, 3), (), (4,), (0, 3)])
 def test_reads_a_tensor_from_a_capsule_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.arange(int(np.prod(shape))).reshape(shape) % 2).to(dtype)
-    taken = dlpack.take(tensor.__dlpack__())
+    taken = dlpack.consume_capsule(tensor.__dlpack__())
     assert taken.shape == shape and f"torch.{taken.dtype}" == str(dtype) and taken.device_type == dlpack.CPU
     assert taken.address == tensor.data_ptr()
     torch.testing.assert_close(_values(taken), tensor)
@@ -38,13 +38,13 @@ def test_reads_a_tensor_from_a_capsule_and_back(dtype: torch.dtype, shape: tuple
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_reads_versioned_and_unversioned_capsules(version: tuple[int, int] | None) -> None:
     tensor = torch.arange(6).reshape(2, 3)
-    taken = dlpack.take(tensor.__dlpack__(max_version=version))
+    taken = dlpack.consume_capsule(tensor.__dlpack__(max_version=version))
     torch.testing.assert_close(_values(taken), tensor)
 
 
 def test_keeps_strides() -> None:
     tensor = torch.arange(6).reshape(2, 3).T
-    taken = dlpack.take(tensor.__dlpack__())
+    taken = dlpack.consume_capsule(tensor.__dlpack__())
     assert taken.strides == (1, 3)
     torch.testing.assert_close(_values(taken), tensor)
 
@@ -52,7 +52,7 @@ def test_keeps_strides() -> None:
 def test_the_memory_lives_as_long_as_the_owner() -> None:
     array = np.arange(1000, dtype=np.float32)
     alive = weakref.ref(array)
-    taken = dlpack.take(array.__dlpack__())
+    taken = dlpack.consume_capsule(array.__dlpack__())
     del array
     gc.collect()
     assert alive() is not None
@@ -69,14 +69,16 @@ def test_a_taken_capsule_releases_its_owner_after_use() -> None:
     owner = Owner()
     alive = weakref.ref(owner)
     gc.collect()
-    before = len(dlpack._LIVE)
+    before = len(dlpack._LIVE_CAPSULES)
     for versioned in (False, True):
-        capsule = dlpack.make(array.ctypes.data, (4,), None, "float32", (dlpack.CPU, 0), owner, versioned=versioned)
+        capsule = dlpack.create_capsule(
+            array.ctypes.data, (4,), None, "float32", (dlpack.CPU, 0), owner, versioned=versioned
+        )
         tensor = torch.utils.dlpack.from_dlpack(capsule)
         del capsule
-        assert len(dlpack._LIVE) == before + 1
+        assert len(dlpack._LIVE_CAPSULES) == before + 1
         del tensor
-        assert len(dlpack._LIVE) == before
+        assert len(dlpack._LIVE_CAPSULES) == before
     del owner
     assert alive() is None
 
@@ -84,29 +86,29 @@ def test_a_taken_capsule_releases_its_owner_after_use() -> None:
 def test_an_unused_capsule_releases_its_owner() -> None:
     array = np.arange(4, dtype=np.float32)
     gc.collect()
-    before = len(dlpack._LIVE)
-    capsule = dlpack.make(array.ctypes.data, (4,), None, "float32", (dlpack.CPU, 0), array, versioned=True)
-    assert len(dlpack._LIVE) == before + 1
+    before = len(dlpack._LIVE_CAPSULES)
+    capsule = dlpack.create_capsule(array.ctypes.data, (4,), None, "float32", (dlpack.CPU, 0), array, versioned=True)
+    assert len(dlpack._LIVE_CAPSULES) == before + 1
     del capsule
-    assert len(dlpack._LIVE) == before
+    assert len(dlpack._LIVE_CAPSULES) == before
 
 
 def test_a_capsule_can_be_read_only_once() -> None:
     capsule = torch.zeros(2).__dlpack__()
-    dlpack.take(capsule)
+    dlpack.consume_capsule(capsule)
     with pytest.raises(ValueError, match="a used one"):
-        dlpack.take(capsule)
+        dlpack.consume_capsule(capsule)
 
 
 def test_rejects_objects_that_are_not_capsules() -> None:
     with pytest.raises(ValueError, match="not a DLPack capsule"):
-        dlpack.take(object())
+        dlpack.consume_capsule(object())
 
 
 def test_rejects_an_unsupported_element_type_and_leaves_the_capsule_usable() -> None:
     capsule = torch.zeros(2, dtype=torch.complex64).__dlpack__()
     with pytest.raises(ValueError, match="DLPack type 5, 64 bits"):
-        dlpack.take(capsule)
+        dlpack.consume_capsule(capsule)
     assert torch.utils.dlpack.from_dlpack(capsule).dtype == torch.complex64
 
 
@@ -114,11 +116,11 @@ _LIVE_CAPSULES_AT_EXIT = """
 import numpy as np, torch
 from trtbuild.runtime.memory import dlpack
 array = np.arange(4, dtype=np.float32)
-def capsule(): return dlpack.make(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
+def capsule(): return dlpack.create_capsule(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
 class Loop: pass
 loop = Loop()
 loop.itself, loop.tensor = loop, torch.utils.dlpack.from_dlpack(capsule())  # freed shortly before Python ends
-loop.taken, loop.capsule = dlpack.take(capsule()), capsule()
+loop.taken, loop.capsule = dlpack.consume_capsule(capsule()), capsule()
 import builtins; builtins.kept = loop  # freed last
 print("end")
 """

@@ -30,9 +30,9 @@ class HostMemory(TorchMemory):
     """Torch's memory with tensors in host memory, to test the parts that do not need CUDA."""
 
     def __init__(self, stream: int) -> None:
-        self._only = True
+        self._has_one_gpu = True
         self._handle = stream
-        self._start(torch, torch.device("cpu"))
+        self._initialize(torch, torch.device("cpu"))
 
     def stream(self) -> int:
         return self._handle
@@ -78,10 +78,10 @@ def test_a_lazily_negated_tensor_is_downloaded_with_its_sign() -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.int64])
 def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, strided: bool) -> None:
     memory = HostMemory(4096)
-    assert memory._strided is not None
+    assert memory._empty_strided is not None
     if not strided:
-        memory._strided = None
-    make = memory.maker(shape, dtype, 4096)
+        memory._empty_strided = None
+    make = memory.array_maker(shape, dtype, 4096)
     tensors = [make(), make()]
     for tensor in tensors:
         assert tensor.shape == shape and tensor.stride() == torch.empty(shape).stride()
@@ -93,12 +93,12 @@ def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, 
 def test_creates_tensors_without_torchs_private_function(replacement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", replacement)
     memory = HostMemory(4096)
-    assert memory._strided is None and memory.maker((2, 3), torch.float32, 4096)().shape == (2, 3)
+    assert memory._empty_strided is None and memory.array_maker((2, 3), torch.float32, 4096)().shape == (2, 3)
 
 
 def test_a_view_of_bytes_shares_their_memory() -> None:
     memory = HostMemory(4096)
-    raw = memory.filled((256,), torch.uint8, 4096)
+    raw = memory.zeros((256,), torch.uint8, 4096)
     view = memory.view(raw, (2, 3), torch.int64)
     assert view.shape == (2, 3) and view.data_ptr() == raw.data_ptr()
     assert memory.view(raw, (0, 3), torch.float32).shape == (0, 3)

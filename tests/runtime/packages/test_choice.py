@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, PackedTarget
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import NoFittingTarget
-from trtbuild.runtime.packages.choice import Machine, choose_profile, choose_target, out_of_range, serves
+from trtbuild.runtime.packages.choice import Machine, choose_profile, choose_target, out_of_range_text, runs_on_sm
 
 RTX, TRT = {"tensorrt-rtx": "1.7.1.116", "tensorrt": None}, {"tensorrt-rtx": None, "tensorrt": "8.6.0"}
 
@@ -55,8 +55,8 @@ def test_prefers_the_exact_sm_to_a_portable_plan() -> None:
 
 def test_a_tensorrt_plan_for_ampere_plus_fits_every_later_sm() -> None:
     plus = target("plus", 80, toolchain="tensorrt", compatibility="ampere_plus")
-    assert [serves(plus, sm) for sm in (75, 80, 90, 120)] == [False, True, True, True]
-    assert not serves(replace(plus, toolchain="tensorrt-rtx"), 90)
+    assert [runs_on_sm(plus, sm) for sm in (75, 80, 90, 120)] == [False, True, True, True]
+    assert not runs_on_sm(replace(plus, toolchain="tensorrt-rtx"), 90)
 
 
 def test_chooses_a_target_of_the_installed_toolchain() -> None:
@@ -166,8 +166,8 @@ def test_out_of_range_names_every_profile() -> None:
     def axis(number: int, index: int) -> str:
         return f"input {number}, axis {index}"
 
-    assert out_of_range([SMALL], [(9, 3)], axis) == "input 0, axis 0 is 9, and allowed is 1 to 8"
-    assert out_of_range([SMALL, LARGE], [(65, 4)], axis).splitlines() == [
+    assert out_of_range_text([SMALL], [(9, 3)], axis) == "input 0, axis 0 is 9, and allowed is 1 to 8"
+    assert out_of_range_text([SMALL, LARGE], [(65, 4)], axis).splitlines() == [
         "no profile takes these shapes",
         "    small: input 0, axis 0 is 65, and allowed is 1 to 8; input 0, axis 1 is 4, and allowed is 3 alone",
         "    large: input 0, axis 0 is 65, and allowed is 4 to 64; input 0, axis 1 is 4, and allowed is 3 alone",

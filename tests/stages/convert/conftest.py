@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim, export
 
-from trtbuild.stages.convert.conversion import Converted, convert
+from trtbuild.stages.convert.conversion import Conversion, convert
 from trtbuild.stages.convert.weights import materialize
 from trtbuild.stages.program.functional import Program, WeightSlot, functional
 from trtbuild.stages.program.translations import decomposition_table
@@ -221,7 +221,7 @@ def cached_lowered_case(name: str) -> LoweredCase:
 
 
 @functools.cache
-def converted_case(name: str, opset: int = 20) -> Converted:
+def converted_case(name: str, opset: int = 20) -> Conversion:
     return convert(cached_lowered_case(name).program, opset)
 
 
@@ -237,7 +237,7 @@ def lowered_case() -> Callable[[str], LoweredCase]:
 
 
 @pytest.fixture(scope="session")
-def converted() -> Callable[..., Converted]:
+def converted() -> Callable[..., Conversion]:
     """A function that converts a case, by name and opset."""
     return converted_case
 

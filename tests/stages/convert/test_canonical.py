@@ -6,7 +6,7 @@ import onnx
 from onnx import TensorProto
 from onnx import helper as h
 
-from trtbuild.stages.convert.canonical import ORIGIN, canonical
+from trtbuild.stages.convert.canonical import ORIGIN_KEY, canonical_model
 
 
 def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto:
@@ -14,7 +14,7 @@ def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto
         return f"{prefix}{name}"
 
     first = h.make_node("MatMul", [n("x"), n("w")], [n("a")], name=n("first"), doc_string=doc)
-    first.metadata_props.add(key=ORIGIN, value="4")
+    first.metadata_props.add(key=ORIGIN_KEY, value="4")
     first.metadata_props.add(key="path", value=doc)
     second = h.make_node("Concat", [n("c"), n("a")] if swap else [n("a"), n("c")], [n("b")], axis=0, name=n("second"))
     size = [f"{prefix}s", 4]
@@ -40,17 +40,17 @@ def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto
 
 
 def test_names_documentation_metadata_and_unused_constants_have_no_effect() -> None:
-    first, _ = canonical(_model("p_"), 2, 20)
-    second, _ = canonical(_model("q.", doc="/home/somebody/model.py"), 2, 20)
+    first, _ = canonical_model(_model("p_"), 2, 20)
+    second, _ = canonical_model(_model("q.", doc="/home/somebody/model.py"), 2, 20)
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
 
 
 def test_another_operand_order_gives_other_bytes() -> None:
-    assert canonical(_model("p_"), 2, 20)[0] != canonical(_model("p_", swap=True), 2, 20)[0]
+    assert canonical_model(_model("p_"), 2, 20)[0] != canonical_model(_model("p_", swap=True), 2, 20)[0]
 
 
 def test_every_output_is_the_output_of_a_separate_node() -> None:
-    model, origins = canonical(_model("p_"), 2, 20)
+    model, origins = canonical_model(_model("p_"), 2, 20)
     graph = model.graph
     assert [value.name for value in graph.output] == ["o0", "o1", "o2", "o3"]
     assert [(n.op_type, list(n.input), list(n.output)) for n in graph.node] == [
@@ -64,7 +64,7 @@ def test_every_output_is_the_output_of_a_separate_node() -> None:
 
 
 def test_weights_keep_their_numbers_and_unused_weights_are_absent() -> None:
-    model, _ = canonical(_model("p_"), 2, 20)
+    model, _ = canonical_model(_model("p_"), 2, 20)
     assert [tensor.name for tensor in model.graph.initializer] == ["w0", "c0"]
     weight = model.graph.initializer[0]
     assert (list(weight.dims), weight.data_type, weight.data_location) == (
@@ -79,5 +79,5 @@ def test_weights_keep_their_numbers_and_unused_weights_are_absent() -> None:
 def test_canonical_does_not_change_its_input() -> None:
     model = _model("p_")
     before = model.SerializeToString(deterministic=True)
-    canonical(model, 2, 20)
+    canonical_model(model, 2, 20)
     assert model.SerializeToString(deterministic=True) == before

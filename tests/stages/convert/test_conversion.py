@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim
 
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.convert.conversion import convert, untranslatable
+from trtbuild.stages.convert.conversion import convert, untranslatable_calls
 from trtbuild.stages.convert.weights import materialize
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import program_text
@@ -212,7 +212,7 @@ def test_rejects_an_operator_without_translation_and_names_its_calls(lowered: An
             return torch.relu(torch.cdist(x + 1, y))
 
     program, _ = lowered(Distance(), (torch.randn(2, 5, 8), torch.randn(2, 4, 8)), None)
-    ((index, name),) = untranslatable(program)
+    ((index, name),) = untranslatable_calls(program)
     assert name == "aten._cdist_forward.default"
     with pytest.raises(ConversionRefused, match=r"aten\._cdist_forward") as refused:
         convert(program, 20)

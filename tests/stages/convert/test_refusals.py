@@ -36,7 +36,7 @@ _REFUSED = {
 def test_a_refused_node_leads_to_its_call(operator: str, lowered: Any) -> None:
     program, _ = lowered(Calls(_REFUSED[operator]), (torch.randn(3, 4, 4),), ({0: Dim("b", min=1, max=8)},))
     conversion = convert(program, 20)
-    refusal = Parser("tensorrt-rtx").refused(conversion.model)
+    refusal = Parser("tensorrt-rtx").find_refusal(conversion.model)
     assert refusal is not None
     origins = dict(conversion.origins)
     calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
@@ -46,7 +46,7 @@ def test_a_refused_node_leads_to_its_call(operator: str, lowered: Any) -> None:
 def test_float64_inside_a_model_is_refused_with_all_calls_that_use_it(lowered: Any) -> None:
     program, _ = lowered(Calls(lambda x: (x.double() * 1e300 * 1e-300).float()), (torch.randn(3, 4, 4),), None)
     conversion = convert(program, 20)
-    refusal = Parser("tensorrt-rtx").refused(conversion.model)
+    refusal = Parser("tensorrt-rtx").find_refusal(conversion.model)
     assert refusal is not None
     origins = dict(conversion.origins)
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
@@ -58,4 +58,4 @@ def test_float64_inside_a_model_is_refused_with_all_calls_that_use_it(lowered: A
 
 
 def test_every_converted_model_is_accepted_by_the_parser(case: str, converted: Any) -> None:
-    assert Parser("tensorrt-rtx").refused(converted(case).model) is None
+    assert Parser("tensorrt-rtx").find_refusal(converted(case).model) is None

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from trtbuild.stages.dynamo.graph import Captured, NotSupported, capture
-from trtbuild.stages.dynamo.rewriting import as_module
+from trtbuild.stages.dynamo.graph import CapturedGraph, NotSupported, read_graph
+from trtbuild.stages.dynamo.rewriting import convert_to_module
 
 
 @pytest.fixture(autouse=True)
@@ -19,12 +19,12 @@ def fresh() -> Iterator[None]:
         yield
 
 
-def captured(function: Callable[..., Any], *args: Any) -> tuple[Captured, Sequence[Any]]:
+def captured(function: Callable[..., Any], *args: Any) -> tuple[CapturedGraph, Sequence[Any]]:
     """The captured graph of a call, and the arguments with which dynamo calls the graph."""
     calls: list[Any] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        content = capture(graph)
+        content = read_graph(graph)
 
         def run(*arguments: Any) -> Any:
             calls.append((content, arguments))
@@ -63,7 +63,7 @@ def test_parameters_and_buffers_are_weights_under_their_names() -> None:
     ]
     assert [(entry.name, entry.dtype, entry.shape) for entry in graph.tensors] == [("x", torch.float32, (5, 4))]
     assert graph.dims == ()
-    assert graph.open == ()
+    assert graph.open_symbols == ()
 
 
 @pytest.mark.parametrize("low", [1, 2, 3])
@@ -71,7 +71,7 @@ def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
     assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
-    assert graph.open == ()
+    assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}
 
 
@@ -80,24 +80,24 @@ def test_a_dim_without_a_bound_and_an_integer_are_open() -> None:
     torch._dynamo.mark_dynamic(x, 0)
     graph, _ = captured(Net().eval(), x)
     assert [dim.high for dim in graph.dims] == [None]
-    assert len(graph.open) == 1
+    assert len(graph.open_symbols) == 1
     torch._dynamo.reset()
-    function = torch.compile(lambda x, k: x * k, backend=lambda g, _: graphs.append(capture(g)) or g.forward)
-    graphs: list[Captured] = []
+    function = torch.compile(lambda x, k: x * k, backend=lambda g, _: graphs.append(read_graph(g)) or g.forward)
+    graphs: list[CapturedGraph] = []
     for number in (2, 3):  # with the second number, dynamo makes the integer dynamic
         function(torch.ones(2, 2), number)
-    assert [len(graph.open) for graph in graphs] == [0, 1]
+    assert [len(graph.open_symbols) for graph in graphs] == [0, 1]
 
 
 def test_sizes_and_repeated_outputs_are_put_back() -> None:
     model = Net().eval()
     x = rows()
     graph, arguments = captured(model, x)
-    module = as_module(graph, arguments, {})
+    module = convert_to_module(graph, arguments, {})
     tensors = module(x)
     assert len(tensors) == 2
     expected_outputs = graph.module.forward(*arguments)
-    for result, expected in zip(graph.put_back(tensors, graph.sizes(arguments)), expected_outputs, strict=True):
+    for result, expected in zip(graph.assemble_outputs(tensors, graph.sizes(arguments)), expected_outputs, strict=True):
         if isinstance(expected, torch.Tensor):
             torch.testing.assert_close(result, expected)
         else:
@@ -109,7 +109,7 @@ def test_the_module_takes_only_tensors_of_any_size() -> None:
         return torch.cat([x, y.new_ones(x.shape[0], 2)], 1)
 
     graph, arguments = captured(function, rows(), torch.randn(3))
-    module = as_module(graph, arguments, {})
+    module = convert_to_module(graph, arguments, {})
     inputs = {"x": torch.zeros(7, 4), "y": torch.zeros(3)}
     assert module(*[inputs[entry.name] for entry in graph.tensors])[0].shape == (7, 6)
 
@@ -118,8 +118,8 @@ def test_open_symbols_become_numbers() -> None:
     x = torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0)
     graph, arguments = captured(lambda x: x.new_ones(x.shape[0]) + x.sum(), x)
-    (symbol,) = graph.open
-    assert as_module(graph, arguments, {symbol: 5})(x)[0].shape == (5,)
+    (symbol,) = graph.open_symbols
+    assert convert_to_module(graph, arguments, {symbol: 5})(x)[0].shape == (5,)
 
 
 def test_rejects_graphs_without_tensors() -> None:
@@ -130,10 +130,10 @@ def test_rejects_graphs_without_tensors() -> None:
 
 def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
     """With ``torch.compile(dynamic=True)`` the features of a Linear start as a symbol. The weight fixes the symbol."""
-    graphs: list[Captured] = []
+    graphs: list[CapturedGraph] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        graphs.append(capture(graph))
+        graphs.append(read_graph(graph))
         return graph.forward
 
     torch.compile(torch.nn.Linear(4, 3).eval(), backend=backend, dynamic=True)(torch.randn(5, 4))

@@ -13,7 +13,7 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.weights import materialize
 from trtbuild.stages.graphs import onnx_model
-from trtbuild.stages.graphs.handlers import HANDLERS, Cut
+from trtbuild.stages.graphs.handlers import HANDLERS, ModelPartition
 
 WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)
 INPUT, OUTPUT = TensorType("float32", (["sym", 0], 4)), (["sym", 0], 5)
@@ -42,7 +42,7 @@ def run(model: bytes, x: np.ndarray) -> np.ndarray:
 
 
 def test_a_model_whose_opset_is_old_enough_is_not_changed() -> None:
-    converted, calls = onnx_model.for_opset(blob(product(), 13), 20)
+    converted, calls = onnx_model.convert_to_opset(blob(product(), 13), 20)
     proto = onnx.ModelProto.FromString(converted)
     assert proto.opset_import[0].version == 13
     assert not proto.metadata_props and not any(node.metadata_props for node in proto.graph.node)
@@ -59,7 +59,7 @@ def test_a_newer_model_is_converted_to_the_wanted_opset(opset: int, wanted: int)
         h.make_node("Sub", ["r", "m"], ["d"]),
         h.make_node("MatMul", ["d", "w"], ["y"]),
     ]
-    converted, calls = onnx_model.for_opset(blob(nodes, opset), wanted)
+    converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), wanted)
     assert onnx.ModelProto.FromString(converted).opset_import[0].version == wanted
     assert calls == (0, 1, 2, 3)
     x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
@@ -71,7 +71,7 @@ def test_an_operator_without_an_older_form_is_refused_with_a_hint() -> None:
     with pytest.raises(
         ConversionRefused, match=r"is in opset 20, the toolchain takes 17.*No Previous Version of Gelu"
     ) as caught:
-        onnx_model.for_opset(blob(nodes, 20), 17)
+        onnx_model.convert_to_opset(blob(nodes, 20), 17)
     assert caught.value.hint == "export it with opset_version=17"
 
 
@@ -84,13 +84,13 @@ def test_a_part_of_a_shape_is_a_slice_in_every_opset(opset: int) -> None:
         h.make_node("Mul", ["x", "r"], ["p"]),
         h.make_node("MatMul", ["p", "w"], ["y"]),
     ]
-    converted, calls = onnx_model.for_opset(blob(nodes, opset), 17)
+    converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), 17)
     proto = onnx.ModelProto.FromString(converted)
     assert [node.op_type for node in proto.graph.node] == ["Shape", "Slice", "Cast", "Mul", "MatMul"]
     assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)
     x = np.ones((3, 4), np.float32)
     assert np.array_equal(run(converted, x), (x * 3) @ WEIGHT)
-    newer, _ = onnx_model.for_opset(blob(nodes, opset), 20)
+    newer, _ = onnx_model.convert_to_opset(blob(nodes, opset), 20)
     assert len(onnx.ModelProto.FromString(newer).graph.node) == 4  # parsers of opset 20 support `start` and `end`
 
 
@@ -105,8 +105,8 @@ def test_rejects_a_scatter_reduction_that_old_parsers_do_not_support() -> None:
     with pytest.raises(
         ConversionRefused, match="takes ONNX opset 17, and the model cannot be written in it: ScatterND"
     ):
-        onnx_model.for_opset(blob(nodes, 17), 17)
-    onnx_model.for_opset(blob(nodes, 17), 20)
+        onnx_model.convert_to_opset(blob(nodes, 17), 17)
+    onnx_model.convert_to_opset(blob(nodes, 17), 20)
 
 
 def test_a_conversion_that_changes_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_conversion_that_changes_the_model_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(onnx.version_converter, "convert_version", wrong)
     with pytest.raises(ConversionRefused, match=r"converter to opset 17 changes the model: output 0 has a relative"):
-        onnx_model.for_opset(blob(product(), 20), 17)
+        onnx_model.convert_to_opset(blob(product(), 20), 17)
     assert changed
 
 
@@ -131,8 +131,8 @@ def test_the_text_of_the_graph_has_no_names_of_the_user() -> None:
     assert onnx_model.node_names(blob(product("renamed"), 17))[1] == ("renamed", "MatMul", "")
 
 
-def partition(answer: object, nodes: list[onnx.NodeProto] | None = None) -> Cut:
-    return HANDLERS["onnx"].cut(blob(nodes or product(), 17), 20, lambda model: answer)  # type: ignore[arg-type, return-value]
+def partition(answer: object, nodes: list[onnx.NodeProto] | None = None) -> ModelPartition:
+    return HANDLERS["onnx"].make_partition(blob(nodes or product(), 17), 20, lambda model: answer)  # type: ignore[arg-type, return-value]
 
 
 def test_the_whole_model_is_one_partition() -> None:

@@ -21,7 +21,7 @@ from trtbuild.stages.program.translations import decomposition_table
 
 
 @dataclass
-class Traced:
+class TraceResult:
     """An exported module, and inputs for comparisons. They differ from the example of the export."""
 
     module: nn.Module
@@ -192,7 +192,7 @@ def table() -> Mapping[Any, Callable[..., Any]]:
     return decomposition_table()
 
 
-def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None) -> Traced:
+def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None) -> TraceResult:
     exported = export(module.eval(), example or inputs, dynamic_shapes=shapes)
     if any("_." in str(node.target) for node in exported.graph.nodes):
         exported = exported.run_decompositions({})  # the trace step does this with all programs
@@ -200,15 +200,15 @@ def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = Non
     lifted = {spec.target for spec in program.exported.graph_signature.input_specs if spec.target is not None}
     for name in set(program.exported.constants) - lifted:
         del program.exported.constants[name]  # here, buffers that are not persistent are weights
-    return Traced(module, program, slots, inputs)
+    return TraceResult(module, program, slots, inputs)
 
 
 @pytest.fixture(scope="session")
-def traced() -> Callable[[str], Traced]:
+def traced() -> Callable[[str], TraceResult]:
     """A function that returns a model of MODELS by its name."""
-    cached: dict[str, Traced] = {}
+    cached: dict[str, TraceResult] = {}
 
-    def of(name: str) -> Traced:
+    def of(name: str) -> TraceResult:
         if name not in cached:
             torch.manual_seed(7)
             module, inputs, shapes = MODELS[name]
@@ -219,7 +219,7 @@ def traced() -> Callable[[str], Traced]:
 
 
 @pytest.fixture(scope="session")
-def lowered(traced: Callable[[str], Traced], table: Any) -> Callable[[str, Any], Program]:
+def lowered(traced: Callable[[str], TraceResult], table: Any) -> Callable[[str, Any], Program]:
     """A function that lowers a model of MODELS, by name and precision. Tests do not change the result.
 
     The first pass is torch's retrace, which takes nearly all the time. So it runs once for all precisions.
@@ -241,10 +241,12 @@ def lowered(traced: Callable[[str], Traced], table: Any) -> Callable[[str, Any],
 
 
 @pytest.fixture(scope="session")
-def lower_module(table: Any) -> Callable[..., tuple[Traced, Program]]:
+def lower_module(table: Any) -> Callable[..., tuple[TraceResult, Program]]:
     """A function that traces and lowers any module: (module, inputs, precision, dynamic shapes)."""
 
-    def of(module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None) -> tuple[Traced, Program]:
+    def of(
+        module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None
+    ) -> tuple[TraceResult, Program]:
         traced = trace(module, tuple(inputs), shapes)
         return traced, lower(traced.program, precision, table)
 

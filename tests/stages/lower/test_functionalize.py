@@ -89,9 +89,9 @@ def test_a_program_that_is_functional_already_is_not_retraced(
     shapes = {"input": {0: torch.export.Dim("b", min=2, max=8)}}
     raw = torch.export.export(layer, (torch.ones(3, 4),), dynamic_shapes=shapes)
     program, _ = functional(raw.run_decompositions({}))
-    assert functionalize.is_done(program, Request(precision, table))
+    assert functionalize.needs_no_retrace(program, Request(precision, table))
     copied = lower(program, precision, table)
-    monkeypatch.setattr(functionalize, "is_done", lambda program, request: False)
+    monkeypatch.setattr(functionalize, "needs_no_retrace", lambda program, request: False)
     retraced = lower(program, precision, table)
     assert program_text(copied) == program_text(retraced)
     assert module_paths(copied) == module_paths(retraced)

@@ -11,7 +11,7 @@ import torch
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
-from trtbuild.stages.lower.operators.written_out import _distances, _pooled
+from trtbuild.stages.lower.operators.written_out import _distances, _pool
 from trtbuild.stages.program.functional import Program
 
 B = (2, 3, 8)
@@ -36,13 +36,13 @@ def test_the_whole_model_is_an_engine(body: str, inputs: Sequence[tuple[str, Any
 
 def test_a_cell_of_pooling_reads_its_own_elements_only() -> None:
     x = torch.tensor([[1.0, 2.0, float("inf"), 4.0, 5.0, float("nan"), 7.0]])[None]
-    torch.testing.assert_close(_pooled(x, [3]), torch.nn.functional.adaptive_avg_pool1d(x, 3), equal_nan=True)
+    torch.testing.assert_close(_pool(x, [3]), torch.nn.functional.adaptive_avg_pool1d(x, 3), equal_nan=True)
 
 
 @pytest.mark.parametrize("size", range(1, 12))
 def test_pooling_equals_eager_at_every_size(size: int) -> None:
     x = torch.randn(2, 3, size, 7, 4)
-    torch.testing.assert_close(_pooled(x, [3, 5, 4]), torch.nn.functional.adaptive_avg_pool3d(x, (3, 5, 4)))
+    torch.testing.assert_close(_pool(x, [3, 5, 4]), torch.nn.functional.adaptive_avg_pool3d(x, (3, 5, 4)))
 
 
 @pytest.mark.parametrize("mode", [None, 1, 2])

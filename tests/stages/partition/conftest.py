@@ -14,7 +14,7 @@ from torch.export import Dim, export
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.lower.run import lower
-from trtbuild.stages.partition.document import Partitioned
+from trtbuild.stages.partition.document import PartitionResult
 from trtbuild.stages.partition.run import Refusal, partition
 from trtbuild.stages.program.functional import Program, functional
 from trtbuild.stages.program.text import program_text, target_name
@@ -36,7 +36,7 @@ class FakeValidator:
     unknown: frozenset[str] = frozenset()
     validated_texts: list[str] = field(default_factory=list)
 
-    def untranslatable(self, program: Program) -> dict[int, str]:
+    def untranslatable_calls(self, program: Program) -> dict[int, str]:
         return {k: f"{name} has no translation" for k, name in _calls(program) if name in self.unknown}
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
@@ -58,7 +58,7 @@ class PartitionedModel:
     """A model and the result of its partitioning."""
 
     model: Model
-    result: Partitioned
+    result: PartitionResult
 
     @property
     def document(self) -> Partitions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtbuild.stages.partition.naming import partition_names
-from trtbuild.stages.partition.regions import REST, Region
+from trtbuild.stages.partition.regions import REST_REGION, Region
 
 A, B = Region("layers.0"), Region("layers.1")
 
@@ -14,16 +14,16 @@ A, B = Region("layers.0"), Region("layers.1")
     ("regions", "names"),
     [
         ([], []),
-        ([REST], ["model"]),
+        ([REST_REGION], ["model"]),
         ([None], ["model"]),
         ([A], ["layers.0"]),
-        ([REST, None, REST], ["p0", "p1", "p2"]),
-        ([REST, A, B, REST], ["p0", "layers.0", "layers.1", "p3"]),
-        ([A, REST, A, B], ["layers.0#0", "p1", "layers.0#1", "layers.1"]),
+        ([REST_REGION, None, REST_REGION], ["p0", "p1", "p2"]),
+        ([REST_REGION, A, B, REST_REGION], ["p0", "layers.0", "layers.1", "p3"]),
+        ([A, REST_REGION, A, B], ["layers.0#0", "p1", "layers.0#1", "layers.1"]),
         ([Region("l"), Region("l", 1), None], ["l#0", "l#1", "p2"]),
-        ([Region("p1"), REST], ["p1", "p1_"]),
-        ([REST, Region("p0"), Region("p0_")], ["p0__", "p0", "p0_"]),
-        ([Region("input"), Region("weight"), REST], ["input_", "weight_", "p2"]),
+        ([Region("p1"), REST_REGION], ["p1", "p1_"]),
+        ([REST_REGION, Region("p0"), Region("p0_")], ["p0__", "p0", "p0_"]),
+        ([Region("input"), Region("weight"), REST_REGION], ["input_", "weight_", "p2"]),
         ([Region("a b"), Region("a/b"), Region("ä")], ["a_b#0", "a_b#1", "_"]),
     ],
 )

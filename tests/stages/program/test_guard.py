@@ -20,7 +20,7 @@ from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.partition import run as partitioning
 from trtbuild.stages.program import functional, guard
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.guard import read, refuse_changes, signature
+from trtbuild.stages.program.guard import read_program, refuse_changes, signature
 from trtbuild.stages.program.sizes import difference, points_of
 
 #: A range that torch treats as a single size, because it assumes that a dynamic size is never 1.
@@ -86,21 +86,21 @@ def test_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case], precis
 
 
 @contextlib.contextmanager
-def no_fixed_symbols() -> Iterator[None]:
+def no_suppression() -> Iterator[None]:
     """Does not fix symbols: torch records its own assumptions as guards of the program."""
     yield
 
 
 def without_fixed_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (functional, lowering, partitioning):
-        monkeypatch.setattr(module, "fixed_symbols", no_fixed_symbols)
+        monkeypatch.setattr(module, "suppress_new_guards", no_suppression)
 
 
 def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "refuse_changes", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "points_of", lambda program, _: points_of(program))
-    monkeypatch.setattr(guard, "read", Program.from_bytes)
+    monkeypatch.setattr(guard, "read_program", Program.from_bytes)
 
 
 @pytest.mark.parametrize(("case", "precision"), [(decoder, "float16"), (tokens, "float32")])
@@ -184,10 +184,10 @@ def test_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: 
         size.node.shape_env.replacements[size.node._expr] = sympy.Integer(3)
         return program
 
-    read(data)
+    read_program(data)
     monkeypatch.setattr(Program, "from_bytes", replacing)
     with pytest.raises(InconsistentShapes, match="replaced by another while it was read"):
-        read(data)
+        read_program(data)
 
 
 @pytest.mark.parametrize("axes", [[8, (2, 3, 4), 8], [(1, 1, 2), (1, 1, 2), 8]])

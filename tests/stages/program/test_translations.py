@@ -18,12 +18,12 @@ from trtbuild.stages.program import translations
 from trtbuild.stages.program.functional import functional
 from trtbuild.stages.program.translations import (
     OPSETS,
-    Untranslated,
+    TranslationFailed,
     decomposition_table,
     has_translation,
     promote_types,
-    quiet,
     remove_assertions,
+    silence_exporter,
     translate,
 )
 
@@ -120,7 +120,7 @@ def test_an_untranslated_node_is_in_the_error() -> None:
 
     program, _ = functional(export(Distance(), (torch.ones(2, 3),)).run_decompositions({}))
     (call,) = (node for node in program.graph.nodes if node.op == "call_function")
-    with pytest.raises(Untranslated, match="No ONNX function found") as raised:
+    with pytest.raises(TranslationFailed, match="No ONNX function found") as raised:
         translate(program.exported, 20)
     assert raised.value.node == call.name
 
@@ -128,7 +128,7 @@ def test_an_untranslated_node_is_in_the_error() -> None:
 def test_quiet_hides_output_restores_it_and_passes_errors_on(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(KeyError), quiet():
+    with pytest.raises(KeyError), silence_exporter():
         print("never seen")
         warnings.warn("never seen", stacklevel=1)
         logging.getLogger("onnxscript").warning("never seen")

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import different_opts, symbol_values
+from trtbuild.core.model.shapes import pairs_with_different_opts, symbol_values
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange, Source
 from trtbuild.stages.trace import TraceJob
-from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
@@ -47,7 +47,7 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    apart = different_opts(plan, profiles)
+    apart = pairs_with_different_opts(plan, profiles)
     return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, apart)
 
 
@@ -67,7 +67,7 @@ class Function(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
-def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> Traced:
+def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> TraceResult:
     """Trace a module in this process, without discovery."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module).eval()
@@ -97,7 +97,7 @@ from trtbuild.stages.trace.run import trace
 job, project, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), Path(sys.argv[3])
 try:
     traced = trace(TraceJob.from_json(job), project)
-    seen = [[o.dependency.part, o.seen] for o in traced.observations]
+    seen = [[o.dependency.part, o.state] for o in traced.observations]
     result = {"seen": seen, "uncacheable": traced.uncacheable, "error": None, "interface": traced.interface,
               "graph": traced.graph}
 except SourceError as error:
@@ -136,7 +136,7 @@ def job_of() -> Callable[..., TraceJob]:
 
 
 @pytest.fixture(scope="session")
-def traced() -> Callable[..., Traced]:
+def traced() -> Callable[..., TraceResult]:
     return trace_in_process
 
 

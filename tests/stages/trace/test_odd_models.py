@@ -144,7 +144,7 @@ def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> N
     """The proof compares large points in a forked process. Before the fork, it flushes standard output."""
     import trtbuild.stages.trace.proof.proving as proof
 
-    monkeypatch.setattr(proof, "WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))
 
@@ -152,10 +152,10 @@ def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> N
 def test_large_points_are_proven_with_their_numbers(traced, job_of, monkeypatch) -> None:
     import trtbuild.stages.trace.proof.proving as proof
 
-    monkeypatch.setattr(proof, "WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
     compared = []
-    prove_at = proof._prove_at
-    monkeypatch.setattr(proof, "_prove_at", lambda *all_: (compared.append(all_[0].sizes), prove_at(*all_)))
+    prove_at = proof._prove_point
+    monkeypatch.setattr(proof, "_prove_point", lambda *all_: (compared.append(all_[0].sizes), prove_at(*all_)))
     traced(lambda x: (x + 1, x.shape[0] * 2, x.shape[0] / 3, x.shape[0] > 3), job_of(BATCH))
     assert len(compared) == 1  # the others have equal flows
     with pytest.raises(SourceError, match="output 1 has other values"):

@@ -60,9 +60,9 @@ def test_a_wrong_type_in_the_conversion_is_visible() -> None:
 
 def test_half_models_whose_types_cannot_be_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
     def untyped(_: object) -> None:
-        raise by_onnxruntime.Untyped("no type")
+        raise by_onnxruntime.UnknownElementType("no type")
 
-    monkeypatch.setattr(by_onnxruntime, "in_float32", untyped)
+    monkeypatch.setattr(by_onnxruntime, "convert_to_float32", untyped)
     module = nn.Sequential(nn.Linear(8, 4)).eval()
     half = cut_of(module, [(("b", 8), "float32")], "float16")
     (part,) = half.partitions.partitions
@@ -80,7 +80,7 @@ def test_a_failure_of_onnxruntime_is_an_error(mlp: Cut) -> None:
 def test_sessions_are_limited_by_the_bytes_of_their_weights(mlp: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    monkeypatch.setattr(by_onnxruntime, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(by_onnxruntime, "_MAX_CACHED_BYTES", 1)
     run = runtime(mlp)
     (part,) = mlp.partitions.partitions
     other = dataclasses.replace(part, graph=part.graph, name="other")

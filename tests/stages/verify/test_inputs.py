@@ -70,15 +70,15 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
         "scalar": torch.tensor(True),
     }
     path = tmp_path / "inputs.safetensors"
-    inputs.write(path, values, {"trtbuild.point": "{}"})
+    inputs.write_inputs(path, values, {"trtbuild.point": "{}"})
     assert all(torch.equal(values[name], value) for name, value in safetensors.torch.load_file(path).items())
     dtypes = [(name, str(value.dtype).removeprefix("torch.")) for name, value in values.items()]
-    assert all(map(torch.equal, inputs.read(path, dtypes), values.values()))
+    assert all(map(torch.equal, inputs.read_inputs(path, dtypes), values.values()))
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UsageError, match="no input 'y'"):
-        inputs.read(path, [("y", "float32")])
+        inputs.read_inputs(path, [("y", "float32")])
     with pytest.raises(UsageError, match=r"torch\.bfloat16, but the model takes float32"):
-        inputs.read(path, [("x", "float32")])
+        inputs.read_inputs(path, [("x", "float32")])
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
 def test_rejects_files_that_are_not_inputs(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(UsageError, match="is not a file of inputs"):
-        inputs.read(tmp_path / "bad", [("x", "float32")])
+        inputs.read_inputs(tmp_path / "bad", [("x", "float32")])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from trtbuild.stages.verify.narrow import Untyped, in_float32, is_narrow
+from trtbuild.stages.verify.narrow import UnknownElementType, convert_to_float32, has_narrow_types
 
 NARROW = {TensorProto.FLOAT16: torch.float16, TensorProto.BFLOAT16: torch.bfloat16}
 
@@ -41,7 +41,7 @@ def test_every_value_is_rounded(kind: int) -> None:
         helper.make_node("Add", ["v0", "i0"], ["v1"]),
         helper.make_node("Exp", ["v1"], ["o0"]),
     ]
-    converted = in_float32(model(nodes, kind, c0=third))
+    converted = convert_to_float32(model(nodes, kind, c0=third))
     assert not [t for t in converted.graph.initializer if t.data_type != TensorProto.FLOAT]
     dtype = NARROW[kind]
     value = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -69,17 +69,17 @@ def test_type_attributes_casts_and_nested_graphs_are_rounded(kind: int) -> None:
         helper.make_node("If", ["b"], ["o0"], then_branch=branch("t", 1 / 3), else_branch=branch("e", 3.0)),
     ]
     proto = model(nodes, kind)
-    assert is_narrow(proto)
+    assert has_narrow_types(proto)
     dtype = NARROW[kind]
     value = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
-    result = run(in_float32(proto), value).to(dtype)
+    result = run(convert_to_float32(proto), value).to(dtype)
     assert torch.equal(result, value * torch.tensor([1 / 3]).to(dtype))
 
 
 def test_wide_models_are_not_rounded() -> None:
     proto = model([helper.make_node("Exp", ["i0"], ["o0"])], TensorProto.FLOAT)
-    assert not is_narrow(proto)
-    assert is_narrow(
+    assert not has_narrow_types(proto)
+    assert has_narrow_types(
         model(
             [helper.make_node("Cast", ["i0"], ["o0"], to=TensorProto.BFLOAT16)], TensorProto.FLOAT, TensorProto.BFLOAT16
         )
@@ -92,7 +92,7 @@ def test_external_weights_stay_external() -> None:
     tensor.ClearField("raw_data")
     tensor.ClearField("int32_data")
     tensor.data_location = TensorProto.EXTERNAL
-    (converted,) = in_float32(proto).graph.initializer
+    (converted,) = convert_to_float32(proto).graph.initializer
     assert (converted.data_type, converted.data_location) == (TensorProto.FLOAT, TensorProto.EXTERNAL)
 
 
@@ -101,5 +101,5 @@ def test_rejects_a_value_without_a_type() -> None:
         helper.make_node("Whatever", ["i0"], ["v0"], domain="elsewhere"),
         helper.make_node("Add", ["v0", "i0"], ["o0"]),
     ]
-    with pytest.raises(Untyped, match="Whatever"):
-        in_float32(model(nodes, TensorProto.FLOAT16))
+    with pytest.raises(UnknownElementType, match="Whatever"):
+        convert_to_float32(model(nodes, TensorProto.FLOAT16))

@@ -23,8 +23,8 @@ def model_of(function: Any, *dtypes: str, **members: Any) -> Cut:
 
 def output_precisions(model: Cut) -> list[Precision]:
     """The precisions of the outputs by the program. Fails if those by the ONNX model differ."""
-    by_program = precisions.of_outputs(model.lowered)
-    inputs = [precisions.of_dtype(dtype) for _, dtype in model.job.inputs]
+    by_program = precisions.output_precisions(model.lowered)
+    inputs = [precisions.precision_of_dtype(dtype) for _, dtype in model.job.inputs]
     assert onnx_precisions(model.blobs[model.job.onnx[model.graph]], inputs, len(by_program)) == by_program
     return by_program
 
@@ -64,7 +64,7 @@ def test_an_input_that_is_used_for_its_size_does_not_count() -> None:
         Calls(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
         [(("b", 4), "float16"), ((2, 4), "float32")],
     )
-    assert precisions.of_outputs(model.lowered) == ["float16", "float32"]
+    assert precisions.output_precisions(model.lowered) == ["float16", "float32"]
 
 
 def test_operators_inside_branches_count() -> None:
@@ -77,12 +77,12 @@ def test_operators_inside_branches_count() -> None:
     from trtbuild.stages.program.functional import functional
 
     program, _ = functional(exported)
-    assert precisions.of_outputs(program) == ["float16", "float32"]
+    assert precisions.output_precisions(program) == ["float16", "float32"]
 
 
 def test_inputs_may_have_a_coarser_precision_than_their_types() -> None:
     model = model_of(lambda m, x, y: (x + 1, y + 1), "float32", "float32")
-    assert precisions.of_outputs(model.lowered, ["bfloat16", "float32"]) == ["bfloat16", "float32"]
+    assert precisions.output_precisions(model.lowered, ["bfloat16", "float32"]) == ["bfloat16", "float32"]
     assert onnx_precisions(model.blobs[model.job.onnx[model.graph]], ["bfloat16", "float32"], 2) == [
         "bfloat16",
         "float32",
@@ -102,7 +102,7 @@ def test_the_precisions_of_a_model_follow_from_all_partitions_on_the_path() -> N
     def of_part(partition: Partition, inputs: Any) -> list[Precision]:
         return ["float16"] if partition.name == "half" else [precisions.coarsest(inputs)]
 
-    result = precisions.of_model(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
+    result = precisions.model_precisions(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
     assert result == ["float16", "float32", "float32", "bfloat16"]
 
 
@@ -117,4 +117,4 @@ def test_the_precisions_of_a_model_follow_from_all_partitions_on_the_path() -> N
     ],
 )
 def test_each_dtype_has_a_precision(name: str, expected: str) -> None:
-    assert precisions.of_dtype(name) == expected
+    assert precisions.precision_of_dtype(name) == expected

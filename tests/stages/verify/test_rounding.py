@@ -11,7 +11,7 @@ from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
 from tests.stages.verify.conftest import cut_of
 from trtbuild.stages.verify.comparing import Deviation
-from trtbuild.stages.verify.rounding import RUNS, PerturbedRuns, deviations
+from trtbuild.stages.verify.rounding import MAX_RUNS, PerturbedRuns, deviations
 from trtbuild.stages.verify.run import verify
 
 TOLERANCE = 5e-3
@@ -57,10 +57,10 @@ def test_a_decision_that_a_last_bit_changes_is_left_out(
     ours = model(x)
     ours[2] = wrong
     deviation, runs = deviation_and_runs(model, [x], ours)
-    assert deviation == Deviation(deviation.error, undecided=1) and deviation.error <= TOLERANCE and 0 < runs < RUNS
+    assert deviation == Deviation(deviation.error, undecided=1) and deviation.error <= TOLERANCE and 0 < runs < MAX_RUNS
     ours[3] = not ours[3] if ours.dtype == torch.bool else 7  # this number is far from a decision
     deviation, runs = deviation_and_runs(model, [x], ours)
-    assert deviation.error > TOLERANCE and deviation.undecided == 1 and runs == RUNS
+    assert deviation.error > TOLERANCE and deviation.undecided == 1 and runs == MAX_RUNS
 
 
 def test_weights_are_changed_by_their_last_bits_like_inputs() -> None:
@@ -74,7 +74,7 @@ def test_results_without_floating_point_inputs_are_compared() -> None:
     ours = x * 2
     ours[0] += 1
     deviation, runs = deviation_and_runs(lambda x: x * 2, [x], ours)
-    assert deviation.error == float("inf") and runs == RUNS and deviation.undecided == 0
+    assert deviation.error == float("inf") and runs == MAX_RUNS and deviation.undecided == 0
 
 
 def test_a_special_case_at_zero_is_compared() -> None:
@@ -86,7 +86,7 @@ def test_a_special_case_at_zero_is_compared() -> None:
 def test_values_at_the_ends_of_a_range_are_compared() -> None:
     x = torch.tensor([1.0, 1.25, 2.0])
     deviation, runs = deviation_and_runs(lambda x: torch.where((x >= 1) & (x <= 2), x, torch.nan), [x], x * 2)
-    assert deviation == Deviation(1.0) and runs == RUNS
+    assert deviation == Deviation(1.0) and runs == MAX_RUNS
 
 
 def test_a_size_that_rounding_decides_is_left_out() -> None:

@@ -22,7 +22,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.run import verify
-from trtbuild.stages.verify.running import NotRunnable, PartFailed, Torch, Weights
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReference, Weights
 
 
 def test_a_job_decoded_from_json_equals_the_original(mlp: Cut) -> None:
@@ -132,7 +132,7 @@ def test_the_worst_inputs_are_stored_and_can_be_replayed(mlp: Cut, tmp_path: Pat
     report = verify(replace_job(mlp, worst=str(place)).job, mlp.read)
     assert report.worst_input == str(place)
     worst = report.partitions[0].worst
-    (stored,) = inputs.read(place, mlp.job.inputs)
+    (stored,) = inputs.read_inputs(place, mlp.job.inputs)
     assert stored.shape == (worst.sizes[0], 8)
     point = Point(0, "replay", tuple(worst.sizes), 0)
     replayed = replace_job(mlp, replay=str(place), points=(point,), shapes=((tuple(stored.shape),),))
@@ -152,13 +152,13 @@ class FromTorch:
     name: Runner = "engine"
 
     def __init__(self, cut: Cut, spoil: Any) -> None:
-        self._torch = Torch(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
+        self._torch = TorchReference(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
         self._spoil = spoil
         self.points: list[Point] = []
 
     def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
         self.points.append(point)
-        return [self._spoil(value) for value in self._torch.part(part, values)]
+        return [self._spoil(value) for value in self._torch.run_part(part, values)]
 
 
 def test_another_runner_is_compared_in_the_same_way(mlp: Cut) -> None:
@@ -248,7 +248,7 @@ def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
     fits = replace_job(cut, ranges={"x1": (-9, -5)})
     assert verify(fits.job, cut.read).whole.status == "right"
     file = tmp_path / "in.safetensors"
-    inputs.write(file, {"x0": torch.zeros(4, dtype=torch.int64), "x1": torch.full((4,), 8)}, {})
+    inputs.write_inputs(file, {"x0": torch.zeros(4, dtype=torch.int64), "x1": torch.full((4,), 8)}, {})
     with pytest.raises(SourceError, match="x1 has values from 8 to 8") as caught:
         verify(replace_job(cut, replay=str(file)).job, cut.read)
     assert "--replay FILE" in str(caught.value.hint)

@@ -49,7 +49,7 @@ def test_reports_a_damaged_chunk_and_all_entries_that_need_it(
     local: LocalStore, filled: Record, entry_path: Callable[..., Path], quarantine: bool
 ) -> None:
     sha256 = filled.outputs["plan"].sha256
-    chunk = local.parts(sha256)[1]
+    chunk = local.files_of(sha256)[1]
     damage_file(entry_path(local, "cas", chunk.sha256))
     report = verify(local, quarantine=quarantine)
     assert [(damage.kind, damage.name) for damage in report.damage] == [
@@ -105,7 +105,7 @@ def test_stats_of_a_store(local: LocalStore, record_of: Callable[..., Record], p
     counts = stats(local)
     assert counts.records == {"convert": 3}
     assert counts.blobs == 2
-    assert counts.chunks == len(local.parts(large.sha256))
+    assert counts.chunks == len(local.files_of(large.sha256))
     assert counts.logical_bytes == 3 * (3 * MIB + 5)
     assert counts.stored_bytes == sum(path.stat().st_size for path in local.root.glob("*c*/??/*"))
     assert counts.quarantine_entries == 1 and counts.quarantine_bytes > 0

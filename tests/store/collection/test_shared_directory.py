@@ -19,8 +19,8 @@ from tests.store.transports.nginx import Nginx
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, domain_key
 from trtbuild.errors import BlobMissing, StoreUnavailable
-from trtbuild.store.collection.shared_directory import GRACE_S, LEAST_GRACE_S, collect_directory
-from trtbuild.store.remote.files import TRUSTED_S
+from trtbuild.store.collection.shared_directory import DEFAULT_GRACE_S, MIN_GRACE_S, collect_directory
+from trtbuild.store.remote.files import PRESENCE_S
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.http import HttpTransport
@@ -105,7 +105,7 @@ def invalid(root: Path) -> list[str]:
 
 
 def test_the_grace_is_longer_than_writers_trust_their_lookups() -> None:
-    assert TRUSTED_S < LEAST_GRACE_S < GRACE_S
+    assert PRESENCE_S < MIN_GRACE_S < DEFAULT_GRACE_S
 
 
 def test_without_limits_removes_nothing(root: Path, put: Callable[..., Record]) -> None:
@@ -159,7 +159,7 @@ def test_restores_a_hidden_file_that_a_record_names_again(
     found = writer.find(late.recipe.key)
     assert found is not None
     with pytest.raises(BlobMissing):
-        writer.fetch_bytes(orphan.sha256, found.parts[orphan.sha256])
+        writer.fetch_bytes(orphan.sha256, found.files_by_blob[orphan.sha256])
     pass_time(root, 2 * HOUR)
     report = collect_directory(str(root))
     assert (report.restored, report.blobs_removed, report.condemned) == (1, 0, 0)
@@ -543,7 +543,7 @@ while time.time() < end:
     found = store.find(recipe.key)
     try:
         if found is not None:
-            for sha256, parts in found.parts.items():
+            for sha256, parts in found.files_by_blob.items():
                 store.fetch_bytes(sha256, parts)
             hits += 1
     except BlobMissing:
@@ -573,5 +573,5 @@ def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, chi
     counts = [list(map(int, writer.finish().split())) for writer in writers]
     assert all(builds > 3 for _, _, builds in counts) and sum(hits for hits, _, _ in counts) > 10
     assert removed > 5 and condemned > 5
-    collect_directory(str(root), grace_s=LEAST_GRACE_S)
+    collect_directory(str(root), grace_s=MIN_GRACE_S)
     assert invalid(root) == []

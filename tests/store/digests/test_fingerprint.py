@@ -142,7 +142,7 @@ def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
             [*fields.values(), *times],
             {"st_mtime": ctime_ns / 1e9, "st_ctime": ctime_ns / 1e9, "st_ctime_ns": ctime_ns},
         )
-        assert fingerprint._racy(status, ctime_ns / 1e9 + age_s) == racy
+        assert fingerprint._is_racy(status, ctime_ns / 1e9 + age_s) == racy
 
 
 def test_detects_quick_edits_with_the_real_clock(digests: FileDigests, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_learns_the_digest_of_a_file_that_the_store_has_written(
     stamp = store.copy_to(output.sha256, str(path))
     assert stamp is not None
     digests.learn({str(path): (output.sha256, stamp)})
-    assert digests.known(path) == (output.sha256, path.stat())
+    assert digests.known_digest(path) == (output.sha256, path.stat())
     assert digests.sha256(path) == output.sha256
     assert (work.sha256, work.xxh3) == (0, 0)
 
@@ -246,19 +246,19 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.learn({str(path): (output.sha256, stamp)})
-    assert digests.known(path) is None
+    assert digests.known_digest(path) is None
     assert digests.sha256(path) == hashlib.sha256(b"y" * 3_000_000).hexdigest()
 
 
 def test_does_not_learn_a_removed_file(tmp_path: Path, digests: FileDigests) -> None:
     digests.learn({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
-    assert digests.known(tmp_path / "absent") is None
+    assert digests.known_digest(tmp_path / "absent") is None
 
 
 def test_a_fresh_file_is_not_known(digests: FileDigests, file: Path) -> None:
     digests.sha256(file)
-    assert digests.known(file) is None
-    assert digests.known(file.parent) is None
+    assert digests.known_digest(file) is None
+    assert digests.known_digest(file.parent) is None
 
 
 def test_a_missing_file_has_no_digest_and_a_directory_is_an_error(
@@ -320,6 +320,6 @@ def test_ignores_invalid_values_in_the_index(tmp_path: Path, file: Path, work: C
     digests.sha256(file)
     identity = fingerprint._identity(file.stat())
     for nonsense in ("", "x", f"{identity} nonsense", identity, 5, 1.5):
-        index.set(fingerprint._path_name(str(file)), nonsense)
+        index.set(fingerprint._path_fact_name(str(file)), nonsense)
         assert digests.sha256(file) == sha256(file)
     index.close()

@@ -16,7 +16,7 @@ from tests.store.transports.memory_transport import MemoryTransport
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
-from trtbuild.store.layers.layered import SMALL, LayeredStore
+from trtbuild.store.layers.layered import SMALL_BLOB_SIZE, LayeredStore
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote import files
@@ -73,7 +73,7 @@ def test_uploads_a_link_after_the_trace_that_it_leads_to(
     for recipe in recipes:
         mine.put_record(Record(recipe, {"x": mine.put_bytes(recipe.stage.encode())}))
     assert begun.wait(10)
-    while len(mine.uploads._snapshot()) > 2:  # only links wait for other uploads
+    while len(mine.uploads._running_uploads()) > 2:  # only links wait for other uploads
         time.sleep(0.005)
     may_continue.set()
     mine.finish()
@@ -111,7 +111,7 @@ def test_a_hit_transfers_only_the_record(
 def test_a_record_with_all_blobs_is_stored_locally(
     mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL)))
+    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL_BLOB_SIZE)))
     mine.put_record(record)
     mine.finish()
     assert theirs.get_record(record.recipe.key) is not None
@@ -119,13 +119,13 @@ def test_a_record_with_all_blobs_is_stored_locally(
     team.entries.clear()
     kept = theirs.local.get_record(record.recipe.key)
     assert kept is not None, "the small blob was fetched with the entry, so the record is complete"
-    assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL)
+    assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL_BLOB_SIZE)
 
 
 def test_does_not_download_an_unused_large_blob(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL + 1)))
+    record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL_BLOB_SIZE + 1)))
     mine.put_record(record)
     mine.finish()
     theirs.get_record(record.recipe.key)
@@ -159,7 +159,7 @@ def test_an_interrupted_download_continues_where_it_stopped(
     record = record_of(1, plan=mine.put_bytes(payload(1, 8 * MIB)))
     mine.put_record(record)
     mine.finish()
-    (parts,) = theirs.readers[0].find(record.recipe.key).parts.values()  # type: ignore[union-attr]
+    (parts,) = theirs.readers[0].find(record.recipe.key).files_by_blob.values()  # type: ignore[union-attr]
     removed = team.entries.pop(("cas", parts[-1].sha256))
     theirs.get_record(record.recipe.key)
     with pytest.raises(BlobMissing):
@@ -373,7 +373,7 @@ def test_a_store_that_only_asks_writes_nothing(
     mine.put_record(record)
     mine.finish()
     reader = layered(tmp_path / "asking", team)
-    reader.only_read()
+    reader.begin_read_only()
     assert reader.get_record(record.recipe.key) is not None
     assert reader.get_bytes(record.outputs["plan"].sha256) == PLAN
     assert not (tmp_path / "asking").exists()
@@ -386,7 +386,7 @@ def test_looks_up_several_records_at_once(
     for record in records[:10]:
         mine.put_record(record)
     mine.finish()
-    theirs.expect(record.recipe.key for record in records)
+    theirs.prefetch_records(record.recipe.key for record in records)
     team.calls.clear()
     found = [theirs.get_record(record.recipe.key) for record in records]
     assert [record is not None for record in found] == [True] * 10 + [False] * 10
@@ -511,7 +511,7 @@ class SlowTransport(MemoryTransport):
 def test_several_threads_fetch_blobs_that_are_missing_locally(tmp_path: Path, record_of: RecordOf) -> None:
     team = SlowTransport()
     mine = layered(tmp_path / "mine", team)
-    blobs = [mine.put_bytes(bytes([number]) * (SMALL + 1)) for number in range(4)]
+    blobs = [mine.put_bytes(bytes([number]) * (SMALL_BLOB_SIZE + 1)) for number in range(4)]
     record = record_of(1, **{f"o{number}": blob for number, blob in enumerate(blobs)})
     mine.put_record(record)
     mine.finish()
@@ -528,7 +528,7 @@ def test_several_threads_fetch_blobs_that_are_missing_locally(tmp_path: Path, re
 def test_caches_inlined_documents_up_to_a_limit(
     mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_MOST_KNOWN", 1000)
+    monkeypatch.setattr(files, "_MAX_CONTENTS_SIZE", 1000)
     records = [record_of(number, note=mine.put_bytes(b"%d" % number * 500)) for number in range(9)]
     for record in records:
         mine.put_record(record)
@@ -536,7 +536,7 @@ def test_caches_inlined_documents_up_to_a_limit(
     for record in records:
         assert theirs.get_record(record.recipe.key) is not None
         assert theirs.get_bytes(record.outputs["note"].sha256)
-    known = theirs.readers[0]._files._known
+    known = theirs.readers[0]._files._contents
     assert 0 < sum(map(len, known.values())) <= 1000
 
 
@@ -582,8 +582,8 @@ def test_a_lookup_does_not_wait_for_an_upload(tmp_path: Path, record_of: RecordO
     mine.put_record(record_of(1, stage="trace", plan=mine.put_bytes(payload(1, 16 * MIB))))
     for _ in range(4):
         assert team.begun.acquire(timeout=30), "all connections are busy with the upload"
-    mine.expect([record_of(2).recipe.key])
-    assert mine.uploads.waiting == 1
+    mine.prefetch_records([record_of(2).recipe.key])
+    assert mine.uploads.unsent_count == 1
     team.may_continue.set()
     mine.finish()
     assert mine.reports()[0].records_sent == 1
@@ -631,7 +631,7 @@ def test_only_reading_uploads_nothing_and_selects_the_remotes(tmp_path: Path, re
     other.put_record(record)
     other.finish()
     both = layered(tmp_path / "both", first, second)
-    with both.only_reading(both.readers[1:]):
+    with both.without_uploads(both.readers[1:]):
         assert both.get_record(record.recipe.key) is None
         both.put_record(record_of(2, plan=both.put_bytes(PLAN)))
     both.finish()
@@ -646,7 +646,7 @@ def test_only_reading_uploads_nothing_and_selects_the_remotes(tmp_path: Path, re
 class LastWriteStays(MemoryTransport):
     """Like a WebDAV server: all of several simultaneous writers get the answer "created", and the last write stays."""
 
-    decides = False
+    decides_races = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,9 +25,9 @@ class Lock:
     def __init__(self, store: LayeredStore, *, tolerates_local: bool = False) -> None:
         self.locked = store.put_bytes(RIGHT)
         self.tolerates_local = tolerates_local
-        store.refuses = self.refuses
+        store.refusal_of = self.refusal_of
 
-    def refuses(self, key: str, record: Record, local: bool) -> str | None:
+    def refusal_of(self, key: str, record: Record, local: bool) -> str | None:
         if record.outputs["plan"] == self.locked or (local and self.tolerates_local):
             return None
         return "its plan is not the one"
@@ -56,13 +56,13 @@ def put_wrong_record(store: LayeredStore, record_of: RecordOf) -> Record:
     )
 
 
-@pytest.mark.parametrize("expected_in_advance", [True, False])
+@pytest.mark.parametrize("is_prefetched", [True, False])
 @pytest.mark.parametrize("local", [True, False])
 def test_finds_the_locked_record_behind_wrong_records(
     tmp_path: Path,
     teams: tuple[MemoryTransport, MemoryTransport],
     record_of: RecordOf,
-    expected_in_advance: bool,
+    is_prefetched: bool,
     local: bool,
 ) -> None:
     store = layered(tmp_path / "mine", *teams)
@@ -70,8 +70,8 @@ def test_finds_the_locked_record_behind_wrong_records(
     if local:
         put_wrong_record(store, record_of)
     lock = Lock(store, tolerates_local=True)
-    if expected_in_advance:
-        store.expect([key])
+    if is_prefetched:
+        store.prefetch_records([key])
     found = store.get_record(key)
     assert found is not None and found.outputs["plan"] == lock.locked
     assert store.source_of(key) == "team1"
@@ -86,7 +86,7 @@ def test_the_locked_record_replaces_a_wrong_local_record(
 ) -> None:
     store = layered(tmp_path / "mine", teams[1])
     wrong = put_wrong_record(store, record_of)
-    store.refuses = lambda key, record, local: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
+    store.refusal_of = lambda key, record, local: "no" if record.outputs["plan"] == wrong.outputs["plan"] else None
     found = store.get_record(wrong.recipe.key)
     assert found is not None
     store.fetch([found.outputs["plan"].sha256])

@@ -11,13 +11,13 @@ import sys
 import pytest
 
 from trtbuild.store.local import chunking
-from trtbuild.store.local.chunking import MAX_SIZE, MIN_SIZE, cut, windows_of_bytes, windows_of_file
+from trtbuild.store.local.chunking import MAX_SIZE, MIN_SIZE, chunk_bounds, windows_of_bytes, windows_of_file
 
 MIB = 1 << 20
 
 
 def lengths(data: bytes) -> list[int]:
-    return [length for _, length in cut(memoryview(data))]
+    return [length for _, length in chunk_bounds(memoryview(data))]
 
 
 def test_golden_boundaries() -> None:
@@ -42,8 +42,8 @@ GOLDEN_SHA256 = "ac175f3e7566f4363e95963802cb5cac0e45812cd37a124148dff2fbed5f77b
 
 def test_boundaries_are_the_same_in_another_process() -> None:
     code = (
-        "import random; from trtbuild.store.local.chunking import cut;"
-        "print([n for _, n in cut(memoryview(random.Random(5).randbytes(3 << 20)))])"
+        "import random; from trtbuild.store.local.chunking import chunk_bounds;"
+        "print([n for _, n in chunk_bounds(memoryview(random.Random(5).randbytes(3 << 20)))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == str(lengths(random.Random(5).randbytes(3 * MIB)))
@@ -72,7 +72,7 @@ def test_an_insertion_changes_few_chunks() -> None:
     edited = data[: 5 * MIB] + b"inserted" + data[5 * MIB :]
 
     def chunks(blob: bytes) -> set[bytes]:
-        return {blob[start : start + length] for start, length in cut(memoryview(blob))}
+        return {blob[start : start + length] for start, length in chunk_bounds(memoryview(blob))}
 
     assert len(chunks(edited) - chunks(data)) <= 3
 
@@ -103,7 +103,7 @@ class ShortReads(io.BytesIO):
 def test_importing_the_cutter_prints_nothing() -> None:
     code = (
         "import sys; sys.modules['fastcdc.fastcdc_cy'] = None;"
-        "from trtbuild.store.local.chunking import cut; list(cut(memoryview(bytes(100))))"
+        "from trtbuild.store.local.chunking import chunk_bounds; list(chunk_bounds(memoryview(bytes(100))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == ""
@@ -117,9 +117,9 @@ from trtbuild.store.local import chunking
 before, together = sys.stdout, threading.Barrier(8)
 def first():
     together.wait()
-    chunking._cutter()
+    chunking._import_fastcdc()
 for _ in range(20):
-    chunking._cutter.cache_clear()
+    chunking._import_fastcdc.cache_clear()
     threads = [threading.Thread(target=first) for _ in range(8)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]

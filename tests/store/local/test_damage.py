@@ -32,7 +32,7 @@ def target(
         assert action is not None and action.document is not None
         kind_and_name = {
             "small blob": ("cas", info.sha256),
-            "chunk": ("cas", local.parts(plan.sha256)[1].sha256),
+            "chunk": ("cas", local.files_of(plan.sha256)[1].sha256),
             "chunk list": ("ac", list_key(plan.sha256)),
             "record entry": ("ac", record.recipe.key),
             "document": ("cas", action.document.sha256),

@@ -69,7 +69,7 @@ def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None
     """The holder deletes and releases its lock file. Before that, another thread has created and locked a new file."""
     local.put_bytes(b"x")
     path = str(local.root / "locks" / KEY)
-    held = leases._acquire(local.entries.layout, path)
+    held = leases._acquire_lock(local.entries.layout, path)
     inside = threading.Event()
 
     def build() -> None:
@@ -93,9 +93,9 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
         kept = path.with_name("kept")
         os.link(path, kept)  # the lock file is deleted at the end; the link keeps it for the check
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
-        assert leases.abandoned(str(kept)) is None
+        assert leases.lock_if_abandoned(str(kept)) is None
     try:
-        held = leases.abandoned(str(kept))
+        held = leases.lock_if_abandoned(str(kept))
         assert held is not None
         os.close(held)
     finally:
@@ -115,9 +115,9 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
         os.link(path, kept)
         worker = context.Process(target=_wait_for, args=(may_end,))
         worker.start()
-        assert leases.abandoned(str(kept)) is None
+        assert leases.lock_if_abandoned(str(kept)) is None
     try:
-        held = leases.abandoned(str(kept))
+        held = leases.lock_if_abandoned(str(kept))
         assert held is not None
         os.close(held)
     finally:

@@ -95,7 +95,7 @@ def test_rejects_and_repairs_a_damaged_chunk(
 ) -> None:
     data = payload(1, 3 * MIB)
     output = local.put_bytes(data)
-    chunk = local.parts(output.sha256)[3]
+    chunk = local.files_of(output.sha256)[3]
     path = entry_path(local, "cas", chunk.sha256)
     overwrite(path, DAMAGES[damage](path.read_bytes()))
     with pytest.raises(EntryCorrupt if damage == "flipped" else BlobMissing):
@@ -114,9 +114,9 @@ def test_rejects_a_chunk_that_shrinks_after_it_was_found(
     local: LocalStore, entry_path: EntryPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = local.put_bytes(bytes(3 * MIB))
-    parts = local.parts(output.sha256)
+    parts = local.files_of(output.sha256)
     overwrite(entry_path(local, "cas", parts[0].sha256), b"short")
-    monkeypatch.setattr(LocalStore, "parts", lambda self, sha256: parts)
+    monkeypatch.setattr(LocalStore, "files_of", lambda self, sha256: parts)
     with pytest.raises(EntryCorrupt):
         local.get_bytes(output.sha256)
     assert len(names(local.root / "quarantine")) == 1
@@ -237,15 +237,15 @@ def test_join_verifies_the_chunks_and_their_order(
 ) -> None:
     data, other = payload(1, 3 * MIB), LocalStore(tmp_path / "other")
     output = other.put_bytes(data)
-    chunks = other.parts(output.sha256)
+    chunks = other.files_of(output.sha256)
     with pytest.raises(BlobMissing):
-        local.join(output.sha256, chunks)
+        local.join_chunks(output.sha256, chunks)
     for chunk in chunks:
         local.put_bytes(other.get_bytes(chunk.sha256))
     with pytest.raises(EntryCorrupt):
-        local.join(output.sha256, chunks[::-1])
+        local.join_chunks(output.sha256, chunks[::-1])
     assert not local.has(output.sha256)
-    assert local.join(output.sha256, chunks) == output
+    assert local.join_chunks(output.sha256, chunks) == output
     assert local.get_bytes(output.sha256) == data
 
 
@@ -340,7 +340,7 @@ def test_a_store_that_only_asks_touches_nothing_before_its_first_put(tmp_path: P
         return [path for path in entries if path.exists() and path.stat().st_mtime_ns != 10**18]
 
     reader = LocalStore(tmp_path / "store")
-    reader.only_read()
+    reader.begin_read_only()
     assert reader.get_record(record.recipe.key) == record
     assert reader.has(output.sha256)
     assert reader.has_records([record.recipe.key]) == {record.recipe.key}

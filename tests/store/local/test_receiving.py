@@ -35,9 +35,9 @@ def digest_of(chunks: dict[Output, bytes]) -> str:
 
 
 def receive(store: LocalStore, chunks: dict[Output, bytes]) -> None:
-    with store.receiving() as receipt:
+    with store.receive_files() as receiver:
         for part, data in chunks.items():
-            receipt.put(part, data)
+            receiver.put(part, data)
 
 
 def unfinished_files(store: LocalStore) -> list[Path]:
@@ -48,7 +48,7 @@ def test_joins_received_chunks_to_a_blob(local: LocalStore) -> None:
     chunks = random_chunks(150)
     with local.session():
         receive(local, chunks)
-        assert local.join(digest_of(chunks), list(chunks), verified=True) == output_of(b"".join(chunks.values()))
+        assert local.join_chunks(digest_of(chunks), list(chunks), verified=True) == output_of(b"".join(chunks.values()))
     assert local.get_bytes(digest_of(chunks)) == b"".join(chunks.values())
     assert unfinished_files(local) == [] and verify(local).damage == ()
 
@@ -57,10 +57,10 @@ def test_a_new_receipt_finds_files_of_an_earlier_one(local: LocalStore) -> None:
     chunks = random_chunks(70)
     first, second, *_ = chunks
     receive(local, {first: chunks[first]})
-    with local.receiving() as receipt:
-        assert receipt.has(first) and not receipt.has(second)
-        assert receipt.found(chunks) == {first}
-        assert not receipt.has(Output(first.sha256, first.size + 1))
+    with local.receive_files() as receiver:
+        assert receiver.has(first) and not receiver.has(second)
+        assert receiver.find_files(chunks) == {first}
+        assert not receiver.has(Output(first.sha256, first.size + 1))
 
 
 def test_a_found_file_is_protected_from_collection(local: LocalStore, age: Callable[..., None]) -> None:
@@ -69,11 +69,11 @@ def test_a_found_file_is_protected_from_collection(local: LocalStore, age: Calla
     age(local, 1000)
     first, *_ = chunks
     with local.session():
-        with local.receiving() as receipt:
-            assert receipt.has(first)
+        with local.receive_files() as receiver:
+            assert receiver.has(first)
         collect(local, max_age_s=500)
-        with local.receiving() as receipt:
-            assert receipt.found(chunks) == {first}
+        with local.receive_files() as receiver:
+            assert receiver.find_files(chunks) == {first}
 
 
 def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,10 +81,10 @@ def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.
     renames: list[str] = []
     rename = os.rename
     monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), renames.append(new)))
-    with ThreadPoolExecutor(8) as threads, local.receiving() as receipt:
-        list(threads.map(lambda pair: receipt.put(*pair), [*chunks.items(), *chunks.items()]))
+    with ThreadPoolExecutor(8) as threads, local.receive_files() as receiver:
+        list(threads.map(lambda pair: receiver.put(*pair), [*chunks.items(), *chunks.items()]))
     assert sorted(path[-64:] for path in renames if "/cas/" in path) == sorted(part.sha256 for part in chunks)
-    local.join(digest_of(chunks), list(chunks))
+    local.join_chunks(digest_of(chunks), list(chunks))
     assert unfinished_files(local) == []
 
 
@@ -123,16 +123,16 @@ def test_keeps_files_that_were_received_before_an_error(local: LocalStore) -> No
     chunks = random_chunks(70)
 
     def receive_until_error() -> None:
-        with local.receiving() as receipt:
+        with local.receive_files() as receiver:
             for part, data in list(chunks.items())[:69]:
-                receipt.put(part, data)
+                receiver.put(part, data)
             raise RuntimeError("the connection is gone")
 
     with pytest.raises(RuntimeError, match="the connection is gone"):
         receive_until_error()
     assert unfinished_files(local) == []
-    with local.receiving() as receipt:
-        assert len(receipt.found(chunks)) == 69
+    with local.receive_files() as receiver:
+        assert len(receiver.find_files(chunks)) == 69
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
@@ -157,7 +157,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_files(
     assert unfinished_files(local) == [] and verify(local).damage == ()
     assert open_files_below(local.root) == []
     receive(local, chunks)
-    local.join(digest_of(chunks), list(chunks))
+    local.join_chunks(digest_of(chunks), list(chunks))
 
 
 def open_files_below(root: Path) -> list[str]:
@@ -169,18 +169,18 @@ def test_works_without_sync_file_range(local: LocalStore, monkeypatch: pytest.Mo
     monkeypatch.setattr(publication, "_sync_file_range", lambda: None)
     chunks = random_chunks(70)
     receive(local, chunks)
-    local.join(digest_of(chunks), list(chunks))
+    local.join_chunks(digest_of(chunks), list(chunks))
 
 
 def test_join_verifies_the_blob_unless_it_was_verified(local: LocalStore, entry_path: Callable[..., Path]) -> None:
     chunks = random_chunks(3)
     receive(local, chunks)
     with pytest.raises(EntryCorrupt, match="not blob"):
-        local.join("ab" * 32, list(chunks))
+        local.join_chunks("ab" * 32, list(chunks))
     path = entry_path(local, "cas", next(iter(chunks)).sha256)
     path.chmod(0o644)
     path.write_bytes(bytes(5000))
-    local.join(digest_of(chunks), list(chunks), verified=True)
+    local.join_chunks(digest_of(chunks), list(chunks), verified=True)
     with pytest.raises(EntryCorrupt):  # a read always verifies the bytes, even after ``verified=True``
         local.get_bytes(digest_of(chunks))
 
@@ -189,16 +189,16 @@ def test_join_reports_missing_chunks(local: LocalStore) -> None:
     chunks = random_chunks(3)
     receive(local, dict(list(chunks.items())[1:]))
     with pytest.raises(BlobMissing, match=next(iter(chunks)).sha256):
-        local.join(digest_of(chunks), list(chunks), verified=True)
+        local.join_chunks(digest_of(chunks), list(chunks), verified=True)
 
 
 def test_does_not_write_an_existing_list_again(local: LocalStore, entry_path: Callable[..., Path]) -> None:
     chunks = random_chunks(3)
     receive(local, chunks)
-    local.join(digest_of(chunks), list(chunks), verified=True)
+    local.join_chunks(digest_of(chunks), list(chunks), verified=True)
     path = entry_path(local, "ac", action_result.list_key(digest_of(chunks)))
     before = path.stat().st_ino
-    local.join(digest_of(chunks), list(chunks), verified=True)
+    local.join_chunks(digest_of(chunks), list(chunks), verified=True)
     assert path.stat().st_ino == before
 
 
@@ -210,12 +210,12 @@ from trtbuild.store.local.local import LocalStore
 store, number = LocalStore(sys.argv[1]), int(sys.argv[2])
 generator = random.Random(1)
 print("ready", flush=True)
-with store.session(), store.receiving() as receipt:
+with store.session(), store.receive_files() as receiver:
     for index in range(400):
         if index == number:
             os.kill(os.getpid(), signal.SIGKILL)
         data = generator.randbytes(5000)
-        receipt.put(Output(hashlib.sha256(data).hexdigest(), 5000), data)
+        receiver.put(Output(hashlib.sha256(data).hexdigest(), 5000), data)
 """
 
 
@@ -229,8 +229,8 @@ def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], num
     store = LocalStore(root)
     assert verify(store).damage == ()
     generator = random.Random(1)
-    with store.receiving() as receipt:
-        found = receipt.found(output_of(generator.randbytes(5000)) for _ in range(400))
+    with store.receive_files() as receiver:
+        found = receiver.find_files(output_of(generator.randbytes(5000)) for _ in range(400))
     # files that were written but not yet synced may be lost
-    assert number - publication._OPEN <= len(found) <= number
+    assert number - publication._MAX_OPEN_FILES <= len(found) <= number
     collect(store, max_size=1 << 30)

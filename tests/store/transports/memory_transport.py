@@ -12,7 +12,7 @@ from trtbuild.store.transports.transport import Transport
 class MemoryTransport(Transport):
     """See `transport.Transport`."""
 
-    decides = True
+    decides_races = True
 
     def __init__(self, place: str = "memory://") -> None:
         self.place = place

@@ -28,7 +28,7 @@ def add_row(monkeypatch: pytest.MonkeyPatch) -> None:
 class SqliteTransport(Transport):
     """See `transport.Transport`."""
 
-    decides = True
+    decides_races = True
 
     def __init__(self, settings: RemoteSettings) -> None:
         self.place = settings.url

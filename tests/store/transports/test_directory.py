@@ -17,7 +17,7 @@ import pytest
 
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.transports import directory, shared_folder
-from trtbuild.store.transports.directory import EMPTY_BLOB, DirectoryTransport
+from trtbuild.store.transports.directory import EMPTY_SHA256, DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -124,9 +124,9 @@ def test_an_empty_file_after_a_power_loss_is_not_an_entry(tmp_path: Path) -> Non
         assert share.get(kind, KEY, LIMIT) is None and not share.has(kind, KEY)  # type: ignore[arg-type]
         assert share.put(kind, KEY, b"again", once=True)  # type: ignore[arg-type]
         assert share.get(kind, KEY, LIMIT) == b"again"  # type: ignore[arg-type]
-    assert hashlib.sha256(b"").hexdigest() == EMPTY_BLOB
-    share.put("cas", EMPTY_BLOB, b"", once=True)
-    assert share.has("cas", EMPTY_BLOB) and share.get("cas", EMPTY_BLOB, LIMIT) == b""
+    assert hashlib.sha256(b"").hexdigest() == EMPTY_SHA256
+    share.put("cas", EMPTY_SHA256, b"", once=True)
+    assert share.has("cas", EMPTY_SHA256) and share.get("cas", EMPTY_SHA256, LIMIT) == b""
 
 
 def test_replaces_links_and_pipes_in_place_of_an_entry(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_all_threads_give_up_a_hanging_mount_together(tmp_path: Path, monkeypatc
         server_is_back.wait()
         self._answered.set()
 
-    monkeypatch.setattr(DirectoryTransport, "_look", hang)
+    monkeypatch.setattr(DirectoryTransport, "_access_root", hang)
     share = remote(tmp_path, patience_s=0.3)
     errors: list[RemoteFault] = []
 

@@ -90,7 +90,7 @@ def test_nginx_writes_the_layout_of_a_store(writer: HttpTransport, nginx: Nginx)
 
 
 def test_rejects_writes_of_a_reader(reader: HttpTransport, writer: HttpTransport, nginx: Nginx) -> None:
-    with pytest.raises(RemoteRefused, match="wants other credentials to write than those from the URL"):
+    with pytest.raises(RemoteRefused, match="does not accept the credentials from the URL to write entries"):
         reader.put("cas", NAME, DATA, once=True)
     assert not (nginx.root / "cas").exists()
     writer.put("cas", NAME, DATA, once=True)
@@ -334,7 +334,7 @@ def test_warns_about_credentials_in_clear_text() -> None:
     assert remote("https://me:secret@cache.example").warnings == ()
     assert remote("http://cache.example").warnings == ()
     (warning,) = remote("http://me:secret@cache.example").warnings
-    assert "in clear" in warning
+    assert "without encryption" in warning
     assert "secret" not in warning
 
 

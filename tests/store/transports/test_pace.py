@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.store.transports.pace import QUEUED, Flow, Pace, Silence
-from trtbuild.store.transports.transport import SLOWEST
+from trtbuild.store.transports.pace import MAX_QUEUE_FACTOR, Pace, Silence, Traffic
+from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 
 
 class Clock:
@@ -21,76 +21,76 @@ def clock() -> Clock:
 
 
 def test_no_bytes_during_the_patience_is_silence(clock: Clock) -> None:
-    pace = Pace(Flow(), 4.0, clock)
-    assert pace.left_s() == 4.0
+    pace = Pace(Traffic(), 4.0, clock)
+    assert pace.remaining_s() == 4.0
     clock.now += 3.0
-    assert pace.left_s() == 1.0
+    assert pace.remaining_s() == 1.0
     clock.now += 1.0
     with pytest.raises(Silence, match="nothing came for 4 s"):
-        pace.left_s()
+        pace.remaining_s()
 
 
 def test_a_rate_below_the_limit_counts_as_silence(clock: Clock) -> None:
-    for speed, silent in ((SLOWEST // 2, True), (SLOWEST + 1, False)):
-        pace = Pace(Flow(), 4.0, clock)
+    for speed, silent in ((MIN_BYTES_PER_S // 2, True), (MIN_BYTES_PER_S + 1, False)):
+        pace = Pace(Traffic(), 4.0, clock)
         for _ in range(100):
             clock.now += 1
-            pace.came(speed)
+            pace.count_received(speed)
             if silent and clock.now - 100 >= 4:
                 with pytest.raises(Silence, match="hardly anything"):
-                    pace.left_s()
+                    pace.remaining_s()
                 break
-            assert pace.left_s() > 0
+            assert pace.remaining_s() > 0
         clock.now = 100.0
 
 
 def test_connecting_the_request_and_the_head_share_one_patience(clock: Clock) -> None:
-    pace = Pace(Flow(), 4.0, clock)
+    pace = Pace(Traffic(), 4.0, clock)
     clock.now += 1.0
-    pace.came(100)
-    pace.head_came()
-    assert pace.left_s() == 3.0
+    pace.count_received(100)
+    pace.note_head()
+    assert pace.remaining_s() == 3.0
     clock.now += 3.0
     with pytest.raises(Silence):
-        pace.left_s()
+        pace.remaining_s()
 
 
 def test_after_a_late_head_a_fifth_of_the_patience_remains(clock: Clock) -> None:
-    pace = Pace(Flow(), 4.0, clock)
+    pace = Pace(Traffic(), 4.0, clock)
     clock.now += 3.9
-    pace.head_came()
-    assert pace.left_s() == pytest.approx(0.8)
-    pace.came(SLOWEST)
+    pace.note_head()
+    assert pace.remaining_s() == pytest.approx(0.8)
+    pace.count_received(MIN_BYTES_PER_S)
     clock.now += 0.8
-    assert pace.left_s() == 4.0, "the full patience again"
+    assert pace.remaining_s() == 4.0, "the full patience again"
 
 
 def test_a_connection_may_wait_while_others_transfer_bytes(clock: Clock) -> None:
-    flow = Flow()
-    waiting = Pace(flow, 4.0, clock)
-    for _ in range(QUEUED - 1):
+    traffic = Traffic()
+    waiting = Pace(traffic, 4.0, clock)
+    for _ in range(MAX_QUEUE_FACTOR - 1):
         clock.now += 4.0
-        flow.moved += 4 * SLOWEST
-        assert waiting.left_s() > 0
+        traffic.bytes_moved += 4 * MIN_BYTES_PER_S
+        assert waiting.remaining_s() > 0
     clock.now += 4.0
-    flow.moved += 4 * SLOWEST
+    traffic.bytes_moved += 4 * MIN_BYTES_PER_S
     with pytest.raises(Silence):
-        waiting.left_s()
+        waiting.remaining_s()
 
 
 def test_a_connection_may_not_wait_for_others_that_are_too_slow(clock: Clock) -> None:
-    flow = Flow()
-    waiting = Pace(flow, 4.0, clock)
+    traffic = Traffic()
+    waiting = Pace(traffic, 4.0, clock)
     clock.now += 4.0
-    flow.moved += SLOWEST
+    traffic.bytes_moved += MIN_BYTES_PER_S
     with pytest.raises(Silence):
-        waiting.left_s()
+        waiting.remaining_s()
 
 
 def test_allow_extends_the_patience(clock: Clock) -> None:
-    pace = Pace(Flow(), 4.0, clock)
+    pace = Pace(Traffic(), 4.0, clock)
     clock.now += 3.0
-    pace.allow(10.0)
-    assert pace.left_s() == 14.0
+    pace.begin_longer_window(10.0)
+    assert pace.remaining_s() == 14.0
     clock.now += 13.9
-    assert pace.left_s() == pytest.approx(0.1)
+    assert pace.remaining_s() == pytest.approx(0.1)

@@ -15,7 +15,7 @@ from trtbuild.core.values.codec import encode
 from trtbuild.errors import RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.http import HttpTransport
-from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.patience import PatientTransport
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.transports.transport import Transport
 
@@ -31,7 +31,7 @@ class Scripted(Transport):
     """A transport whose calls return or raise the `steps` in order; later calls find no entry. Each takes `takes_s`."""
 
     place = "scripted://"
-    decides = True
+    decides_races = True
     warnings = ("it is a script",)
 
     def __init__(self, *steps: Step, takes_s: float = 0.0) -> None:
@@ -70,21 +70,24 @@ class Scripted(Transport):
         self.closed += 1
 
 
-def patient(*steps: Step, takes_s: float = 0.0, jitter: float = 0.5) -> tuple[Patient, Scripted]:
+def patient(*steps: Step, takes_s: float = 0.0, jitter: float = 0.5) -> tuple[PatientTransport, Scripted]:
     script = Scripted(*steps, takes_s=takes_s)
-    return Patient(script, 4.0, clock=script.clock, sleep=script.sleep, jitter=lambda: jitter), script
+    return PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep, jitter=lambda: jitter), script
 
 
-def get(team: Patient) -> bytes | None:
+def get(team: PatientTransport) -> bytes | None:
     return team.get("cas", NAME, LIMIT)
 
 
-def put(team: Patient) -> bool:
+def put(team: PatientTransport) -> bool:
     return team.put("cas", NAME, b"data", once=True)
 
 
 def assert_circuit_open(
-    team: Patient, script: Scripted, kind: type[RemoteFault] = RemoteDown, call: Callable[[Patient], object] = get
+    team: PatientTransport,
+    script: Scripted,
+    kind: type[RemoteFault] = RemoteDown,
+    call: Callable[[PatientTransport], object] = get,
 ) -> str:
     """Check that the circuit is open: the call fails without a request. Returns the error's text."""
     calls = script.calls
@@ -96,7 +99,7 @@ def assert_circuit_open(
 
 def test_works_as_a_transport() -> None:
     memory = MemoryTransport()
-    team = Patient(memory)
+    team = PatientTransport(memory)
     assert team.place == memory.place
     assert get(team) is None
     assert not team.has("cas", NAME)
@@ -167,8 +170,8 @@ def test_one_failed_call_gives_up_a_remote_that_never_answered() -> None:
         assert "not used" in assert_circuit_open(team, script)
         assert_circuit_open(team, script, call=put)
         assert script.closed == 1
-        assert not team.usable("read")
-        assert not team.usable("write")
+        assert not team.is_usable("read")
+        assert not team.is_usable("write")
 
 
 def test_a_timeout_opens_the_circuit_even_after_responses() -> None:
@@ -187,7 +190,7 @@ def test_three_failed_calls_in_a_row_open_the_circuit() -> None:
             get(team)
     get(team)
     for _ in range(3):
-        assert team.usable("read")
+        assert team.is_usable("read")
         with pytest.raises(RemoteDown):
             get(team)
     assert_circuit_open(team, script)
@@ -209,7 +212,7 @@ def test_gives_up_a_remote_that_answers_only_sometimes() -> None:
             get(team)
         except RemoteDown:
             failed += 1
-        if not team.usable("read"):
+        if not team.is_usable("read"):
             break
     assert 15 < failed < 30
     assert script.now < 30
@@ -221,8 +224,8 @@ def test_a_rejected_write_does_not_stop_reads() -> None:
         put(team)
     assert get(team) == b"there"
     assert "log in" in assert_circuit_open(team, script, RemoteRefused, put)
-    assert team.usable("read")
-    assert not team.usable("write")
+    assert team.is_usable("read")
+    assert not team.is_usable("write")
     assert script.closed == 0
     assert team.report().given_up == "401"
 
@@ -241,10 +244,10 @@ def test_three_wrong_responses_open_the_circuit() -> None:
     with pytest.raises(RemoteLied):
         get(team)
     get(team)
-    team.blame(RemoteLied("wrong digest"))
-    assert team.usable("read")
+    team.count_fault(RemoteLied("wrong digest"))
+    assert team.is_usable("read")
     get(team)
-    team.blame(RemoteLied("wrong digest"))
+    team.count_fault(RemoteLied("wrong digest"))
     assert "sent wrong content 3 times" in assert_circuit_open(team, script)
 
 
@@ -306,8 +309,10 @@ def run_in_threads(call: Callable[[], object], threads: int = 16) -> tuple[float
     return time.monotonic() - start, faults
 
 
-def over_http(server_url: str, patience_s: float) -> Patient:
-    return Patient(HttpTransport(RemoteSettings("team", server_url, patience_s=patience_s), {"HOME": "/"}), patience_s)
+def over_http(server_url: str, patience_s: float) -> PatientTransport:
+    return PatientTransport(
+        HttpTransport(RemoteSettings("team", server_url, patience_s=patience_s), {"HOME": "/"}), patience_s
+    )
 
 
 def test_sixteen_threads_wait_for_one_timeout_of_a_dead_remote() -> None:
@@ -364,7 +369,7 @@ def test_waiting_retries_end_when_the_circuit_opens() -> None:
     with Server(lambda request: request.reply(404 if request.number == 1 else 503, Retry_After="2")) as server:
         team = over_http(server.url, 4.0)
         get(team)
-        threading.Timer(0.3, lambda: [team.blame(RemoteLied("x")) for _ in range(3)]).start()
+        threading.Timer(0.3, lambda: [team.count_fault(RemoteLied("x")) for _ in range(3)]).start()
         lost_s, faults = run_in_threads(lambda: get(team), 4)
         assert len(server.requests) >= 2
     assert len(faults) == 4

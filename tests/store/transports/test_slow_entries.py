@@ -20,7 +20,7 @@ from tests.store.transports.test_patience import NAME, Scripted
 from trtbuild.errors import RemoteDown
 from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.objects import ObjectTransport
-from trtbuild.store.transports.patience import Patient
+from trtbuild.store.transports.patience import PatientTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
 SIZE = 15_000_000
@@ -140,8 +140,8 @@ def test_gives_up_a_slow_file_of_a_shared_directory(tmp_path: Path) -> None:
 
 def test_gives_up_a_remote_after_many_slow_entries() -> None:
     script = Scripted(*[b"entry"] * 100, takes_s=2.0)
-    team = Patient(script, 4.0, clock=script.clock, sleep=script.sleep)
-    while team.usable("read"):
+    team = PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep)
+    while team.is_usable("read"):
         assert team.get("ac", NAME, LIMIT, timed=True) == b"entry"
     assert script.now == 28.0, "20 s beyond half a second for each of 14"
     report = team.report()
@@ -157,8 +157,8 @@ def test_gives_up_a_remote_after_many_slow_entries() -> None:
 )
 def test_does_not_give_up_a_remote_without_slow_entries(size: int, takes_s: float, timed: bool) -> None:
     script = Scripted(*[b"x" * size] * 100, takes_s=takes_s)
-    team = Patient(script, 4.0, clock=script.clock, sleep=script.sleep)
+    team = PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep)
     for _ in range(100):
         assert team.get("ac", NAME, LIMIT, timed=timed) is not None
-    assert team.usable("read")
+    assert team.is_usable("read")
     assert script.now == 100 * takes_s

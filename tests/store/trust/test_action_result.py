@@ -14,7 +14,7 @@ from trtbuild.store.trust.action_result import (
     ActionResult,
     list_entry,
     list_key,
-    listed_chunks,
+    parse_chunk_list,
     record_entry,
 )
 
@@ -47,7 +47,7 @@ LIST_KEY = "7a9ed99a0e23805b4861e351fd4d7e5435c1243f201dd28721ee8e2e2d2c39f8"
 
 def test_parses_a_chunk_list() -> None:
     chunks = (Output(A, 5), Output(B, 6))
-    assert listed_chunks(list_entry(C, chunks).to_bytes(), C) == chunks
+    assert parse_chunk_list(list_entry(C, chunks).to_bytes(), C) == chunks
 
 
 def test_parses_entries_that_a_server_rewrote() -> None:
@@ -111,9 +111,9 @@ def test_rejects_blobs_with_missing_or_duplicate_parts(paths: list[tuple[str, st
 
 def test_rejects_the_list_of_another_blob() -> None:
     with pytest.raises(ValueError):
-        listed_chunks(list_entry(C, (Output(A, 5), Output(B, 6))).to_bytes(), D)
+        parse_chunk_list(list_entry(C, (Output(A, 5), Output(B, 6))).to_bytes(), D)
     with pytest.raises(ValueError):
-        listed_chunks(record_entry(Output(A, 1), {B: (Output(B, 1),)}).to_bytes(), B)
+        parse_chunk_list(record_entry(Output(A, 1), {B: (Output(B, 1),)}).to_bytes(), B)
 
 
 SIGNED = Signature("ci", bytes(range(32)), "release", "me@here", "2026-01-02T03:04:05Z", bytes(range(64)))

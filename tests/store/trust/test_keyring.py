@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL, Signature
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Signature
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust import keyring as keyrings
 from trtbuild.store.trust.keyring import Keyring, MachineKey, trust_from_json
@@ -157,7 +157,7 @@ def test_a_signing_machine_trusts_itself_and_checks_others() -> None:
     assert (policy.own_domain, policy.read_domains) == ("pr-7", ("pr-7",))
     own = policy.sign(KEY, DOCUMENT)
     assert policy.refusal(KEY, DOCUMENT, own) is None
-    assert policy.for_others(own) == own
+    assert policy.sendable_signatures(own) == own
     assert refusal(policy, signed(STRANGER)) is not None
     assert refusal(policy) == "it is not signed"
     assert "pr-7" in (refusal(policy, signed(CI, "release")) or ""), "its own key, but for another domain"
@@ -176,10 +176,10 @@ def test_a_machine_without_a_signing_key_trusts_its_own_records(tmp_path: Path) 
     assert stat.S_IMODE((tmp_path / "state" / "local.key").stat().st_mode) == 0o600
     assert policy.refusal(KEY, DOCUMENT, own) is None
     assert policy.own_domain == own[0].domain
-    assert own[0].domain.startswith(LOCAL)
+    assert own[0].domain.startswith(LOCAL_DOMAIN_PREFIX)
     assert policy.own_domain not in policy.read_domains, "no remote has such entries"
-    assert policy.for_others(own) == ()
-    assert policy.for_others([*own, signed(CI)]) == (signed(CI),)
+    assert policy.sendable_signatures(own) == ()
+    assert policy.sendable_signatures([*own, signed(CI)]) == (signed(CI),)
     reopened = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
     assert reopened.refusal(KEY, DOCUMENT, own) is None
     assert reopened.own_domain == policy.own_domain
@@ -191,7 +191,7 @@ def test_several_threads_create_one_machine_key(tmp_path: Path) -> None:
     def make(number: int) -> bytes:
         key = MachineKey(tmp_path / "state" / "local.key")
         together.wait(timeout=30)
-        return key.make().public_key
+        return key.get_or_create().public_key
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(make, range(8)))) == 1
@@ -248,7 +248,7 @@ def test_does_not_sign_with_an_expired_or_revoked_key(tmp_path: Path, state: str
     )
     own = policy.sign(KEY, DOCUMENT)
     assert policy.refusal(KEY, DOCUMENT, own) is None
-    assert policy.for_others(own) == ()
+    assert policy.sendable_signatures(own) == ()
     assert state in policy.warnings[0]
     alone = Keyring(revoked=[CI.public_key], signer=CI)
     assert alone.enforced
@@ -299,8 +299,8 @@ def test_without_keys_nothing_is_checked_or_signed() -> None:
 
 def test_verifies_a_signature_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    verify = keyrings._verify
-    monkeypatch.setattr(keyrings, "_verify", lambda *arguments: calls.append(arguments) or verify(*arguments))
+    verify = keyrings._verify_signature
+    monkeypatch.setattr(keyrings, "_verify_signature", lambda *arguments: calls.append(arguments) or verify(*arguments))
     policy = Keyring([CI.trusted])
     for _ in range(3):
         assert policy.refusal(KEY, DOCUMENT, [signed(CI)]) is None

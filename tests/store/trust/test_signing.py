@@ -15,7 +15,7 @@ import pytest
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust import signing
-from trtbuild.store.trust.signing import PRIVATE, Signer, TrustedKey, check_domain, parse_revoked, parse_trusted
+from trtbuild.store.trust.signing import PRIVATE_PREFIX, Signer, TrustedKey, check_domain, parse_revoked, parse_trusted
 
 PUBLIC = bytes(range(32))
 ENCODED = base64.b64encode(PUBLIC).decode()
@@ -75,14 +75,21 @@ def test_rejects_a_private_key_in_place_of_a_public_one_without_showing_it() -> 
 
 def test_parses_a_private_key() -> None:
     signer = Signer("ci", PUBLIC)
-    assert signer.text() == f"{PRIVATE}:ci:{ENCODED}"
+    assert signer.text() == f"{PRIVATE_PREFIX}:ci:{ENCODED}"
     parsed = Signer.from_text(f"\n {signer.text()} \n")
     assert (parsed.name, parsed.public_key) == ("ci", signer.public_key)
     assert base64.b64encode(signer.public_key).decode() == "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ci:" + ENCODED, f"{PRIVATE}:ci", f"{PRIVATE}:ci:{ENCODED[:-4]}", f"{PRIVATE}::{ENCODED}"]
+    "text",
+    [
+        "",
+        "ci:" + ENCODED,
+        f"{PRIVATE_PREFIX}:ci",
+        f"{PRIVATE_PREFIX}:ci:{ENCODED[:-4]}",
+        f"{PRIVATE_PREFIX}::{ENCODED}",
+    ],
 )
 def test_an_invalid_private_key_is_not_in_the_error(text: str) -> None:
     with pytest.raises(ConfigurationError, match="not a signing key") as caught:

@@ -17,7 +17,7 @@ from trtbuild.core.recipes.trust import Trust, domain_key
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.collection import check
 from trtbuild.store.collection.collect import collect
-from trtbuild.store.collection.search import records_of
+from trtbuild.store.collection.search import records_with_output
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult, record_entry
 from trtbuild.store.trust.keyring import Keyring, MachineKey
@@ -181,7 +181,7 @@ def at_ci(tmp_path: Path) -> LocalStore:
 
 
 def entry_file(store: LocalStore, key: str) -> Path:
-    return Path(store.entries.layout.entry("ac", key))
+    return Path(store.entries.layout.entry_path("ac", key))
 
 
 def rewrite(path: Path, data: bytes) -> None:
@@ -261,7 +261,7 @@ def test_detects_every_flipped_byte_of_a_signed_document(at_ci: LocalStore, put:
     entry, document = at_ci.entry(record.recipe.key) or (None, b"")
     assert entry is not None
     assert entry.document is not None
-    path = Path(at_ci.entries.layout.entry("cas", entry.document.sha256))
+    path = Path(at_ci.entries.layout.entry_path("cas", entry.document.sha256))
     saved = entry_file(at_ci, record.recipe.key).read_bytes()
     for place in range(0, len(document), 3):
         rewrite(path, document[:place] + bytes([document[place] ^ 1]) + document[place + 1 :])
@@ -327,17 +327,17 @@ def test_a_fetched_record_keeps_its_document_and_signatures(
     assert entry is not None
     colleague = LocalStore(tmp_path / "other", policy(None, CI))
     with pytest.raises(BlobMissing):
-        colleague.put_found(record, document, entry.signatures)
+        colleague.put_record_copy(record, document, entry.signatures)
     colleague.put_bytes(b"ci")
-    assert colleague.put_found(record, document, entry.signatures) == record
+    assert colleague.put_record_copy(record, document, entry.signatures) == record
     assert colleague.get_record(key) == record
     assert entry_file(colleague, key).read_bytes() == entry_file(at_ci, key).read_bytes()
     stranger = LocalStore(tmp_path / "third", policy(None, RELEASE))
     stranger.put_bytes(b"ci")
     with pytest.raises(RecordUntrusted, match="not trusted"):
-        stranger.put_found(record, document, entry.signatures)
+        stranger.put_record_copy(record, document, entry.signatures)
     with pytest.raises(RecordUntrusted, match="it is not signed"):
-        stranger.put_found(record, document)
+        stranger.put_record_copy(record, document)
     assert stranger.has_records([key]) == set()
 
 
@@ -350,7 +350,7 @@ def test_a_fetched_record_is_stored_beside_an_untrusted_one(
     put(LocalStore(tmp_path / "other"), "anyone")
     colleague = LocalStore(tmp_path / "other", policy(None, CI))
     colleague.put_bytes(b"ci")
-    colleague.put_found(record, document, entry.signatures)
+    colleague.put_record_copy(record, document, entry.signatures)
     assert who(colleague.get_record(record.recipe.key)) == "ci"
     assert entry_file(colleague, domain_key("ci", record.recipe.key)).exists()
     assert who(LocalStore(tmp_path / "other").get_record(record.recipe.key)) == "anyone"
@@ -371,12 +371,12 @@ def test_finds_records_by_their_outputs_in_every_domain(
 ) -> None:
     key = put(LocalStore(at_ci.root), "anyone").recipe.key
     put(at_ci, "ci")
-    (found,) = records_of(at_ci, hashlib.sha256(b"ci").hexdigest())
+    (found,) = records_with_output(at_ci, hashlib.sha256(b"ci").hexdigest())
     assert (found.recipe.key, who(found)) == (key, "ci")
-    assert list(records_of(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
-    assert [who(record) for record in records_of(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())] == [
-        "anyone"
-    ]
+    assert list(records_with_output(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
+    assert [
+        who(record) for record in records_with_output(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())
+    ] == ["anyone"]
     assert check.verify(at_ci).damage == (), "the search moves nothing to quarantine"
 
 
@@ -399,5 +399,5 @@ def test_does_not_parse_signatures_without_a_policy(
     at_ci: LocalStore, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = put(at_ci, "ci")
-    monkeypatch.setattr("trtbuild.store.trust.action_result._signatures", lambda raw: pytest.fail("parsed"))
+    monkeypatch.setattr("trtbuild.store.trust.action_result._parse_signatures", lambda raw: pytest.fail("parsed"))
     assert LocalStore(at_ci.root).get_record(record.recipe.key) == record

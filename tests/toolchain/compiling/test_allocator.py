@@ -17,7 +17,7 @@ def resident_mib():
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS:"))
 
 if sys.argv[1] == "tuned":
-    allocator.keep_no_large_buffers()
+    allocator.return_large_buffers()
 before = resident_mib()
 # this raises glibc's own threshold; the small blocks in between keep the freed memory below them in the heap
 for _ in range(3):
@@ -29,7 +29,7 @@ for _ in range(3):
 held = resident_mib() - before
 del small
 if sys.argv[1] == "tuned":
-    allocator.give_back()
+    allocator.release_free_memory()
 print(held, resident_mib() - before)
 """
 

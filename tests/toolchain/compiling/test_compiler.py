@@ -19,12 +19,12 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import EnvironmentFault, ToolchainError
-from trtbuild.toolchain.compiling.compiler import Compiled, compile_engine, largest_sizes
+from trtbuild.toolchain.compiling.compiler import CompiledEngine, compile_engine, largest_sizes
 
 _HALF = ShapeRange((1, 8), (4, 8), (16, 8))
 
 
-def _digest(compiled: Compiled) -> str:
+def _digest(compiled: CompiledEngine) -> str:
     return hashlib.sha256(compiled.plan).hexdigest()
 
 

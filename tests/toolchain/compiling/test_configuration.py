@@ -93,8 +93,8 @@ def _read(config: Any, sets: Any) -> Any:
             return config.get_memory_pool_limit(getattr(tensorrt_rtx.MemoryPoolType, name))
 
 
-@pytest.mark.parametrize("name", [name for name in SETTINGS if "tensorrt-rtx" not in SETTINGS[name].since])
+@pytest.mark.parametrize("name", [name for name in SETTINGS if "tensorrt-rtx" not in SETTINGS[name].first_releases])
 def test_every_setting_reaches_tensorrt_rtx(name: str) -> None:
     needed = {"version_compatible": True} if name == "exclude_lean_runtime" else {}
     before, after = _rtx_config(**needed), _rtx_config(**{**needed, name: other_value(name)})
-    assert _read(before, SETTINGS[name].sets) != _read(after, SETTINGS[name].sets)
+    assert _read(before, SETTINGS[name].config_part) != _read(after, SETTINGS[name].config_part)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Built, Case, build
-from trtbuild.core.engines.engine_job import Declared, EngineJob
+from trtbuild.core.engines.engine_job import DeclaredType, EngineJob
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import InconsistentShapes
 from trtbuild.toolchain.compiling.compiler import compile_engine
@@ -41,13 +41,13 @@ def test_a_job_contains_the_tensors_of_its_partition(built: Built) -> None:
         ([("float32", (None, 4)), ("float32", (None,)), ("bool", ())], "o2 is in the partition and not in the network"),
     ],
 )
-def test_a_difference_fails_the_step(built: Built, outputs: list[Declared], message: str) -> None:
+def test_a_difference_fails_the_step(built: Built, outputs: list[DeclaredType], message: str) -> None:
     with pytest.raises(InconsistentShapes, match=message):
         compile_engine(replace(job(built), outputs=tuple(outputs)), built.store.get_bytes)
 
 
 def test_a_declared_size_may_be_unknown_in_the_network(built: Built) -> None:
-    known: tuple[Declared, ...] = (("float32", (3, 4)), ("float32", (3,)))
+    known: tuple[DeclaredType, ...] = (("float32", (3, 4)), ("float32", (3,)))
     assert compile_engine(replace(job(built), outputs=known), built.store.get_bytes).plan.nbytes
 
 

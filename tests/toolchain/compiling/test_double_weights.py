@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.parsing import Parser
-from trtbuild.toolchain.onnx_files.onnx_editing import external
+from trtbuild.toolchain.onnx_files.onnx_editing import encode_external_tensor
 
 
 def model(*, casts: bool) -> bytes:
@@ -22,7 +22,7 @@ def model(*, casts: bool) -> bytes:
         nodes.append(helper.make_node("Cast", ["m"], ["o0"], name="n2", to=1))
     value = helper.make_tensor_value_info
     graph = helper.make_graph(nodes, "g", [value("i0", TensorProto.FLOAT, [4])], [value("o0", TensorProto.FLOAT, [4])])
-    graph.initializer.add().ParseFromString(external("w0", (4,), TensorProto.DOUBLE))
+    graph.initializer.add().ParseFromString(encode_external_tensor("w0", (4,), TensorProto.DOUBLE))
     made: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]).SerializeToString()
     return made
 
@@ -43,10 +43,10 @@ def test_a_weight_that_is_not_cast_stays() -> None:
 
 @pytest.mark.parametrize(("truncates", "accepted"), [(False, False), (True, True)])
 def test_the_parser_accepts_such_a_weight_only_with_truncate_double(truncates: bool, accepted: bool) -> None:
-    assert (Parser("tensorrt-rtx", truncates_double=truncates).refused(model(casts=True)) is None) == accepted
+    assert (Parser("tensorrt-rtx", truncates_double=truncates).find_refusal(model(casts=True)) is None) == accepted
 
 
 def test_the_parser_refuses_float64_that_is_computed() -> None:
-    refusal = Parser("tensorrt-rtx", truncates_double=True).refused(model(casts=False))
+    refusal = Parser("tensorrt-rtx", truncates_double=True).find_refusal(model(casts=False))
     assert refusal is not None
     assert "n1" in refusal.nodes

@@ -10,13 +10,13 @@ from onnx import helper as h
 
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries.releases import release
-from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 
 RTX = release("tensorrt-rtx", "1.7.1").dtypes
 
 
 def _foreign(model: bytes) -> dict[str, str]:
-    return foreign_nodes(outline(model), RTX)
+    return foreign_nodes(read_outline(model), RTX)
 
 
 def test_a_model_of_native_types_has_no_foreign_nodes(make_mlp: Any) -> None:
@@ -66,7 +66,7 @@ TENSORRT_8_6 = release("tensorrt", "8.6.0")
 
 
 def _narrow(model: bytes) -> dict[str, str]:
-    return foreign_nodes(outline(model), TENSORRT_8_6.dtypes, narrows=TENSORRT_8_6.narrows_int64)
+    return foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=TENSORRT_8_6.narrows_int64)
 
 
 def test_sizes_and_positions_are_allowed_in_32_bits(make_model: Any) -> None:
@@ -145,7 +145,7 @@ def test_reads_both_integer_attributes_of_a_constant(
     ]
     model = make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], {})
     assert list(_narrow(model)) == (["n0", "n2", "n3"] if is_foreign else [])
-    assert foreign_nodes(outline(model), release("tensorrt-rtx", "1.7.1").dtypes) == {}
+    assert foreign_nodes(read_outline(model), release("tensorrt-rtx", "1.7.1").dtypes) == {}
 
 
 def test_the_size_of_a_foreign_value_is_foreign_if_no_other_node_is(make_model: Any) -> None:

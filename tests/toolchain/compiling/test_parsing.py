@@ -18,8 +18,8 @@ def parser() -> Parser:
 
 
 def test_accepts_a_model_without_its_weights(parser: Parser, make_mlp: Any) -> None:
-    assert parser.refused(make_mlp()[0]) is None
-    assert parser.refused(make_mlp()[0]) is None
+    assert parser.find_refusal(make_mlp()[0]) is None
+    assert parser.find_refusal(make_mlp()[0]) is None
 
 
 def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> None:
@@ -31,7 +31,7 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
         h.make_node("Unique", ["v2"], ["v3"]),
         h.make_node("Relu", ["v3"], ["o0"]),
     ]
-    refusal = parser.refused(make_model(nodes, [("FLOAT", ["d0", 4, 4])], ["FLOAT"], weights))
+    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", ["d0", 4, 4])], ["FLOAT"], weights))
     assert refusal is not None
     assert refusal.nodes == ("n1", "n3")
     assert refusal.messages == ("n1: Det: UNSUPPORTED_NODE: false", "n3: Unique: UNSUPPORTED_NODE: false")
@@ -48,7 +48,7 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
 )
 def test_refuses_what_supports_operator_says_yes_to(parser: Parser, make_model: Any, nodes: Any) -> None:
     output = {"NonZero": "INT64", "Cast": "INT16", "DFT": "FLOAT"}[nodes[0].op_type]
-    refusal = parser.refused(make_model(nodes, [("FLOAT", [2, 8, 1])], [output], [], {"axis": np.array(1)}))
+    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", [2, 8, 1])], [output], [], {"axis": np.array(1)}))
     assert refusal is not None
     assert refusal.nodes == ("n0",)
 
@@ -61,19 +61,19 @@ def test_rejects_values_that_the_parser_would_convert(parser: Parser, make_model
         h.make_node("Relu", ["v2"], ["o0"]),
     ]
     model = make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], {"c0": np.array(1e300)})
-    refusal = parser.refused(model)
+    refusal = parser.find_refusal(model)
     assert refusal is not None
     assert refusal.nodes == ("n0", "n1", "n2")
 
 
 def test_integer_weights_may_be_indices(parser: Parser, make_model: Any) -> None:
     nodes = [h.make_node("Gather", ["i0", "w0"], ["o0"], axis=1)]
-    assert parser.refused(make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros(3, np.int64)])) is None
+    assert parser.find_refusal(make_model(nodes, [("FLOAT", ["d0", 8])], ["FLOAT"], [np.zeros(3, np.int64)])) is None
 
 
 def test_rejects_bytes_that_are_not_a_model(parser: Parser) -> None:
     with pytest.raises(ValueError, match="protobuf"):
-        parser.refused(b"\xff\xff\xff")
+        parser.find_refusal(b"\xff\xff\xff")
 
 
 def test_rejects_another_version() -> None:

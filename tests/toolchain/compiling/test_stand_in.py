@@ -23,8 +23,8 @@ def parser() -> Parser:
 
 
 def test_accepts_a_model_that_both_parsers_accept(parser: Parser, make_mlp: Any) -> None:
-    assert parser.refused(make_mlp()[0]) is None
-    assert parser.refused(make_mlp(dtype="float16")[0]) is None
+    assert parser.find_refusal(make_mlp()[0]) is None
+    assert parser.find_refusal(make_mlp(dtype="float16")[0]) is None
 
 
 def test_rejects_known_limits_and_the_parsers_rejections_with_their_reasons(parser: Parser, make_model: Any) -> None:
@@ -34,7 +34,7 @@ def test_rejects_known_limits_and_the_parsers_rejections_with_their_reasons(pars
         h.make_node("Det", ["v1"], ["v2"]),
         h.make_node("Relu", ["v2"], ["o0"]),
     ]
-    refusal = parser.refused(make_model(nodes, [("FLOAT", [4, 2, 2]), ("INT64", [3])], ["FLOAT"], []))
+    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", [4, 2, 2]), ("INT64", [3])], ["FLOAT"], []))
     assert refusal is not None
     assert refusal.nodes == ("n0", "n1", "n2")
     assert refusal.reasons["n0"] == "Erf: the parser of tensorrt 8.6.0 does not take it"
@@ -44,13 +44,13 @@ def test_rejects_known_limits_and_the_parsers_rejections_with_their_reasons(pars
 
 def test_rejects_bfloat16_for_8_6(parser: Parser, make_model: Any) -> None:
     nodes = [h.make_node("Relu", ["i0"], ["o0"])]
-    refusal = parser.refused(make_model(nodes, [("BFLOAT16", [4])], ["BFLOAT16"], []))
+    refusal = parser.find_refusal(make_model(nodes, [("BFLOAT16", [4])], ["BFLOAT16"], []))
     assert refusal is not None and refusal.nodes == ("n0",)
 
 
 def test_a_rejection_by_rtx_has_no_reasons_for_single_nodes(make_model: Any) -> None:
     nodes = [h.make_node("Det", ["i0"], ["v0"]), h.make_node("Relu", ["v0"], ["o0"])]
-    refusal = Parser("tensorrt-rtx").refused(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [np.zeros(1)]))
+    refusal = Parser("tensorrt-rtx").find_refusal(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [np.zeros(1)]))
     assert refusal is not None and refusal.reasons == {}
 
 
@@ -65,5 +65,5 @@ def test_the_error_of_a_parser_without_a_gpu_names_its_stand_in(monkeypatch: pyt
     library.ILogger = tensorrt_rtx.ILogger  # type: ignore[attr-defined]
     monkeypatch.setattr(parsing, "load", lambda *_: library)
     with pytest.raises(ToolchainMissing, match=r"the parser of tensorrt 8\.6\.0 needs a GPU") as raised:
-        Parser("tensorrt", "8.6.0").refused(make_mlp()[0])
+        Parser("tensorrt", "8.6.0").find_refusal(make_mlp()[0])
     assert "tensorrt-rtx" in str(raised.value)

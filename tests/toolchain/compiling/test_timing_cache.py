@@ -49,21 +49,21 @@ class FakeConfig:
 def build(path: Path, *kernels: bytes) -> set[bytes]:
     """Simulate a build that needs the times of `kernels`. Returns the kernels whose times are in the cache."""
     config = FakeConfig()
-    cache = timing_cache.attach(config, path)
+    cache = timing_cache.attach_cache(config, path)
     known = set(cache.entries)
     cache.entries.update(kernels)
-    timing_cache.keep(config, path)
+    timing_cache.save_cache(config, path)
     return known
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return timing_cache.path_of(tmp_path / "timing", "tensorrt", "8.6.0", "NVIDIA H200", "580.159.04")
+    return timing_cache.cache_path(tmp_path / "timing", "tensorrt", "8.6.0", "NVIDIA H200", "580.159.04")
 
 
 def test_a_file_for_each_version_device_and_driver(tmp_path: Path) -> None:
     paths = {
-        timing_cache.path_of(tmp_path, *arguments)
+        timing_cache.cache_path(tmp_path, *arguments)
         for arguments in (
             ("tensorrt", "8.6.0", "NVIDIA H200", "580.1"),
             ("tensorrt", "8.6.1", "NVIDIA H200", "580.1"),
@@ -72,7 +72,7 @@ def test_a_file_for_each_version_device_and_driver(tmp_path: Path) -> None:
         )
     }
     assert len(paths) == 4 and all(path.parent == tmp_path for path in paths)
-    assert timing_cache.path_of(tmp_path, "tensorrt", "1", "../../x", "1").parent == tmp_path
+    assert timing_cache.cache_path(tmp_path, "tensorrt", "1", "../../x", "1").parent == tmp_path
 
 
 def test_later_builds_use_the_timings_of_earlier_ones(path: Path) -> None:
@@ -84,9 +84,9 @@ def test_later_builds_use_the_timings_of_earlier_ones(path: Path) -> None:
 def test_parallel_builds_store_the_timings_of_both(path: Path) -> None:
     first, second = FakeConfig(), FakeConfig()
     for config, kernel in ((first, b"a"), (second, b"b")):
-        timing_cache.attach(config, path).entries.add(kernel)
-    timing_cache.keep(first, path)
-    timing_cache.keep(second, path)
+        timing_cache.attach_cache(config, path).entries.add(kernel)
+    timing_cache.save_cache(first, path)
+    timing_cache.save_cache(second, path)
     assert build(path) == {b"a", b"b"}
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: by
     build(path, b"a")
     intact = path.read_bytes()
     path.write_bytes(intact[:-1] + b"x" if damage is None else damage)
-    assert timing_cache.read(path) == b""
+    assert timing_cache.read_cache(path) == b""
     assert build(path, b"a") == set()
     assert path.read_bytes() == intact
 
@@ -103,8 +103,8 @@ def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: by
 def test_an_invalid_timing_cache_is_replaced(path: Path) -> None:
     path.parent.mkdir(parents=True)
     for body in (b"not TensorRT's", b"H100|a"):
-        path.write_bytes(timing_cache._HEAD + hashlib.sha256(body).digest() + body)
-        assert timing_cache.read(path) == body
+        path.write_bytes(timing_cache._HEADER + hashlib.sha256(body).digest() + body)
+        assert timing_cache.read_cache(path) == body
         assert build(path, b"b") == set()
         path.unlink()
 

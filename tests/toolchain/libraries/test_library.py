@@ -19,10 +19,10 @@ def test_keeps_one_builder_for_each_gpu_until_exit(monkeypatch: Any) -> None:
         return object()
 
     trt = SimpleNamespace(__name__="tensorrt", Builder=builder)
-    monkeypatch.setattr(library, "_RESIDENT", resident)
+    monkeypatch.setattr(library, "_UNUSED_BUILDERS", resident)
     monkeypatch.setattr(atexit, "register", at_exit.append)
     for ordinal in (0, 0, 1, 0):
-        library.stay_loaded(trt, "logger", ordinal)
+        library.keep_kernels_loaded(trt, "logger", ordinal)
     assert loggers == ["logger", "logger"]
     assert list(resident) == [("tensorrt", 0), ("tensorrt", 1)]
     for call in at_exit:

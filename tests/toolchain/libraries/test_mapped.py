@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.programs import program
-from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
 #: Loads libraries, and checks the mapped libraries.
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
-from trtbuild.toolchain.libraries.mapped import check_mapped, library_version, mapped_files
+from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
 toolchain, version, *files = sys.argv[1:]
@@ -26,7 +26,7 @@ for file in files:
 mapped = {str(path) for path in mapped_files()}
 assert mapped.issuperset(files), "the libraries are not mapped"
 try:
-    check_mapped(FLAVOURS[toolchain], version)
+    check_mapped_versions(FLAVOURS[toolchain], version)
     print("fits")
 except EnvironmentFault as error:
     print(error)
@@ -148,4 +148,4 @@ def test_the_installed_library_has_the_planned_version() -> None:
     assert numbers is not None
     assert version.startswith(".".join(map(str, numbers)))
     assert any(path.name.startswith(flavour.parser_library) for path in mapped_files())
-    check_mapped(flavour, version)
+    check_mapped_versions(flavour, version)

@@ -10,7 +10,7 @@ import pytest
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
 from trtbuild.core.model.spec import Target
 from trtbuild.errors import TargetUnsupported
-from trtbuild.toolchain.libraries.releases import lacks, release, unset
+from trtbuild.toolchain.libraries.releases import has_default, lacks_setting, release
 from trtbuild.toolchain.libraries.table import check_release, stand_in
 
 HOPPER = Target("hopper", 90, toolchain="tensorrt")
@@ -47,8 +47,8 @@ def test_does_not_set_the_parser_flag_that_crashes_8_6_0() -> None:
 
 
 def test_unset_is_true_for_default_values() -> None:
-    assert all(unset(BuilderSettings(), name) for name in SETTINGS)
-    assert not unset(BuilderSettings(tf32=False), "tf32")
+    assert all(has_default(BuilderSettings(), name) for name in SETTINGS)
+    assert not has_default(BuilderSettings(tf32=False), "tf32")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_unset_is_true_for_default_values() -> None:
     ],
 )
 def test_a_setting_exists_from_its_first_release_on(name: str, toolchain: Any, version: str, lacking: bool) -> None:
-    assert lacks(toolchain, version, SETTINGS[name]) is lacking
+    assert lacks_setting(toolchain, version, SETTINGS[name]) is lacking
 
 
 @pytest.mark.parametrize(

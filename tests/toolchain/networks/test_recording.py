@@ -17,12 +17,12 @@ from trtbuild.core.partition import network_document
 from trtbuild.core.partition.network_document import NotRecorded
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.compiling.compiler import compile_engine
-from trtbuild.toolchain.libraries.library import listening, load
+from trtbuild.toolchain.libraries.library import capture_log, load
 from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.libraries.table import installed_version
 from trtbuild.toolchain.networks.network import create_network
-from trtbuild.toolchain.networks.recording import NetworkInput, Recorded, record
-from trtbuild.toolchain.networks.replaying import Replayed, weight_names
+from trtbuild.toolchain.networks.recording import NetworkInput, RecordedNetwork, record_network
+from trtbuild.toolchain.networks.replaying import ReplayedNetwork, weight_names
 
 IMAGE = NetworkInput("image", "float32", ("d0", 3, "d1", "d2"))
 RNG = np.random.default_rng(0)
@@ -31,8 +31,8 @@ KERNEL = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
 Define = Callable[[Any, Any], object]
 
 
-def recorded(define: Define, inputs: Sequence[NetworkInput] = (IMAGE,)) -> Recorded:
-    return record(define, inputs, lambda name, dtype, sizes: None)
+def recorded(define: Define, inputs: Sequence[NetworkInput] = (IMAGE,)) -> RecordedNetwork:
+    return record_network(define, inputs, lambda name, dtype, sizes: None)
 
 
 def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL, bias: Any = None) -> Any:
@@ -68,7 +68,7 @@ def detector(network: Any, trt: Any) -> None:
         network.mark_output(tensor)
 
 
-def job_of(found: Recorded, *profiles: Sequence[ShapeRange]) -> tuple[EngineJob, dict[str, bytes]]:
+def job_of(found: RecordedNetwork, *profiles: Sequence[ShapeRange]) -> tuple[EngineJob, dict[str, bytes]]:
     blobs = {"network": found.document}
     weights = []
     for value in found.weights:
@@ -272,14 +272,14 @@ def replay(document: bytes, weights: Sequence[np.ndarray], *, strongly_typed: bo
     trt = load("tensorrt-rtx")
     version = installed_version("tensorrt-rtx")
     assert version is not None
-    with listening(trt) as (logger, log):
+    with capture_log(trt) as (logger, log):
         builder = trt.Builder(logger)
-        with Replayed(create_network(trt, builder, release("tensorrt-rtx", version)), log) as replayed:
+        with ReplayedNetwork(create_network(trt, builder, release("tensorrt-rtx", version)), log) as replayed:
             blobs = {f"w{slot}": value.tobytes() for slot, value in enumerate(weights)}
             replayed.define(trt, document, blobs, strongly_typed=strongly_typed)
 
 
-def with_first_call(found: Recorded, **changes: Any) -> bytes:
+def with_first_call(found: RecordedNetwork, **changes: Any) -> bytes:
     """The document with changes of its first call."""
     document = network_document.parse(found.document)
     document["calls"][0].update(changes)

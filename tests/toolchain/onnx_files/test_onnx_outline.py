@@ -10,12 +10,12 @@ import pytest
 from onnx import helper as h
 from onnx import numpy_helper
 
-from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 
 
 def test_nodes_weights_and_types_are_equal_to_those_of_onnx(make_mlp: Any) -> None:
     model, weights = make_mlp()
-    proto, found = onnx.ModelProto.FromString(model), outline(model)
+    proto, found = onnx.ModelProto.FromString(model), read_outline(model)
     assert [(n.name, n.operator, list(n.inputs), list(n.outputs)) for n in found.nodes] == [
         (n.name, n.op_type, list(n.input), list(n.output)) for n in proto.graph.node
     ]
@@ -28,7 +28,7 @@ def test_nodes_weights_and_types_are_equal_to_those_of_onnx(make_mlp: Any) -> No
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 300, 4)])
 def test_returns_the_sizes_of_weights(dtype: str, shape: tuple[int, ...], make_model: Any) -> None:
     value = np.zeros(shape, dtype)
-    (weight,) = outline(make_model([], [], [], [value])).weights
+    (weight,) = read_outline(make_model([], [], [], [value])).weights
     assert weight.size_bytes == value.nbytes
 
 
@@ -37,12 +37,12 @@ def test_reads_unpacked_dims() -> None:
     proto = onnx.TensorProto.FromString(tensor)
     assert (list(proto.dims), proto.name) == ([2, 300], "w0")
     graph = b"\x2a" + bytes([len(tensor)]) + tensor
-    (weight,) = outline(b"\x3a" + bytes([len(graph)]) + graph).weights
+    (weight,) = read_outline(b"\x3a" + bytes([len(graph)]) + graph).weights
     assert weight.size_bytes == 2400
 
 
 def test_inline_constants_are_not_weights(make_model: Any) -> None:
-    found = outline(make_model([], [], [], [np.zeros(2, np.float32)], {"c0": np.zeros(3)}))
+    found = read_outline(make_model([], [], [], [np.zeros(2, np.float32)], {"c0": np.zeros(3)}))
     assert [weight.name for weight in found.weights] == ["w0"]
     assert found.initializers == (("w0", onnx.TensorProto.FLOAT), ("c0", onnx.TensorProto.DOUBLE))
 
@@ -58,7 +58,7 @@ def test_inputs_and_types_of_nested_graphs_belong_to_the_node(make_model: Any) -
     model = make_model(
         [h.make_node("If", ["i1"], ["o0"], then_branch=inner)], [("FLOAT", [2]), ("BOOL", [])], ["DOUBLE"], []
     )
-    (node,) = outline(model).nodes
+    (node,) = read_outline(model).nodes
     assert set(node.inputs) == {"i1", "i0", "t", "k"}
     assert set(node.types) == {onnx.TensorProto.DOUBLE, onnx.TensorProto.INT16}
 
@@ -66,7 +66,7 @@ def test_inputs_and_types_of_nested_graphs_belong_to_the_node(make_model: Any) -
 @pytest.mark.parametrize("removed", [20, 40, 60])
 def test_rejects_a_truncated_message(removed: int, make_mlp: Any) -> None:
     with pytest.raises(ValueError, match="cut off"):
-        outline(make_mlp()[0][:-removed])
+        read_outline(make_mlp()[0][:-removed])
 
 
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"])
@@ -74,5 +74,5 @@ def test_weights_of_eight_bits_have_a_size(name: str, make_mlp: Any) -> None:
     proto = onnx.ModelProto.FromString(make_mlp()[0])
     weight = next(t for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
     weight.data_type = onnx.TensorProto.DataType.Value(name)
-    sizes = {entry.name: entry.size_bytes for entry in outline(proto.SerializeToString()).weights}
+    sizes = {entry.name: entry.size_bytes for entry in read_outline(proto.SerializeToString()).weights}
     assert sizes[weight.name] == int(np.prod(weight.dims))

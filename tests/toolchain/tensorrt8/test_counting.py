@@ -12,8 +12,8 @@ from onnx import helper as h
 
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries.releases import release
-from trtbuild.toolchain.onnx_files.onnx_outline import outline
-from trtbuild.toolchain.tensorrt8.counting import LIKELY
+from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
+from trtbuild.toolchain.tensorrt8.counting import LIKELY_SIZE
 
 TENSORRT_8_6 = release("tensorrt", "8.6.0")
 _SIZE = [h.make_node("Shape", ["i0"], ["v0"]), h.make_node("Gather", ["v0", "first"], ["size"])]
@@ -31,7 +31,7 @@ def rejected(
     model = make_model(
         [*_SIZE, *nodes], [("FLOAT", ["d0", 4])], [output], [], {"first": np.array(0), "zero": np.array(0), **constants}
     )
-    found = foreign_nodes(outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
+    found = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
     return [reason.partition(":")[0] for reason in found.values()]
 
 
@@ -95,7 +95,7 @@ def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
     assert rejected(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
     nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])
     assert rejected(make_model, nodes, {"c": np.array(127)}) == []
-    assert rejected(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY + 2**18}) == ["Mul", "Cast"]
+    assert rejected(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY_SIZE + 2**18}) == ["Mul", "Cast"]
 
 
 @pytest.mark.parametrize("operator", ["Pow", "BitShift"])

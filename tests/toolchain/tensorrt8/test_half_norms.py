@@ -15,12 +15,12 @@ from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import ShapeRange
-from trtbuild.stages.verify.narrow import in_float32
+from trtbuild.stages.verify.narrow import convert_to_float32
 from trtbuild.toolchain.compiling.compiler import compile_engine
-from trtbuild.toolchain.compiling.preparing import prepared
+from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.libraries.releases import release
-from trtbuild.toolchain.onnx_files.onnx_outline import outline
-from trtbuild.toolchain.tensorrt8.half_norms import _bfloat16_bits, typed_norms
+from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
+from trtbuild.toolchain.tensorrt8.half_norms import _bfloat16_bits, rewrite_norms
 
 FLOAT, HALF, BFLOAT = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 CHANNELS = 8
@@ -50,7 +50,7 @@ def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF,
 
 
 def typed(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    found, weights = typed_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
+    found, weights = rewrite_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
     return found, {name: bytes(data) for name, data in weights.items()}
 
 
@@ -62,7 +62,7 @@ def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) ->
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = weights[tensor.name]
-    session = onnxruntime.InferenceSession(in_float32(proto).SerializeToString())
+    session = onnxruntime.InferenceSession(convert_to_float32(proto).SerializeToString())
     return session.run(None, {f"i{k}": value for k, value in enumerate(inputs)})[0]  # type: ignore[no-any-return]
 
 
@@ -71,7 +71,7 @@ def images(seed: int = 1, mean: float = 0.0) -> np.ndarray:
 
 
 def operators(model: bytes) -> list[str]:
-    return [node.operator for node in outline(model).nodes]
+    return [node.operator for node in read_outline(model).nodes]
 
 
 @pytest.mark.parametrize("attributes", [{}, {"epsilon": 1e-3}, {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}])
@@ -81,7 +81,7 @@ def test_a_factor_and_a_term_in_half_give_nearly_the_same_results(make_model: An
     found, weights = typed(model, values)
     assert operators(found) == operators(model)
     assert set(weights) == {"v1.factor", "v1.term", "v1.mean", "v1.variance"}
-    assert dict(outline(found).initializers) == dict.fromkeys(weights, HALF)
+    assert dict(read_outline(found).initializers) == dict.fromkeys(weights, HALF)
     before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
     assert np.abs(after - before).max() / np.abs(before).max() < 2e-3
 
@@ -130,14 +130,14 @@ def test_uses_a_scale_layer_for_releases_that_support_it(
     make_model: Any, toolchain: Any, version: str, scales: bool
 ) -> None:
     values = parameters()
-    found, _ = prepared(normalizing(make_model, values), _bytes(values), release(toolchain, version))
+    found, _ = prepare_model(normalizing(make_model, values), _bytes(values), release(toolchain, version))
     assert operators(found).count("Cast") == (2 if scales else 4)
 
 
 def test_does_not_change_models_for_weakly_typed_releases(make_model: Any) -> None:
     values = parameters()
     model = normalizing(make_model, values)
-    assert prepared(model, _bytes(values), release("tensorrt", "8.6.1")) == (model, _bytes(values))
+    assert prepare_model(model, _bytes(values), release("tensorrt", "8.6.1")) == (model, _bytes(values))
 
 
 def test_a_channel_with_scale_zero_has_factor_zero(make_model: Any) -> None:
@@ -188,7 +188,7 @@ def test_keeps_parameters_that_another_node_reads(make_model: Any) -> None:
     model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)
     found, weights = typed(model, values)
     made = {f"{v}.{part}" for v in ("v1", "v2") for part in ("factor", "term", "mean", "variance")}
-    assert set(weights) == {"w1", *made} == {name for name, _ in outline(found).initializers}
+    assert set(weights) == {"w1", *made} == {name for name, _ in read_outline(found).initializers}
     before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
     assert np.abs(after - before).max() / np.abs(before).max() < 3e-3
 

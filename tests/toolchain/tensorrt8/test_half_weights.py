@@ -12,7 +12,7 @@ import pytest
 from onnx import helper as h
 from onnx import numpy_helper
 
-from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 from trtbuild.toolchain.tensorrt8.half_weights import cast_weights
 
 FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
@@ -65,7 +65,7 @@ def test_removes_the_casts_and_keeps_the_results(make_model: Any) -> None:
     value = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
     before = computed(model, {f"w{k}": weight.tobytes() for k, weight in enumerate(weights)}, value)
     assert np.array_equal(computed(found, new_weights, value)[0], before[0])
-    shape = outline(found)
+    shape = read_outline(found)
     assert [node.name for node in shape.nodes] == ["n0", "n2", "n4", "n5", "n6", "n7", "n8"]
     assert dict(shape.initializers) == {"w1": FLOAT, "w2": FLOAT, "w3": HALF, "v1": HALF, "v3": HALF}
     assert {weight.name: (weight.shape, weight.size_bytes) for weight in shape.weights} == {
@@ -135,7 +135,7 @@ def test_keeps_weights_that_a_nested_graph_reads(make_model: Any) -> None:
     model = make_model(nodes, [("BOOL", [])], ["FLOAT"], [weight])
     found, new_weights = cast(model, [weight])
     assert set(new_weights) == {"w0", "v0"}
-    assert [node.operator for node in outline(found).nodes] == ["If"]
+    assert [node.operator for node in read_outline(found).nodes] == ["If"]
     for choice in (True, False):
         before = computed(model, {"w0": weight.tobytes()}, np.array(choice))
         assert np.array_equal(computed(found, new_weights, np.array(choice))[0], before[0])

@@ -10,9 +10,9 @@ import pytest
 from onnx import helper as h
 
 from tests.toolchain import tensorrt86 as trt
-from trtbuild.toolchain.onnx_files.onnx_outline import outline
+from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
-from trtbuild.toolchain.tensorrt8.precision import constrain, uses_half
+from trtbuild.toolchain.tensorrt8.precision import constrain_layers, uses_half
 
 FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 
@@ -42,7 +42,7 @@ def test_float_types_are_equal_to_those_of_onnx(make_model: Any) -> None:
     weight.ClearField("external_data")
     weight.raw_data = bytes(256)
     inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    found = float_types(outline(model))
+    found = float_types(read_outline(model))
     kinds = {
         value.name: value.type.tensor_type.elem_type for value in (*inferred.graph.value_info, *inferred.graph.output)
     }
@@ -53,11 +53,11 @@ def test_float_types_are_equal_to_those_of_onnx(make_model: Any) -> None:
 
 
 def test_does_not_set_the_fp16_flag_for_a_float32_graph(make_mlp: Any) -> None:
-    model = outline(make_mlp()[0])
+    model = read_outline(make_mlp()[0])
     config = trt.FakeConfig()
-    constrain(trt.MODULE, trt.FakeNetwork([]), config, model)
+    constrain_layers(trt.MODULE, trt.FakeNetwork([]), config, model)
     assert config.flags == {trt.BuilderFlag.TF32}
-    assert not uses_half(model) and uses_half(outline(make_mlp(dtype="float16")[0]))
+    assert not uses_half(model) and uses_half(read_outline(make_mlp(dtype="float16")[0]))
 
 
 def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
@@ -74,7 +74,7 @@ def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
         "integers": trt.FakeLayer("ELEMENTWISE", [sizes], [trt.FakeTensor("x2", trt.DataType.INT32)]),
     }
     config = trt.FakeConfig()
-    constrain(trt.MODULE, trt.FakeNetwork([], list(layers.values())), config, outline(mixed(make_model)))
+    constrain_layers(trt.MODULE, trt.FakeNetwork([], list(layers.values())), config, read_outline(mixed(make_model)))
     assert {trt.BuilderFlag.FP16, trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS} <= config.flags
     assert {name: (layer.precision, layer.types) for name, layer in layers.items()} == {
         "cast": (None, {}),
@@ -96,7 +96,7 @@ def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model
     floats = [trt.FakeLayer(kind, [tensor["v3"]], [tensor["x1"]]) for kind in kinds]
     next_layer = trt.FakeLayer("UNARY", [tensor["x0"]], [trt.FakeTensor("x2")])
     network = trt.FakeNetwork([], [*halves, *floats, next_layer])
-    constrain(trt.MODULE, network, trt.FakeConfig(), outline(mixed(make_model)))
+    constrain_layers(trt.MODULE, network, trt.FakeConfig(), read_outline(mixed(make_model)))
     assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
     assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
     assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # they pass the type on
@@ -130,7 +130,7 @@ def nested(branch: list[Any], result: int, input_type: int) -> bytes:
 @pytest.mark.parametrize(("inside", "outside"), [(10, 1), (1, 10)])
 def test_outputs_of_a_nested_graph_have_its_declared_type(inside: int, outside: int) -> None:
     casts = [h.make_node("Cast", ["v0"], ["t0"], to=inside), h.make_node("Cast", ["t0"], ["r0"], to=outside)]
-    model = outline(nested(casts, outside, outside))
+    model = read_outline(nested(casts, outside, outside))
     assert {float_types(model)[name] for name in ("v0", "v1", "v2", "o0")} == {outside}
     assert uses_half(model)
 
@@ -148,14 +148,14 @@ def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
     inputs = [h.make_tensor_value_info(*value) for value in (("i0", 7, []), ("i1", 9, []), ("i2", 10, [4]))]
     nodes = [h.make_node("Loop", ["i0", "i1", "i2"], ["v0", "v1"], body=body), h.make_node("Exp", ["v0"], ["o0"])]
     graph = h.make_graph(nodes, "partition", inputs, [h.make_tensor_value_info("o0", 10, [4])])
-    found = float_types(outline(h.make_model(graph).SerializeToString()))
+    found = float_types(read_outline(h.make_model(graph).SerializeToString()))
     assert (found["v0"], found["v1"]) == (10, 1)
 
 
 def test_layers_after_a_cast_in_a_nested_graph_have_its_type() -> None:
     """The values of such a cast are not in the outer graph."""
     casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
-    model = outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
+    model = read_outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
     values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))
     half, as_float, exponential, as_half = (trt.FakeTensor(name, dtype) for name, dtype in values)
     layers = [
@@ -164,7 +164,7 @@ def test_layers_after_a_cast_in_a_nested_graph_have_its_type() -> None:
         trt.FakeLayer("CAST", [exponential], [as_half]),
         trt.FakeLayer("UNARY", [as_half], [trt.FakeTensor("t2", HALF)]),
     ]
-    constrain(trt.MODULE, trt.FakeNetwork([], layers), trt.FakeConfig(), model)
+    constrain_layers(trt.MODULE, trt.FakeNetwork([], layers), trt.FakeConfig(), model)
     assert [(layer.precision, layer.types) for layer in layers] == [
         (None, {}),
         (FLOAT, {0: FLOAT}),

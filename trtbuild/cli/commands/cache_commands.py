@@ -51,15 +51,15 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     from trtbuild.cli.screens import rebuilds
     from trtbuild.driver.cache import housekeeping, rebuilding
 
-    share = None if rebuild is None else rebuilding.share_of(rebuild)
+    share = None if rebuild is None else rebuilding.parse_share(rebuild)
     document = housekeeping.verify(request(flags))
     if share is not None:
         with show.watching(flags) as watcher:
-            document = rebuilding.compared(document, request(flags), share, seed, watcher)
+            document = rebuilding.add_rebuilt_engines(document, request(flags), share, seed, watcher)
     show.document(
         flags,
         document,
-        lambda result: caches.verify_lines(result) + (rebuilds.compared(result.rebuilt) if result.rebuilt else []),
+        lambda result: caches.verify_lines(result) + (rebuilds.rebuild_lines(result.rebuilt) if result.rebuilt else []),
     )
     return 0 if document.ok else 1
 
@@ -120,7 +120,7 @@ def keygen(name: str, out: str | None, flags: Flags) -> int:
 
     from trtbuild.driver.cache import keygen as key_making
 
-    show.document(flags, key_making.keygen(name, out, os.environ), caches.keygen_lines)
+    show.document(flags, key_making.create_key(name, out, os.environ), caches.keygen_lines)
     return 0
 
 

@@ -21,14 +21,15 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from trtbuild.regular import read_regular
 
-VARIABLE = "_TRTBUILD_COMPLETE"
+#: The environment variable by which the shell asks for completions.
+COMPLETION_VARIABLE = "_TRTBUILD_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
-    """A completer of the names that begin with the typed text, or of `kinds` (``dir``, ``file``) if no name does."""
+    """A completer of the names that begin with the typed text; if no name does, of `kinds` (``dir``, ``file``)."""
 
     @functools.wraps(complete)
     def complete_quietly(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -43,7 +44,7 @@ def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: s
 
 
 def _project(context: click.Context) -> tuple[Path, tuple[str, ...]]:
-    """The project and the manifests that the earlier words name."""
+    """The project and the manifests that the flags before the typed word name."""
     directory, files = ".", ()
     current: click.Context | None = context
     while current is not None:
@@ -80,7 +81,7 @@ def _steps(project: Path, files: tuple[str, ...]) -> list[str]:
 models = _completer(_models)
 targets = _completer(_targets)
 steps = _completer(_steps)
-#: A model, or the directory of a package.
+#: Completes a model's name, or the directory of a package.
 packages = _completer(_models, "dir")
 directory = _completer(lambda project, files: [], "dir")
 file = _completer(lambda project, files: [], "file")
@@ -109,9 +110,9 @@ add_completion_class(_Bash)
 def script(command: click.Command, shell: str) -> str:
     """The script with which a shell completes `trtbuild`."""
     kind: Any = get_completion_class(shell)
-    template: str = kind(command, {}, "trtbuild", VARIABLE).source_template
+    template: str = kind(command, {}, "trtbuild", COMPLETION_VARIABLE).source_template
     return template % {
         "complete_func": "_trtbuild_completion",
-        "complete_var": VARIABLE,
+        "complete_var": COMPLETION_VARIABLE,
         "prog_name": "trtbuild",
     }

@@ -20,14 +20,27 @@ from trtbuild.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: Commands of ``cache`` with models as arguments.
-_MOVES = ("push", "pull", "export", "verify")
-#: Commands that read manifests, commands that look up steps in the cache, and commands that run steps.
-_READS = ("build", "plan", "why", "status", "graph", "inspect", "run", "bench", "diff", "lock", "verify", *_MOVES)
-_LOOKS_UP = ("build", "plan", "why", "status", "graph", "diff", "verify")
-_RUNS = ("build",)
+#: Commands of ``cache`` that read manifests.
+_CACHE_COMMANDS = ("push", "pull", "export", "verify")
+#: Commands that read manifests; commands that look up steps in the cache; commands that run steps.
+_MANIFEST_COMMANDS = (
+    "build",
+    "plan",
+    "why",
+    "status",
+    "graph",
+    "inspect",
+    "run",
+    "bench",
+    "diff",
+    "lock",
+    "verify",
+    *_CACHE_COMMANDS,
+)
+_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "verify")
+_BUILD_COMMANDS = ("build",)
 #: Commands that plan with the versions of a lock file.
-_VERSIONED = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
+_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):
@@ -53,7 +66,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "FILE",
             "multiple": True,
-            "commands": _READS,
+            "commands": _MANIFEST_COMMANDS,
             "help": "A manifest. Default: trtbuild.yaml, or manifests/*.yaml if that is missing.",
             "shell_complete": completing.file,
         },
@@ -63,7 +76,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "NAME",
             "multiple": True,
-            "commands": (*_LOOKS_UP, "run", "bench", *_MOVES),
+            "commands": (*_LOOKUP_COMMANDS, "run", "bench", *_CACHE_COMMANDS),
             "help": "Only this target.",
             "shell_complete": completing.targets,
         },
@@ -73,7 +86,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(min=1),
             "metavar": "N",
-            "commands": _RUNS,
+            "commands": _BUILD_COMMANDS,
             "help": "Number of steps that run at the same time. Default: the number of cores.",
         },
     ),
@@ -82,7 +95,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _RUNS,
+            "commands": _BUILD_COMMANDS,
             "help": "After a failure, continue with the steps that do not depend on it.",
         },
     ),
@@ -91,7 +104,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _LOOKS_UP,
+            "commands": _LOOKUP_COMMANDS,
             "help": "Run all steps, even if their results are cached.",
         },
     ),
@@ -100,7 +113,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _RUNS,
+            "commands": _BUILD_COMMANDS,
             "help": "Build nothing; exit with status 3 if a step would have to run.",
         },
     ),
@@ -109,7 +122,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": (*_LOOKS_UP, "inspect", "doctor"),
+            "commands": (*_LOOKUP_COMMANDS, "inspect", "doctor"),
             "help": "Use no remote cache, like an empty TRTBUILD_REMOTES.",
         },
     ),
@@ -118,7 +131,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _VERSIONED,
+            "commands": _LOCKED_VERSION_COMMANDS,
             "help": "Use the installed versions instead of those in trtbuild.lock.",
         },
     ),
@@ -126,7 +139,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--until", "until"),
         {
             "type": click.Choice(STAGES),
-            "commands": (*_RUNS, "plan", "push", "export"),
+            "commands": (*_BUILD_COMMANDS, "plan", "push", "export"),
             "help": "Only the steps up to this stage, without outputs. Up to `convert`, no GPU is needed.",
         },
     ),
@@ -134,7 +147,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--depfile", "depfile"),
         {
             "metavar": "FILE",
-            "commands": _RUNS,
+            "commands": _BUILD_COMMANDS,
             "help": "After a build: write its dependencies to FILE, for make and ninja.",
             "shell_complete": completing.file,
         },
@@ -144,7 +157,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "NAME",
             "multiple": True,
-            "commands": _RUNS,
+            "commands": _BUILD_COMMANDS,
             "help": "The target of the rule in that file. Default: the outputs.",
         },
     ),
@@ -152,7 +165,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--trace", "trace_file"),
         {
             "metavar": "FILE",
-            "commands": _RUNS,
+            "commands": _BUILD_COMMANDS,
             "help": "Write the times of all steps to FILE, for ui.perfetto.dev and chrome://tracing.",
         },
     ),
@@ -168,8 +181,8 @@ def common(command: Command) -> Command:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         inherited = (context.parent or context).obj or {}
-        own_flags = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
-        flags = {**inherited, **{name: value for name, value in own_flags.items() if value not in (None, ())}}
+        flags_of_command = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
+        flags = {**inherited, **{name: value for name, value in flags_of_command.items() if value not in (None, ())}}
         context.obj = flags
         return command(*args, flags=flags, **kwargs)
 

@@ -41,7 +41,7 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of thi
 @_PROFILE
 @click.option(
     "--at",
-    "which",
+    "size_name",
     type=click.Choice(["min", "opt", "max"]),
     default="opt",
     help="Use the min, opt (default) or max shapes.",
@@ -60,7 +60,7 @@ def run(
     package: str,
     inputs: tuple[str, ...],
     profile: str | None,
-    which: str,
+    size_name: str,
     device: str | None,
     seed: int,
     output: str | None,
@@ -74,7 +74,14 @@ def run(
     from trtbuild.driver.running.run import run as run_package
 
     document = run_package(
-        request(flags), package, inputs=inputs, profile=profile, which=which, device=device, output=output, seed=seed
+        request(flags),
+        package,
+        inputs=inputs,
+        profile=profile,
+        which=size_name,
+        device=device,
+        output=output,
+        seed=seed,
     )
     show.document(flags, document, runs.run_lines)
     return 0
@@ -90,8 +97,12 @@ def run(
 @click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @_PROFILE
 @click.option("--shape", "shapes", multiple=True, metavar="SHAPES", help="Also measure this shape: NAME=2x64[,NAME=2].")
-@click.option("--eager", is_flag=True, help="Compare with the original module. Its code runs in another process.")
-@click.option("--torch-compile", "compiled", is_flag=True, help="Compare with torch.compile of the original module.")
+@click.option(
+    "--eager", "with_eager", is_flag=True, help="Compare with the original module. Its code runs in another process."
+)
+@click.option(
+    "--torch-compile", "with_torch_compile", is_flag=True, help="Compare with torch.compile of the original module."
+)
 @_DEVICE
 @click.option(
     "--duration",
@@ -115,8 +126,8 @@ def bench(
     package: str,
     profile: str | None,
     shapes: tuple[str, ...],
-    eager: bool,
-    compiled: bool,
+    with_eager: bool,
+    with_torch_compile: bool,
     device: str | None,
     duration_s: float,
     warmup_s: float,
@@ -129,12 +140,13 @@ def bench(
     profile, and those of --shape.
     """
     from trtbuild.cli.screens import latency_plot, runs
-    from trtbuild.driver.running import bench as driver
+    from trtbuild.driver.running import bench as bench_driver
     from trtbuild.driver.workers.stopwatch import Budget
 
-    originals = [name for name, wanted in zip(driver.ORIGINALS, (eager, compiled), strict=True) if wanted]
+    wanted = (with_eager, with_torch_compile)
+    originals = [name for name, is_wanted in zip(bench_driver.ORIGINAL_RUNNERS, wanted, strict=True) if is_wanted]
     with show.watching(flags) as watcher:
-        document = driver.bench(
+        document = bench_driver.bench(
             request(flags),
             package,
             shapes=shapes,
@@ -145,12 +157,13 @@ def bench(
             watcher=watcher,
         )
     if plot is not None:
-        _write(Path(flags.get("directory") or ".") / plot, latency_plot.drawn(document))
+        _write_plot(Path(flags.get("directory") or ".") / plot, latency_plot.latency_svg(document))
     show.document(flags, replace(document, plot=plot), runs.bench_lines)
     return 0
 
 
-def _write(path: Path, text: str) -> None:
+def _write_plot(path: Path, text: str) -> None:
+    """Write the picture of `--plot`. Raises UsageError if the file cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -33,12 +33,12 @@ def document(flags: Flags, result: Document, for_people: Callable[[Document], li
 
 
 def text(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> str:
-    """A command's result as it is written to standard output: JSON with `--json`, and lines otherwise."""
+    """A command's result as text for standard output: JSON with `--json`, nothing with `--quiet`, lines otherwise."""
     if flags.get("as_json"):
         return json.dumps(encode(result)) + "\n"
     if flags.get("quiet"):
         return ""
-    return terminal.rendered("".join(f"{line}\n" for line in for_people(result)), sys.stdout)
+    return terminal.render("".join(f"{line}\n" for line in for_people(result)), sys.stdout)
 
 
 def problems(lines: Sequence[str]) -> None:
@@ -89,8 +89,8 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
 
 def interrupted(*, unsent: int = 0) -> None:
     """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote."""
-    sends = "; some results were not sent to the remotes; send them with trtbuild cache push" if unsent else ""
-    terminal.say(f"interrupted: the finished results are in the cache{sends}")
+    unsent_text = "; some results were not sent to the remotes; send them with trtbuild cache push" if unsent else ""
+    terminal.say(f"interrupted: the finished results are in the cache{unsent_text}")
 
 
 def watching(flags: Flags) -> Watcher:

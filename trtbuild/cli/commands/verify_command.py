@@ -9,7 +9,7 @@ import click
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
 from trtbuild.cli.commands.sections import examples
-from trtbuild.core.model.verification import RANDOM_POINTS, SEED
+from trtbuild.core.model.verification import DEFAULT_RANDOM_POINTS, DEFAULT_SEED
 from trtbuild.errors import UsageError
 
 
@@ -26,7 +26,7 @@ from trtbuild.errors import UsageError
     "--points",
     type=click.IntRange(min=0),
     metavar="N",
-    default=RANDOM_POINTS,
+    default=DEFAULT_RANDOM_POINTS,
     show_default=True,
     help="Random points per profile, besides min, opt and max.",
 )
@@ -34,7 +34,7 @@ from trtbuild.errors import UsageError
     "--seed",
     type=click.IntRange(min=0),
     metavar="N",
-    default=SEED,
+    default=DEFAULT_SEED,
     show_default=True,
     help="The seed of all random values.",
 )
@@ -68,8 +68,8 @@ def verify(
     """
     from trtbuild.cli.screens import verifications
     from trtbuild.driver.packages.lookup import directory_of
-    from trtbuild.driver.verification import models as of_models
-    from trtbuild.driver.verification import packages as of_packages
+    from trtbuild.driver.verification import models as model_verification
+    from trtbuild.driver.verification import packages as package_verification
     from trtbuild.driver.verification.document import Options
 
     options = Options(points, seed, tolerance, replay)
@@ -79,9 +79,9 @@ def verify(
         raise UsageError("packages and models cannot be verified together", hint="verify one kind after the other")
     with show.watching(flags) as watcher:
         if packages:
-            document = of_packages.verify_packages(packages, requested.targets, options, watcher)
+            document = package_verification.verify_packages(packages, requested.targets, options, watcher)
         else:
-            document = of_models.verify(requested, options, watcher)
+            document = model_verification.verify(requested, options, watcher)
     show.document(flags, document, verifications.verify_lines)
     show.problems(verifications.failures(document))
     return 0 if document.ok else 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from trtbuild.cli.screens import verifications
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, duration, few, size
+from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names, size
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
 from trtbuild.store.layers.accounts import Account
 
@@ -23,7 +23,7 @@ def build_lines(document: Build) -> list[str]:
         lines.append(terminal.dim(f"… and {len(written) - MOST_OUTPUTS:,} more outputs"))
     if document.verification is not None:
         lines += verifications.overview(document.verification)
-    lines += aligned(_remote(report) for report in document.remotes if _was_used(report))
+    lines += align_rows(_remote(report) for report in document.remotes if _was_used(report))
     lines += [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(document.warnings)]
     return [*lines, _summary(document)] if document.ok else lines
 
@@ -38,7 +38,7 @@ def _outputs(written: list[BuiltOutput], steps: Iterable[StepEntry]) -> list[str
         engines = plans[entry.model] if entry.kind == "package" else {}
         about = f"{count(len(engines), 'engine')}, {size(sum(engines.values()))}" if engines else ""
         rows.append((entry.kind, terminal.bold(entry.path), terminal.dim(about) if about else ""))
-    return aligned(rows)
+    return align_rows(rows)
 
 
 def _was_used(report: Account) -> bool:
@@ -63,7 +63,7 @@ def _summary(document: Build) -> str:
         more = "; --keep-going builds everything that does not need the failed steps" if document.not_begun else ""
         return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(document.duration_s)}{more}"
     if not verdicts["run"] and not any(entry.written for entry in document.outputs):
-        # in ms, because a null build is short; `trtbuild.null_build` replaces this time by its own
+        # to a millisecond, because a null build is short; `trtbuild.null_build` replaces this time by its duration
         return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {document.duration_s:.3f} s"
     return f"{terminal.green('done')}: {counts} in {duration(document.duration_s)}"
 
@@ -75,7 +75,7 @@ def failures(document: Build) -> list[str]:
         steps_by_message[_message(entry), entry.log or ""].append(entry.step or "")
     lines = []
     for (message, log), steps in steps_by_message.items():
-        step_names = few([step for step in steps if step])
+        step_names = first_names([step for step in steps if step])
         head = f"{terminal.red('FAIL')} {step_names}" if step_names else terminal.red("error")
         lines += [head, *(f"  {line}" for line in message.splitlines())]
         if log and log not in message:

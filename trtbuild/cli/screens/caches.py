@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, duration, size
+from trtbuild.cli.terminal.quantities import align_rows, count, duration, size
 from trtbuild.core.planning.graph import STAGES
 from trtbuild.driver.cache.documents import CacheGc, CacheStats, CacheVerify, NewKey
 
@@ -29,7 +29,7 @@ def stats_lines(document: CacheStats) -> list[str]:
                 "damaged, never used; trtbuild cache gc removes those older than a week",
             )
         )
-    return aligned(rows)
+    return align_rows(rows)
 
 
 def verify_lines(document: CacheVerify) -> list[str]:
@@ -41,7 +41,7 @@ def verify_lines(document: CacheVerify) -> list[str]:
     rows = [(f"  {entry.kind}", entry.name, entry.text) for entry in damage]
     return [
         f"{terminal.red('damaged')}: {count(len(damage), 'entry')} moved to the quarantine; {read}",
-        *aligned(rows),
+        *align_rows(rows),
         "→ the next build makes these results again",
     ]
 
@@ -77,7 +77,7 @@ def gc_lines(document: CacheGc) -> list[str]:
     if document.blobs_restored:
         it = "it" if document.blobs_restored == 1 else "them"
         because.append(f"  {count(document.blobs_restored, 'blob')} put back: a record names {it} again")
-    return [*aligned(rows, right=(2,)), *because]
+    return [*align_rows(rows, right=(2,)), *because]
 
 
 def _why_kept(reason: str, document: CacheGc) -> str:
@@ -90,8 +90,8 @@ def keygen_lines(document: NewKey) -> list[str]:
     """The public key, and how to configure both keys."""
     return [
         document.public,
-        *aligned([("private key", document.file), ("fingerprint", document.fingerprint)]),
-        *aligned(
+        *align_rows([("private key", document.file), ("fingerprint", document.fingerprint)]),
+        *align_rows(
             [
                 ("→ to sign:", f'export TRTBUILD_SIGNING_KEY_FILE="{document.file}"'),
                 ("→ to trust it:", f'export TRTBUILD_TRUSTED_KEYS="{document.public};domains={document.name}"'),

@@ -11,7 +11,7 @@ from trtbuild.cli.terminal.quantities import count
 from trtbuild.driver.answers.differences import Diff, Difference, EngineDifference, PartitionDifference, Side
 
 _MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed": terminal.yellow("~")}
-_FROM = {
+_DESCRIPTIONS = {
     "recipes": "with the recipes of its engines",
     "index": "by its index alone: the records of its engines are not in this cache",
     "manifest": "by the manifest alone: `trtbuild build` it to compare graphs and engines",
@@ -31,7 +31,7 @@ def diff_lines(document: Diff) -> list[str]:
 
 
 def _side(letter: str, side: Side) -> str:
-    description = _FROM[side.known_from]
+    description = _DESCRIPTIONS[side.known_from]
     if side.known_from == "recipes" and not side.engine_recipes:
         description = "by the keys of its engines; their records are not in this cache"
     return f"{letter}: {side.kind} {terminal.bold(side.name)}, {description}"
@@ -43,7 +43,7 @@ def _entry(entry: Difference) -> list[str]:
     if entry.area == "unknown":
         return [f"{head} has to run: {entry.was or entry.now}"]
     if entry.change != "changed":
-        return [f"{head}: {_named(entry.now if entry.change == 'added' else entry.was)}{targets}"]
+        return [f"{head}: {_description(entry.now if entry.change == 'added' else entry.was)}{targets}"]
     parts = (entry.parts if isinstance(entry, EngineDifference) else None) or ()
     return [
         f"{head}: {_short(entry.was)} → {_short(entry.now)}{targets}",
@@ -51,7 +51,7 @@ def _entry(entry: Difference) -> list[str]:
     ]
 
 
-def _named(value: Any) -> str:
+def _description(value: Any) -> str:
     """A value that only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as ``tensorrt  d023``."""
     if isinstance(value, dict) and value.keys() >= {"dtype", "shape", "sha256"}:
         return f"{value['dtype']} {json.dumps(list(value['shape']))}  {_short(value['sha256'])}"

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, few
+from trtbuild.cli.terminal.quantities import align_rows, first_names
 from trtbuild.driver.answers.documents import Graph
 
 
-def graph_as(form: str) -> Callable[[Graph], list[str]]:
-    """The function that writes a graph as ``dot``, ``mermaid`` or ``text``."""
+def graph_screen(form: str) -> Callable[[Graph], list[str]]:
+    """The function that returns the lines of a graph in the form ``dot``, ``mermaid`` or ``text``."""
     return {"dot": _dot, "mermaid": _mermaid}.get(form, _text)
 
 
@@ -29,8 +29,10 @@ def _text(document: Graph) -> list[str]:
         rows = []
         for name in names:
             needs = [source_id.removeprefix(f"{model}/") for source_id in before[name]]
-            rows.append((f"  {name.removeprefix(f'{model}/')}", terminal.dim(f"← {few(needs)}") if needs else ""))
-        lines += aligned(rows)
+            rows.append(
+                (f"  {name.removeprefix(f'{model}/')}", terminal.dim(f"← {first_names(needs)}") if needs else "")
+            )
+        lines += align_rows(rows)
     return lines
 
 

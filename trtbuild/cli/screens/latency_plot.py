@@ -21,8 +21,8 @@ _BAR, _GAP, _TOP = 16, 14, 64
 _LONGEST = 36
 
 
-def drawn(document: Bench) -> str:
-    """The picture of a ``trtbuild.bench/1`` document."""
+def latency_svg(document: Bench) -> str:
+    """The picture of a ``trtbuild.bench/1`` document, as the text of an SVG file."""
     runs = document.runs
     points = [[run for run in runs if run.point == number] for number in range(len(document.points))]
     largest_p90 = max([1e-6, *(run.latency_ms.p90 for run in runs)])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, few, size
+from trtbuild.cli.terminal.quantities import align_rows, count, first_names, size
 from trtbuild.driver.cache.documents import LockDifference, Locked
 
 #: The largest number of missing steps, or of differences, that are shown.
@@ -21,22 +21,22 @@ def lock_lines(document: Locked) -> list[str]:
     path, missing = document.path, document.missing
     differences = document.differences if document.existed else []
     if missing:
-        shown = aligned([(f"  {step.id}", step.reason.text) for step in missing[:_MOST]])
+        shown = align_rows([(f"  {step.id}", step.reason.text) for step in missing[:_MOST]])
         more = [f"  and {len(missing) - _MOST:,} more: trtbuild plan"] if len(missing) > _MOST else []
         return [
             f"{terminal.red('not locked')}: {count(len(missing), 'step')} not built yet",
             *shown,
             *more,
-            *_differing(differences),
+            *_difference_lines(differences),
             _next(document),
         ]
     if document.check:
         if not document.ok:
             state = "out of date" if document.existed else "missing"
-            return [f"{terminal.red(state)}: {path}", *_differing(differences), _next(document)]
+            return [f"{terminal.red(state)}: {path}", *_difference_lines(differences), _next(document)]
         return [f"{terminal.green('up to date')}: {path}", *_models(document)]
     verb = "locked" if document.written else "nothing to change in"
-    return [f"{terminal.green(verb)}: {path}", *_models(document), *_differing(differences)]
+    return [f"{terminal.green(verb)}: {path}", *_models(document), *_difference_lines(differences)]
 
 
 def _next(document: Locked) -> str:
@@ -49,14 +49,14 @@ def _models(document: Locked) -> list[str]:
             f"  {model.model}",
             count(model.steps, "step"),
             f"{count(model.engines, 'engine')}, {size(model.engine_bytes)}",
-            few(model.targets),
+            first_names(model.targets),
         )
         for model in document.models
     ]
-    return aligned(rows)
+    return align_rows(rows)
 
 
-def _differing(differences: Sequence[LockDifference]) -> list[str]:
+def _difference_lines(differences: Sequence[LockDifference]) -> list[str]:
     rows = []
     for entry in differences[:_MOST]:
         was, now = _short(entry.was), _short(entry.now)
@@ -64,7 +64,7 @@ def _differing(differences: Sequence[LockDifference]) -> list[str]:
         area = "" if entry.area in ("step", "target") else f"{entry.area} "
         rows.append((f"  {_MARKS[entry.change]} {area}{entry.name}", text))
     more = [f"  and {len(differences) - _MOST:,} more: --json has them all"] if len(differences) > _MOST else []
-    return [*aligned(rows), *more]
+    return [*align_rows(rows), *more]
 
 
 def _short(text: str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, size
+from trtbuild.cli.terminal.quantities import align_rows, count, size
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
@@ -18,8 +18,8 @@ from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, 
 MOST_OPERATORS = 6
 
 
-def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
-    """The function that shows the index of a package and, if required, the layers and trtexec commands of its engines."""
+def package_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
+    """The function that returns a package as lines: its index and, if required, the layers and trtexec commands."""
 
     def lines(document: Inspection) -> list[str]:
         result = _index(document)
@@ -32,14 +32,14 @@ def inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspe
     return lines
 
 
-def all_inspected(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspections], list[str]]:
-    """The function that shows each package of a project as `inspected` does, and the models without a package."""
-    lines_of = inspected(layers=layers, trtexec=trtexec)
+def project_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspections], list[str]]:
+    """The function that returns all packages of a project as lines, and the models without a package."""
+    lines_of_package = package_screen(layers=layers, trtexec=trtexec)
 
     def lines(document: Inspections) -> list[str]:
         result: list[str] = []
         for package in document.packages:
-            result += [*([""] if result else []), *lines_of(package)]
+            result += [*([""] if result else []), *lines_of_package(package)]
         for entry in document.missing:
             hint = f" ({entry.hint})" if entry.hint else ""
             result += ["", f"{terminal.bold(entry.model)}: {entry.reason}{hint}"]
@@ -59,7 +59,7 @@ def _index(document: Inspection) -> list[str]:
     for target in index.targets.values():
         lines += _target(target, index)
     lines += _memory(document.memory, [profile.name for profile in index.profiles])
-    return [*lines, *_provenance(document.provenance, _NOT_VERIFIED.get(document.source, "trtbuild verify"))]
+    return [*lines, *_provenance_lines(document.provenance, _ADVICE_TO_VERIFY.get(document.source, "trtbuild verify"))]
 
 
 def _reference(index: PackageIndex) -> str:
@@ -82,7 +82,7 @@ def _profiles(index: PackageIndex) -> Iterator[tuple[str, ...]]:
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    return [title, *aligned([(f"  {row[0]}", *row[1:]) for row in rows])] if rows else []
+    return [title, *align_rows([(f"  {row[0]}", *row[1:]) for row in rows])] if rows else []
 
 
 def _range(dim: PackedDim) -> str:
@@ -102,7 +102,7 @@ def _target(target: PackedTarget, index: PackageIndex) -> list[str]:
     ]
     if len(sizes) > 1:
         rows.append(("  total", count(len(sizes), "engine"), size(sum(sizes.values()))))
-    return [f"{head}, {target.platform}", *aligned(rows)]
+    return [f"{head}, {target.platform}", *align_rows(rows)]
 
 
 def _reasons(reasons: Mapping[str, str]) -> str:
@@ -126,26 +126,26 @@ def _memory(memory: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[st
     yield f"device memory of a context, {memory.device}, target {memory.target}"
     rows = [("  profile", *profiles)] if len(profiles) > 1 else []
     rows += [(f"  {name}", *map(size, sizes)) for name, sizes in memory.contexts.items()]
-    yield from aligned(rows, right=range(1, len(profiles) + 1))
+    yield from align_rows(rows, right=range(1, len(profiles) + 1))
 
 
 #: The advice for a package that is not verified, by the kind of the model's source.
-_NOT_VERIFIED: Mapping[str | None, str] = {
+_ADVICE_TO_VERIFY: Mapping[str | None, str] = {
     ONNX.name: "run trtbuild verify on a GPU of a target (for an ONNX model, only engines are compared)",
     NETWORK.name: "its source is a TensorRT network, for which there is no other implementation to compare with",
 }
 
 
-def _provenance(provenance: Provenance, advice: str) -> Iterator[str]:
+def _provenance_lines(provenance: Provenance, advice: str) -> Iterator[str]:
     if provenance.void is not None:
         yield f"not verified: {provenance.void}"
     elif not provenance.verified:
         yield terminal.dim(f"not verified: {advice}")
     for entry in provenance.verified:
-        yield _verified(summary(entry))
+        yield _verification_line(summary(entry))
 
 
-def _verified(entry: Summary) -> str:
+def _verification_line(entry: Summary) -> str:
     """``verified by onnxruntime: right @ada,blackwell, worst error 2.1e-07 within 1e-05 at 7 points, 2026-01-31T…``."""
     word = terminal.green("verified") if entry.status == "right" else terminal.yellow("verified")
     text = f"{word} by {entry.by}: {entry.status}"
@@ -178,7 +178,7 @@ def _layers(engine: InspectedEngine) -> list[str]:
         first_operators = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
         more = f" and {len(operators) - MOST_OPERATORS} more" if len(operators) > MOST_OPERATORS else ""
         rows.append((_module(module), count(len(layers), "layer"), names, first_operators + more))
-    return aligned(rows)
+    return align_rows(rows)
 
 
 def _module(path: str | None) -> str:

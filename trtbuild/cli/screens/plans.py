@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, duration, few
-from trtbuild.cli.terminal.reasons import brief, shortened
+from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names
+from trtbuild.cli.terminal.reasons import short_reason, shorten
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.driver.answers.documents import ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
@@ -39,7 +39,7 @@ def plan_lines(document: Plan) -> list[str]:
         models_by_rows[tuple(_rows(model, steps))].append(model)
     lines: list[str] = []
     for rows, models in models_by_rows.items():
-        lines.append(terminal.bold(few(models)))
+        lines.append(terminal.bold(first_names(models)))
         shown = rows if len(rows) <= MOST_ROWS + 1 else rows[:MOST_ROWS]
         width = min(max((len(steps) for _, steps, why in shown if why), default=0), MOST_STEPS)
         lines += [
@@ -54,11 +54,11 @@ def plan_lines(document: Plan) -> list[str]:
         terminal.dim(f"{entry.model}: {' = '.join(entry.axes)} (the model needs equal sizes: they are one dim)")
         for entry in document.equal_axes or ()
     ]
-    return [*lines, *warned(document.warnings), f"plan: {todo}{_counts(document.steps)}"]
+    return [*lines, *warning_lines(document.warnings), f"plan: {todo}{_counts(document.steps)}"]
 
 
-def warned(warnings: Iterable[str]) -> list[str]:
-    """The warnings, for example about a remote that was not available, which may be the reason why a step would run."""
+def warning_lines(warnings: Iterable[str]) -> list[str]:
+    """The warnings. For example, a step may have to run because a remote was not available."""
     return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
@@ -92,27 +92,27 @@ def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
     for (verdict, stage, name, why), step_targets in targets.items():
         names.setdefault((verdict, stage, why, tuple(step_targets)), []).append(name)
     rows: list[Row] = []
-    waiting: list[str] = []
+    unknown_steps: list[str] = []
     for (verdict, stage, why, row_targets), parts in names.items():
         text = _steps(stage, parts, [target for target in row_targets if target])
         if verdict == "unknown":
-            waiting.append(text)
+            unknown_steps.append(text)
         else:
             rows.append((verdict, text, why))
-    if waiting:  # they wait for the steps of the rows above
-        rows.append(("unknown", ", ".join(waiting), ""))
+    if unknown_steps:  # they wait for the steps of the rows above
+        rows.append(("unknown", ", ".join(unknown_steps), ""))
     return rows
 
 
 def _steps(stage: str, names: Sequence[str], targets: Sequence[str]) -> str:
-    text = few([names[0], *(name.removeprefix(f"{stage}/") for name in names[1:])], 4)
+    text = first_names([names[0], *(name.removeprefix(f"{stage}/") for name in names[1:])], 4)
     if not targets:
         return text
     return f"{text} @{','.join(targets)}" if len(targets) <= 3 else f"{text} × {len(targets)} targets"
 
 
 def _reason(reason: Reason, model: str) -> str:
-    return brief(reason).replace(f"{model}/", "")
+    return short_reason(reason).replace(f"{model}/", "")
 
 
 def why_lines(document: Why) -> list[str]:
@@ -130,32 +130,32 @@ def why_lines(document: Why) -> list[str]:
         else:
             lines.append(f"{name}  {terminal.yellow(step.verdict)}: {_reason_text(reason)}")
             lines += _changes(reason.changed)
-    return [*lines, *warned(document.warnings)]
+    return [*lines, *warning_lines(document.warnings)]
 
 
 def _reason_text(reason: Reason) -> str:
-    """The reason, or the number of changed parts if a list of them follows."""
+    """The reason. If parts of the recipe have changed, it is their number, because a list of them follows."""
     changed = len(reason.changed)
     return f"{count(changed, 'part')} changed" if changed else reason.text
 
 
 def _changes(changed: Sequence[Change]) -> list[str]:
-    parts = [shortened(change.name or change.part) for change in changed]
+    parts = [shorten(change.name or change.part) for change in changed]
     width = min(max(map(len, parts), default=0), MOST_PARTS)
     return [
-        f"    {part:{width}}  {shortened(change.was)} → {shortened(change.now)}"
+        f"    {part:{width}}  {shorten(change.was)} → {shorten(change.now)}"
         for part, change in zip(parts, changed, strict=True)
     ]
 
 
 def status_lines(document: Status) -> list[str]:
-    """One line for each model, and the number that is up to date. With many models, only those out of date are listed."""
+    """One line for each model (with many models, only for those out of date), and the number of models up to date."""
     models = document.models
     up_to_date = sum(entry.up_to_date for entry in models)
     shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry.up_to_date]
     rows = [(terminal.bold(entry.model), _state(entry)) for entry in shown]
     total = f"{up_to_date:,} of {count(len(models), 'model')} up to date"
-    return [*aligned(rows), *warned(document.warnings), *([total] if len(models) > 1 else [])]
+    return [*align_rows(rows), *warning_lines(document.warnings), *([total] if len(models) > 1 else [])]
 
 
 def _state(entry: ModelStatus) -> str:

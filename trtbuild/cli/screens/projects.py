@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned
+from trtbuild.cli.terminal.quantities import align_rows
 from trtbuild.driver.answers.documents import NewProject
 
 
 def init_lines(document: NewProject) -> list[str]:
     """The result of ``trtbuild init``."""
     return [
-        *aligned([(entry.action, entry.path, entry.text) for entry in document.files]),
+        *align_rows([(entry.action, entry.path, entry.text) for entry in document.files]),
         *(f"{terminal.yellow('warning')}: {text}" for text in document.warnings),
         "next:",
         *(f"  {command}" for command in document.next),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count
+from trtbuild.cli.terminal.quantities import align_rows, count
 from trtbuild.driver.cache.documents import Rebuilt, RebuiltEngine
 
 
-def compared(rebuilt: Rebuilt) -> list[str]:
-    """The number of equal engines, the different engines, and the reasons why other engines were not checked."""
+def rebuild_lines(rebuilt: Rebuilt) -> list[str]:
+    """The number of equal engines, each different engine, and the reasons why other engines were not checked."""
     sample = f"{rebuilt.sampled:,} of {count(rebuilt.engines, 'engine')} built again (--seed {rebuilt.seed})"
     different = rebuilt.different
     if different:
@@ -35,4 +35,4 @@ def _difference(engine: RebuiltEngine) -> list[str]:
     hints = ["its record was moved to the quarantine"] if engine.quarantined else []
     hints += [f"remove ac/{engine.key} from remote {name}" for name in engine.remotes]
     hints.append("trtbuild build then builds the engine and its packages again")
-    return [f"  {engine.step}", *aligned(rows), *(f"    → {hint}" for hint in hints)]
+    return [f"  {engine.step}", *align_rows(rows), *(f"    → {hint}" for hint in hints)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned
+from trtbuild.cli.terminal.quantities import align_rows
 from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun, Run, TensorSummary
 
 #: The columns of latencies, in milliseconds.
@@ -21,7 +21,7 @@ def run_lines(document: Run) -> list[str]:
         profile = f", profile {document.profile}" if document.profile else ""
         lines.append(terminal.dim(f"{dims}{profile}"))
     for kind, entries in (("inputs", document.inputs), ("outputs", document.outputs)):
-        lines += [kind, *aligned(_tensor(entry) for entry in entries)]
+        lines += [kind, *align_rows(_tensor(entry) for entry in entries)]
     if document.output:
         lines.append(f"written: {terminal.bold(document.output)}")
     return lines
@@ -56,7 +56,7 @@ def bench_lines(document: Bench) -> list[str]:
     rows = [("  shape", "runner", *(f"{name} ms" for name in PERCENTILES), "calls/s", "", "first s")]
     for number, point in enumerate(document.points):
         rows += _rows(number, point, document.runs)
-    lines += aligned(rows, right=(2, 3, 4, 5, 6, 7))
+    lines += align_rows(rows, right=(2, 3, 4, 5, 6, 7))
     lines += [f"{terminal.yellow('warning')}: {text}" for text in document.warnings]
     if document.plot:
         lines.append(f"drawn: {terminal.bold(document.plot)}")

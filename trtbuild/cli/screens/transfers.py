@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, few, size
+from trtbuild.cli.terminal.quantities import align_rows, count, first_names, size
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, MissingRecord
 from trtbuild.driver.cache.transfer import Progress
 
@@ -28,30 +28,32 @@ def push_lines(document: CachePush) -> list[str]:
         already_text = f"{count(remote.records_there, 'record')}, {size(remote.bytes_there)} there already"
         already_there = terminal.dim(already_text) if remote.records_there else ""
         rows.append(
-            ("pushed", terminal.bold(remote.name), _moved(remote.records_sent, remote.bytes_sent), already_there)
+            ("pushed", terminal.bold(remote.name), _amount(remote.records_sent, remote.bytes_sent), already_there)
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
     for record in document.not_sent:
         by_reason.setdefault((record.remote, record.reason), []).append(record.step)
     failed = [
-        (f"  {terminal.red('not sent')}", f"{few(sorted(steps))} to {remote}", reason)
+        (f"  {terminal.red('not sent')}", f"{first_names(sorted(steps))} to {remote}", reason)
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(document.missing, "not built", "trtbuild build, then push again")
     shown = {f"{remote}: {reason}" for remote, reason in by_reason}
     warnings = [text for text in document.warnings if text.partition(" (")[0] not in shown and text not in shown]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
-    return [*aligned(rows), *_shown(failed), *(hint if failed else []), *missing, *_warned(warnings)]
+    return [*align_rows(rows), *_first_rows(failed), *(hint if failed else []), *missing, *_warning_lines(warnings)]
 
 
 def pull_lines(document: CachePull) -> list[str]:
     """The records that each remote sent, and those that no remote has."""
-    rows = [("pulled", terminal.bold(remote.name), _moved(remote.records, remote.bytes)) for remote in document.remotes]
+    rows = [
+        ("pulled", terminal.bold(remote.name), _amount(remote.records, remote.bytes)) for remote in document.remotes
+    ]
     rows.append(("here already", "", count(document.present, "record")))
     return [
-        *aligned(rows),
+        *align_rows(rows),
         *_missing(document.missing, "missing", "trtbuild build builds it here"),
-        *_warned(document.warnings),
+        *_warning_lines(document.warnings),
     ]
 
 
@@ -59,7 +61,7 @@ def export_lines(document: CacheExport) -> list[str]:
     """The file that was written."""
     rows = [("exported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
     left_out = [(f"  {terminal.yellow('left out')}", f"record {each.key}", each.reason) for each in document.left_out]
-    return [*aligned(rows), *_shown(left_out), f"→ on the other machine: trtbuild cache import {document.file}"]
+    return [*align_rows(rows), *_first_rows(left_out), f"→ on the other machine: trtbuild cache import {document.file}"]
 
 
 def import_lines(document: CacheImport) -> list[str]:
@@ -73,24 +75,24 @@ def import_lines(document: CacheImport) -> list[str]:
         if untrusted
         else []
     )
-    return [*aligned(rows), *_shown(untrusted), *hint]
+    return [*align_rows(rows), *_first_rows(untrusted), *hint]
 
 
-def _moved(records: int, size_bytes: int) -> str:
+def _amount(records: int, size_bytes: int) -> str:
     return f"{count(records, 'record')}, {size(size_bytes)}"
 
 
 def _missing(missing: Sequence[MissingRecord], label: str, hint: str) -> list[str]:
     rows = [(f"  {terminal.red(label)}", record.step, record.reason) for record in missing]
-    return [*_shown(rows), f"→ {hint}"] if rows else []
+    return [*_first_rows(rows), f"→ {hint}"] if rows else []
 
 
-def _warned(warnings: Sequence[str]) -> list[str]:
+def _warning_lines(warnings: Sequence[str]) -> list[str]:
     return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
-def _shown(rows: list[tuple[str, str, str]]) -> list[str]:
-    lines = aligned(rows[:MOST_SHOWN])
+def _first_rows(rows: list[tuple[str, str, str]]) -> list[str]:
+    lines = align_rows(rows[:MOST_SHOWN])
     return [*lines, f"  … and {len(rows) - MOST_SHOWN:,} more"] if len(rows) > MOST_SHOWN else lines
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.quantities import aligned, count, duration, few
-from trtbuild.core.model.verification_messages import advice, error_text, worst
+from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names
+from trtbuild.core.model.verification_messages import advice_lines, error_text, worst_error
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry, PartitionEntry, WholeEntry
 from trtbuild.driver.answers.documents import Verification
 
@@ -17,7 +17,7 @@ def verify_lines(document: Verification) -> list[str]:
     """One line for each model and runner; below it the results that are wrong or were not compared."""
     rows = [each for model in document.models for each in _model(model)]
     lines = []
-    for line, (_, notes) in zip(aligned(row for row, _ in rows), rows, strict=True):
+    for line, (_, notes) in zip(align_rows(row for row, _ in rows), rows, strict=True):
         lines += [line, *notes]
     return [*lines, _summary(document)]
 
@@ -25,7 +25,7 @@ def verify_lines(document: Verification) -> list[str]:
 def overview(document: Verification) -> list[str]:
     """The line of each model and runner, without details, as a part of a build's result."""
     rows = [row for model in document.models for row, _ in _model(model)]
-    return aligned([("verified", *row) for row in rows])
+    return align_rows([("verified", *row) for row in rows])
 
 
 def _model(model: ModelEntry | PackageEntry) -> Iterator[tuple[tuple[str, ...], list[str]]]:
@@ -45,7 +45,7 @@ def _model(model: ModelEntry | PackageEntry) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _cut(name: str, cut: CutEntry) -> tuple[tuple[str, ...], list[str]]:
-    error, tolerance = worst(cut)
+    error, tolerance = worst_error(cut)
     word = {"right": terminal.green("right"), "wrong": terminal.red("wrong")}.get(cut.status)
     row = (
         name,
@@ -67,7 +67,7 @@ def _not_run(model: ModelEntry | PackageEntry) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for entry in model.not_run:
         reasons.setdefault(entry.reason, []).append(entry.target)
-    return [terminal.dim(f"    engines not run: {few(names)}: {reason}") for reason, names in reasons.items()]
+    return [terminal.dim(f"    engines not run: {first_names(names)}: {reason}") for reason, names in reasons.items()]
 
 
 def _by(cut: CutEntry) -> str:
@@ -77,7 +77,7 @@ def _by(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """The comparisons of one partitioning of a model that are wrong or were not made.
+    """The comparisons of one cut (one partitioning of a model) that are wrong or were not made.
 
     If a partition is wrong, the whole model is left out.
     """
@@ -95,7 +95,7 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
         return [f"    {terminal.yellow('not compared')}: {subject}: {entry.text}"]
     if entry.status != "wrong":
         return [terminal.dim(f"    {subject}: {entry.text}")] if entry.text else []
-    return [f"    {subject} {error_text(entry)}", *(f"    {line}" for line in advice(entry))]
+    return [f"    {subject} {error_text(entry)}", *(f"    {line}" for line in advice_lines(entry))]
 
 
 def _summary(document: Verification) -> str:

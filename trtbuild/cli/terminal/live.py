@@ -1,8 +1,8 @@
 """Progress on a terminal: lines of finished steps, and below them an area with the running steps.
 
 Rules
-1. Rich is imported when the first step starts, or when planning takes longer than `PATIENCE_S`. A build with nothing to do
-   does not import it.
+1. Rich is imported when the first step starts, or when planning takes longer than `PHASE_DELAY_S`. A build with nothing to
+   do does not import it.
 2. In the line of a finished step, only the reason may be cut. A line of the area is exactly one row.
 3. The area uses at most half of the screen, so that finished steps stay visible.
 4. `close` removes the area at the end of every build, also after an error. The cursor is never hidden, which Rich would do:
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.progress import Progress, cropped, headline, with_conversions
+from trtbuild.cli.terminal.progress import Progress, conversions_text, crop, headline
 from trtbuild.cli.terminal.quantities import duration
-from trtbuild.cli.terminal.reasons import brief
+from trtbuild.cli.terminal.reasons import short_reason
 from trtbuild.core.planning.graph import Step
 from trtbuild.driver.building.events import LastDuration
 from trtbuild.errors import TrtbuildError
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from trtbuild.driver.project.outcome import Ran
+    from trtbuild.driver.project.outcome import StepRun
 
 #: How many times per second the area is redrawn.
 REFRESH = 8
 
 #: Work other than steps (planning, writing outputs) is shown when it takes longer than this, in s.
-PATIENCE_S = 1.0
+PHASE_DELAY_S = 1.0
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_SPINNER = "|/-\\"
@@ -49,40 +49,40 @@ class LiveProgress(Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun = time.monotonic()
+        self._build_start = time.monotonic()
         #: Step id → its start time and its duration in the last build, in s.
         self._running: dict[str, tuple[float, float | None]] = {}
         #: The rows of the area. Rich's thread reads them without `_lock`: a thread that holds `_lock` may wait for Rich.
-        self._shown: tuple[tuple[str, tuple[float, float | None]], ...] = ()
+        self._area_rows: tuple[tuple[str, tuple[float, float | None]], ...] = ()
         self._last_duration_s: LastDuration = lambda _: None
         self._phases: dict[str, float] = {}
         self._timer: threading.Timer | None = None
         self._live: Live | None = None
         self._spinner = SPINNER if terminal.is_unicode(sys.stderr) else ASCII_SPINNER
 
-    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+    def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
         self._last_duration_s = last_duration_s
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         with self._lock:
             self._start_times[step.id] = time.monotonic()
             self._running[step.id] = (self._start_times[step.id], self._last_duration_s(step.id))
-            self._shown = tuple(self._running.items())
-            self._begin()
+            self._area_rows = tuple(self._running.items())
+            self._show_area()
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         with self._lock:
-            self._ended(step)
+            self._remove_row(step)
             self.tally.finished(step, ran)
             if ran.source == "built":
-                about = ", ".join(filter(None, (brief(step.reason), with_conversions(ran))))
+                about = ", ".join(filter(None, (short_reason(step.reason), conversions_text(ran))))
                 self._scroll(terminal.green("done"), step.id, about)
             else:
                 self._scroll(terminal.cyan("got "), step.id, "another build has made it")
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
-            self._ended(step)
+            self._remove_row(step)
             self.tally.failed += 1
             self._scroll(terminal.red("FAIL"), step.id, headline(error))
 
@@ -91,22 +91,22 @@ class LiveProgress(Progress):
             self._start_times[name] = time.monotonic()
             self.phase_started(name)
 
-    def work_finished(self, name: str, *, well: bool) -> None:
+    def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
             self.phase_finished(name)
-            self._scroll(terminal.green("done") if well else terminal.red("FAIL"), name)
+            self._scroll(terminal.green("done") if succeeded else terminal.red("FAIL"), name)
 
     def phase_started(self, name: str) -> None:
         with self._lock:
             self._phases = {**self._phases, name: time.monotonic()}
             if self._live is None and self._timer is None:
-                self._timer = threading.Timer(PATIENCE_S, self._begin_late)
+                self._timer = threading.Timer(PHASE_DELAY_S, self._show_area_of_phase)
                 self._timer.daemon = True
                 self._timer.start()
 
     def phase_finished(self, name: str) -> None:
         with self._lock:
-            self._phases = {phase: since for phase, since in self._phases.items() if phase != name}
+            self._phases = {phase: start_time for phase, start_time in self._phases.items() if phase != name}
             if not self._phases:
                 self._stop_timer()
 
@@ -114,29 +114,29 @@ class LiveProgress(Progress):
         with self._lock:
             self._stop_timer()
             live, self._live = self._live, None
-            self._shown, self._phases = (), {}
+            self._area_rows, self._phases = (), {}
         if live is not None:
             with contextlib.suppress(OSError):
                 live.stop()
 
-    def _begin(self) -> None:
+    def _show_area(self) -> None:
         if self._live is None:
             self._live = self._area()
             self._live.start(refresh=True)
 
-    def _begin_late(self) -> None:
+    def _show_area_of_phase(self) -> None:
         with self._lock:
             if self._phases:  # the last phase may have ended just now
-                self._begin()
+                self._show_area()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _ended(self, step: Step) -> None:
+    def _remove_row(self, step: Step) -> None:
         self._running.pop(step.id, None)
-        self._shown = tuple(self._running.items())
+        self._area_rows = tuple(self._running.items())
 
     def _scroll(self, word: str, name: str, about: str = "") -> None:
         width = self._live.console.width if self._live is not None else 80
@@ -154,15 +154,15 @@ class LiveProgress(Progress):
 
         return Live(
             console=_console(),
-            get_renderable=self._drawn,
+            get_renderable=self._render_area,
             refresh_per_second=REFRESH,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
 
-    def _drawn(self) -> Text:
-        """The area as Rich text. Rich's thread calls it, too."""
+    def _render_area(self) -> Text:
+        """The area as Rich text. Rich's thread calls this method, too."""
         live = self._live
         width, height = live.console.size if live is not None else (80, 24)
         return _rich("\n".join(self.area(width, height)))
@@ -171,26 +171,28 @@ class LiveProgress(Progress):
         """The area's rows on a screen of `width` columns and `height` rows."""
         now = time.monotonic()
         frame = self._spinner[int(now * REFRESH) % len(self._spinner)]
-        phases = [(name, (since, None)) for name, since in self._phases.items() if now - since > PATIENCE_S]
-        running = [*phases, *self._shown]
+        phases = [
+            (name, (start_time, None)) for name, start_time in self._phases.items() if now - start_time > PHASE_DELAY_S
+        ]
+        running = [*phases, *self._area_rows]
         most_rows = max(1, height // 2 - 1)
         shown = running if len(running) <= most_rows else running[: most_rows - 1]
-        rows = [self._running_row(step, now - since, last_s, frame, width) for step, (since, last_s) in shown]
+        rows = [self._running_row(step, now - start_time, last_s, frame, width) for step, (start_time, last_s) in shown]
         if len(shown) < len(running):
-            rows.append(terminal.dim(cropped(f"     … and {len(running) - len(shown)} more", width - 1)))
-        total = f"     {self.tally.line(now - self._begun)}"
-        return [*rows, total if len(click.unstyle(total)) < width else cropped(total.lstrip(), width - 1)]
+            rows.append(terminal.dim(crop(f"     … and {len(running) - len(shown)} more", width - 1)))
+        total = f"     {self.tally.line(now - self._build_start)}"
+        return [*rows, total if len(click.unstyle(total)) < width else crop(total.lstrip(), width - 1)]
 
     def _running_row(self, step: str, taken_s: float, last_s: float | None, frame: str, width: int) -> str:
         head = f"{frame:>4} {duration(taken_s):>8}  "
-        room = width - len(head) - 1  # one column stays free: a full row makes some terminals wrap
-        if room < 8:
-            return cropped(f"{frame} {step}", width - 1)
+        free_columns = width - len(head) - 1  # one column stays free: a full row makes some terminals wrap
+        if free_columns < 8:
+            return crop(f"{frame} {step}", width - 1)
         note = f"  last time {duration(last_s)}" if last_s else ""
         name = f"{step:{self.tally.id_width}}"
-        if note and len(name) + len(note) <= room:
+        if note and len(name) + len(note) <= free_columns:
             return f"{terminal.cyan(head)}{name}{terminal.dim(note)}"
-        return f"{terminal.cyan(head)}{_middle(step, room)}"
+        return f"{terminal.cyan(head)}{_middle(step, free_columns)}"
 
 
 def _middle(text: str, width: int) -> str:

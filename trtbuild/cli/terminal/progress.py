@@ -16,30 +16,34 @@ import click
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import count, duration
-from trtbuild.cli.terminal.reasons import brief, fitted
+from trtbuild.cli.terminal.reasons import short_reason, shorten_to_width
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
 from trtbuild.driver.building.events import Watcher
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:
-    from trtbuild.driver.project.outcome import Ran
+    from trtbuild.driver.project.outcome import StepRun
 
 #: The smallest and the largest width of the column of step ids. The text after longer ids is not aligned.
-LEAST_ID, MOST_ID = 24, 48
+LEAST_ID_WIDTH, MOST_ID_WIDTH = 24, 48
 
 #: The description at the end of a line is shown if at least this many columns are left for it.
-LEAST_ABOUT = 12
+LEAST_DESCRIPTION_WIDTH = 12
 
 
 @dataclass
 class Tally:
-    """The numbers of finished and of remaining steps. Sums are updated, so that events are cheap (rule 3 of watchers)."""
+    """The numbers of finished and of remaining steps, as estimates for the progress line.
+
+    `done` includes the conversions that partition steps made. `hits` and `remaining` follow from the last plan of each
+    model. Every event only updates sums, so that it takes little time (rule 3 of watchers).
+    """
 
     done: int = 0
     failed: int = 0
     hits: int = 0
-    left: int = 0
-    id_width: int = LEAST_ID
+    remaining: int = 0
+    id_width: int = LEAST_ID_WIDTH
     _by_model: dict[str, tuple[int, int]] = field(default_factory=dict)
     _unpartitioned: set[str] = field(default_factory=set)
     _ran: set[str] = field(default_factory=set)
@@ -47,34 +51,34 @@ class Tally:
     def planned(self, plan: ModelPlan) -> None:
         """Replace the plan of a model by this one."""
         name, steps = plan.model.name, plan.steps.values()
-        left = sum(step.verdict != "hit" for step in steps)
+        remaining = sum(step.verdict != "hit" for step in steps)
         hits = sum(step.verdict == "hit" and step.id not in self._ran for step in steps)
         left_before, hits_before = self._by_model.get(name, (0, 0))
-        self._by_model[name] = (left, hits)
-        self.left += left - left_before
+        self._by_model[name] = (remaining, hits)
+        self.remaining += remaining - left_before
         self.hits += hits - hits_before
-        self.id_width = max(self.id_width, *(len(step.id) for step in steps if len(step.id) <= MOST_ID), 0)
+        self.id_width = max(self.id_width, *(len(step.id) for step in steps if len(step.id) <= MOST_ID_WIDTH), 0)
         partition = plan.steps.get(step_id(name, "partition"))
         if partition is None or partition.verdict == "hit":
             self._unpartitioned.discard(name)
         else:
             self._unpartitioned.add(name)
 
-    def finished(self, step: Step, ran: Ran) -> None:
-        """Count a step that this or another build has run, and the conversions that were part of it."""
+    def finished(self, step: Step, ran: StepRun) -> None:
+        """Count a step that this or another build has run, and the conversions that it made."""
         self.done += 1 + len(ran.conversions)
         self._ran.add(step.id)
 
     @property
-    def growing(self) -> bool:
+    def may_grow(self) -> bool:
         """Whether the number of steps can still grow, because a model has no partitions yet."""
         return bool(self._unpartitioned)
 
     def line(self, elapsed_s: float) -> str:
         """A summary: ``3/7+ run · 28 hit · 1 failed · 14.2 s``. Failed steps count as remaining."""
         parts = []
-        if self.done or self.left:
-            parts.append(f"{self.done}/{self.done + self.left}{'+' if self.growing else ''} run")
+        if self.done or self.remaining:
+            parts.append(f"{self.done}/{self.done + self.remaining}{'+' if self.may_grow else ''} run")
         if self.hits:
             parts.append(f"{self.hits} hit")
         if self.failed:
@@ -90,22 +94,22 @@ class Progress(Watcher):
         self._lock = threading.RLock()
         self._start_times: dict[str, float] = {}
 
-    def planned(self, plan: ModelPlan) -> None:
+    def model_planned(self, plan: ModelPlan) -> None:
         with self._lock:
             self.tally.planned(plan)
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         with self._lock:
             self._start_times[step.id] = time.monotonic()
-            self._say(self._row(terminal.dim("run "), "", step.id, brief(step.reason)))
+            self._say(self._row(terminal.dim("run "), "", step.id, short_reason(step.reason)))
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._elapsed(step.id), step.id, with_conversions(ran)))
+            self._say(self._row(word, self._elapsed(step.id), step.id, conversions_text(ran)))
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
             self._say(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
@@ -115,17 +119,17 @@ class Progress(Watcher):
             self._start_times[name] = time.monotonic()
             self._say(self._row(terminal.dim("run "), "", name))
 
-    def work_finished(self, name: str, *, well: bool) -> None:
+    def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
-            word = terminal.green("done") if well else terminal.red("FAIL")
+            word = terminal.green("done") if succeeded else terminal.red("FAIL")
             self._say(self._row(word, self._elapsed(name), name))
 
     def _row(self, word: str, taken: str, name: str, about: str = "", width: int | None = None) -> str:
-        """One line for a step or other work. If `about` does not fit in `width`, it is cut or left out."""
+        """One line for a step or other work. If `about` does not fit in `width` columns, it is shortened or left out."""
         row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
         if width is not None:
             free_columns = width - len(click.unstyle(row)) - 2
-            about = fitted(about, free_columns) if free_columns >= LEAST_ABOUT else ""
+            about = shorten_to_width(about, free_columns) if free_columns >= LEAST_DESCRIPTION_WIDTH else ""
         return f"{row}  {terminal.dim(about)}" if about else row.rstrip()
 
     def _elapsed(self, name: str) -> str:
@@ -136,8 +140,8 @@ class Progress(Watcher):
             terminal.say(text)
 
 
-def with_conversions(ran: Ran) -> str:
-    """The number of conversions that a partition step made, as text; empty without conversions."""
+def conversions_text(ran: StepRun) -> str:
+    """The number of conversions that a partition step made, such as ``with 2 conversions``; empty without conversions."""
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 
 
@@ -146,7 +150,7 @@ def headline(error: TrtbuildError) -> str:
     return error.text.partition("\n")[0]
 
 
-def cropped(text: str, width: int) -> str:
+def crop(text: str, width: int) -> str:
     """Text without colour, cut at its end to at most `width` columns."""
     plain = click.unstyle(text)
     return plain if len(plain) <= width else f"{plain[: max(width - 1, 0)]}…"[:width]

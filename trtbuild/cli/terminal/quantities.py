@@ -35,14 +35,14 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word[:-1]}ies" if word.endswith("ry") else f"{number:,} {word}s"
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
+def first_names(names: Sequence[str], most: int = 3) -> str:
     """The first of several names: ``a, b, c and 9 more``."""
     if len(names) <= most + 1:  # "and 1 more" is not shorter than a name
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
-def aligned(rows: Iterable[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
+def align_rows(rows: Iterable[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
     """Rows as lines with aligned columns. The columns in `right` are aligned to the right. Cells may have colour."""
     cells = [list(row) for row in rows]
     widths: dict[int, int] = {}

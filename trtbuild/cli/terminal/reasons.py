@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _WORDS = {"new": "new", "evicted": "no longer in the cache", "forced": "forced"}
 
 
-def brief(reason: Reason) -> str:
+def short_reason(reason: Reason) -> str:
     """The reason in one short line."""
     if reason.code in _WORDS:
         return _WORDS[reason.code]
@@ -40,8 +40,8 @@ def _change(change: Change) -> str:
     return f"{subject} {was} → {now}"
 
 
-def fitted(text: str, width: int) -> str:
-    """A short reason in at most `width` columns. First the number of other parts is left out, then the word "changed"."""
+def shorten_to_width(text: str, width: int) -> str:
+    """A short reason in at most `width` columns. If necessary, the number of other parts and "changed" are left out."""
     for left_out in (r"$", r" \(\+\d+\)$", r" changed$"):
         text = re.sub(left_out, "", text)
         if len(text) <= width:
@@ -49,7 +49,7 @@ def fitted(text: str, width: int) -> str:
     return f"{text[: max(width - 1, 0)]}…"[:width]
 
 
-def shortened(value: str, most: int = 70) -> str:
+def shorten(value: str, most: int = 70) -> str:
     """A value in one line: the first 12 digits of a digest, and the two ends of a long text."""
     if _DIGEST.fullmatch(value):
         return value[:12]

@@ -1,7 +1,7 @@
-"""The abilities of the terminal, and output to it: colour, a live area, characters outside ASCII.
+"""Output to the terminal, and its abilities: colour, a live area, characters outside of ASCII.
 
 Rules
-1. All lines are made with colour. `rendered` removes it for streams that do not show colour.
+1. All lines are made with colour. `render` removes it for streams that do not show colour.
 2. The first match decides about colour: no with ``NO_COLOR`` (not empty); yes with ``FORCE_COLOR`` or ``CLICOLOR_FORCE``
    (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a terminal. (no-color.org,
    force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
@@ -64,13 +64,13 @@ def _drop_the_rest(stream: TextIO) -> None:
 def say(text: str) -> None:
     """Write a line, or several, to standard error (rule 5)."""
     try:
-        click.echo(rendered(text, sys.stderr), file=sys.stderr, color=True)
+        click.echo(render(text, sys.stderr), file=sys.stderr, color=True)
     except OSError:
         _drop_the_rest(sys.stderr)
 
 
-def rendered(text: str, stream: TextIO) -> str:
-    """Text in the form for `stream` (rules 1 and 4)."""
+def render(text: str, stream: TextIO) -> str:
+    """The text as `stream` can show it: without colour or Unicode if necessary (rules 1 and 4)."""
     shown = text if shows_colour(stream) else click.unstyle(text)
     if is_unicode(stream):
         return shown

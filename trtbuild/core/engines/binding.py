@@ -1,4 +1,4 @@
-"""Weights by slot: the values of each weight input of a traced program."""
+"""Finds the weight for each weight slot of a traced program, in a weights file or in the trace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from trtbuild.errors import SourceError
 
 
 @dataclass(frozen=True)
-class Slot:
-    """One weight input of a program. `name` is its name in the module. `persistent` is whether ``state_dict`` has it."""
+class WeightSlot:
+    """One weight input of a program. `name` is the weight's name in the module. `persistent` is whether the module's
+    ``state_dict`` contains the weight."""
 
     name: str
     dtype: str
@@ -29,7 +30,7 @@ class Interface:
     result. `ties` are pairs of declared symbols that must be equal; the program has one symbol for both.
     """
 
-    slots: tuple[Slot, ...]
+    slots: tuple[WeightSlot, ...]
     aliases: Mapping[str, str]
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
@@ -40,12 +41,14 @@ class Interface:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Interface:
-        """Read an `interface` document. Raises ValueError, KeyError or TypeError for any other `data`."""
+        """Read an `interface` document. Raises ValueError, KeyError or TypeError if the document has another structure.
+
+        The types of single fields are not checked."""
         document = json.loads(data)
         if not all(isinstance(entry, dict) for entry in [*document["inputs"], *document["outputs"]]):
             raise ValueError("inputs and outputs are objects")
         slots = tuple(
-            Slot(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["persistent"])
+            WeightSlot(entry["name"], entry["dtype"], tuple(entry["shape"]), entry["persistent"])
             for entry in document["weights"]
         )
         return cls(
@@ -55,7 +58,7 @@ class Interface:
             tuple(document["outputs"]),
             document["output_tree"],
             tuple(sorted(document.get("operators", {}))),
-            tuple((int(one), int(other)) for one, other in document.get("ties", ())),
+            tuple((int(first), int(second)) for first, second in document.get("ties", ())),
         )
 
 
@@ -68,25 +71,30 @@ def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:
 
 
 def weights_from_json(data: Any) -> dict[str, Weight]:
-    """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError for any other `data`."""
+    """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError if `data` has another structure."""
     if not isinstance(data, Mapping):
         raise ValueError("a weights table is an object")
     return {name: Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"]) for name, entry in data.items()}
 
 
-def bind(interface: Interface, traced: Mapping[str, Weight], table: Mapping[str, Weight] | None) -> tuple[Weight, ...]:
-    """The weight of each slot: from the weights file `table` if it has the name or a tied name, otherwise from the trace.
+def bind_weights(
+    interface: Interface, traced_weights: Mapping[str, Weight], table: Mapping[str, Weight] | None
+) -> tuple[Weight, ...]:
+    """The weight of each slot.
+
+    It comes from the weights file `table` if the file has the slot's name or a tied name. Otherwise it comes from the
+    trace (`traced_weights`, by slot number).
 
     The trace has already checked the names, shapes and dtypes in the file. Only the values can differ from the module's
     values. Raises SourceError if tied names have different values in the file, and KeyError if neither the file nor the
     trace has a value.
     """
-    tied: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
+    names_of_slot: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
     for alias, name in interface.aliases.items():
-        tied.setdefault(name, [name]).append(alias)
-    bound = []
+        names_of_slot.setdefault(name, [name]).append(alias)
+    weights = []
     for number, slot in enumerate(interface.slots):
-        values = {name: table[name] for name in tied[slot.name] if name in table} if table is not None else {}
+        values = {name: table[name] for name in names_of_slot[slot.name] if name in table} if table is not None else {}
         if len(set(values.values())) > 1:
             names = " and ".join(sorted(values))
             raise SourceError(
@@ -95,12 +103,14 @@ def bind(interface: Interface, traced: Mapping[str, Weight], table: Mapping[str,
                 hint="save the weights from the tied module, or untie them in the model",
             )
         if values:
-            bound.append(next(iter(values.values())))
+            weights.append(next(iter(values.values())))
         else:
-            bound.append(traced[str(number)])
-    return tuple(bound)
+            weights.append(traced_weights[str(number)])
+    return tuple(weights)
 
 
-def names_of(table: Mapping[str, Weight] | None) -> Sequence[tuple[str, str, Sequence[int]]] | None:
-    """The names, dtypes and shapes in a weights file. They are in a trace's key, and the values are not."""
+def weight_types(table: Mapping[str, Weight] | None) -> Sequence[tuple[str, str, Sequence[int]]] | None:
+    """The name, dtype and shape of each weight in a weights file, sorted by name; None without a weights file.
+
+    They are in a trace's key. The values of the weights are not."""
     return None if table is None else [(name, weight.dtype, weight.shape) for name, weight in sorted(table.items())]

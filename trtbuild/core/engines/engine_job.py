@@ -22,7 +22,7 @@ class Weight:
 
 
 #: The type of an input or output of a partition: dtype (torch's name) and sizes, with None for a dynamic size.
-Declared = tuple[str, tuple[int | None, ...]]
+DeclaredType = tuple[str, tuple[int | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,5 @@ class EngineJob:
     settings: BuilderSettings
     target: Target
     toolchain_version: str
-    inputs: tuple[Declared, ...] | None = None
-    outputs: tuple[Declared, ...] | None = None
+    inputs: tuple[DeclaredType, ...] | None = None
+    outputs: tuple[DeclaredType, ...] | None = None

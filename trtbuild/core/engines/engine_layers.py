@@ -17,7 +17,7 @@ from typing import Any
 
 SCHEMA = "trtbuild.layers/1"
 
-_NUMBERED = re.compile(r"(.+)_\d+")
+_NUMBERED_NAME = re.compile(r"(.+)_\d+")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Layer:
     operator: str | None
 
 
-def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> list[Layer]:
+def read_layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> list[Layer]:
     """The layers of an engine in their order. `document` is its layers file, `names` its entry of ``names.json``.
 
     Raises ValueError, KeyError or TypeError if `document` is not a layers file.
@@ -50,8 +50,8 @@ def layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> l
     for order, neighbours in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
         for index in order:
             if origins[index] is None:
-                reading = neighbours is readers
-                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, reading=reading)
+                is_reader = neighbours is readers
+                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, is_reader=is_reader)
     return [
         Layer(entry["name"], entry["type"], *(origin or (None, None)))
         for entry, origin in zip(entries, origins, strict=True)
@@ -62,7 +62,7 @@ _Origin = tuple[str, str]
 
 
 def _origin_of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:
-    numbered = _NUMBERED.fullmatch(name)
+    numbered = _NUMBERED_NAME.fullmatch(name)
     origin = names.get(name) or (names.get(numbered[1]) if numbered else None)
     return (str(origin[0]), str(origin[1])) if origin else None
 
@@ -72,9 +72,12 @@ def _origin_of_neighbour(
     neighbours: Mapping[str, Sequence[int]],
     origins: Sequence[_Origin | None],
     *,
-    reading: bool,
+    is_reader: bool,
 ) -> _Origin | None:
-    """The origin of a layer that reads an output of `entry` (`reading`), or of a layer that produces one of its inputs."""
-    tensors = [output["name"] for output in entry["outputs"]] if reading else entry["inputs"]
+    """The origin of the first neighbour that has an origin, or None.
+
+    With `is_reader`, `neighbours` are the layers that read an output of `entry`. Otherwise, they are the layers that
+    produce one of its inputs."""
+    tensors = [output["name"] for output in entry["outputs"]] if is_reader else entry["inputs"]
     candidates = (origins[index] for tensor in tensors for index in neighbours.get(tensor, ()))
     return next((origin for origin in candidates if origin is not None), None)

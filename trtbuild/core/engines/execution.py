@@ -10,7 +10,8 @@ Rules
 3. Call `Context.set_shape` for every input before any address is used. Each shape must be within the profile's range
    (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine runs.
 4. The memory of `use_memory` and every address must stay valid until the stream has finished the enqueued work.
-5. If a call returns False, TensorRT has refused it, and `Library.words` returns the reason. Check every result.
+5. If a call returns False, TensorRT has refused it, and `Library.take_errors` returns the reason. Check every returned
+   value.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """How a context runs. `library_graphs` is whether the library itself captures CUDA graphs, if it can."""
+    """How a context runs. `library_graphs` asks the library to capture CUDA graphs itself, if it can."""
 
     specialization: Specialization = "lazy"
     library_graphs: bool = False
@@ -53,8 +54,8 @@ class OutputMemory(Protocol):
         """Return the address of at least `size_bytes` bytes for output `name`; never 0."""
         ...
 
-    def settle(self, name: str, shape: tuple[int, ...]) -> None:
-        """Take the final shape of output `name`. It is called before `Context.enqueue` returns."""
+    def set_final_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Store the final shape of output `name`. TensorRT calls this method before `Context.enqueue` returns."""
         ...
 
 
@@ -80,7 +81,7 @@ class Context(Protocol):
         Raises EngineError if TensorRT refuses it."""
         ...
 
-    def send_output(self, name: str, memory: OutputMemory) -> None:
+    def set_output_memory(self, name: str, memory: OutputMemory) -> None:
         """Let `memory` allocate output `name`. Raises EngineError."""
         ...
 
@@ -109,7 +110,7 @@ class Engine(Protocol):
         ...
 
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> Context:
-        """A new context with `profile`, still without memory.
+        """A new context with `profile`. It has no memory yet (`Context.use_memory`).
 
         Raises EngineError, for example if another context uses the profile and the engine does not allow sharing it."""
         ...
@@ -144,6 +145,6 @@ class Library(Protocol):
         """Deserialize `plan` on the current device without copying it. Raises EngineError."""
         ...
 
-    def words(self) -> str:
+    def take_errors(self) -> str:
         """The errors that TensorRT logged on this thread since the last call, one on each line; may be empty."""
         ...

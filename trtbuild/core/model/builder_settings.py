@@ -1,4 +1,4 @@
-"""TensorRT's builder settings: `BuilderSettings` has a field for each, with all facts that trtbuild uses about it.
+"""TensorRT's builder settings. `BuilderSettings` has a field for each setting, with all facts that trtbuild uses about it.
 
 The manifest's fields and their checks, docs/manifest.md, the builder's configuration, the check of the toolchain's release,
 trtexec's arguments and the engine's key all follow from these fields. docs/architecture.md describes how to add a setting.
@@ -25,7 +25,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of `IBuilderConfig`. If it has an `enumeration`, it gets the member with the value's name."""
+    """An attribute of `IBuilderConfig`. With an `enumeration`, the setting's value is the name of a member of that type."""
 
     name: str
     enumeration: str | None = None
@@ -50,37 +50,40 @@ class Setting:
     #: One sentence for docs/manifest.md and for editors.
     description: str
     #: The part of TensorRT's builder configuration that gets the value. If the value is None, TensorRT chooses.
-    sets: Flag | Attribute | MemoryPool | TacticSources
-    #: trtexec's argument. ``{}`` stands for the value, and ``{number}`` for the position of the value in the list of a
-    #: choice. None if trtexec has no such argument.
+    config_part: Flag | Attribute | MemoryPool | TacticSources
+    #: trtexec's argument. ``{}`` stands for the value, and ``{number}`` for the position of the value in the list of the
+    #: allowed values. None if trtexec has no such argument.
     trtexec: str | None
     #: Whether trtexec gets the argument even if the setting has its default.
     trtexec_at_default: bool
     #: The smallest and the largest number that is allowed. A size in bytes has no largest number.
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     #: Whether the number is a size in bytes, which a manifest may write as "1GiB".
     in_bytes: bool
-    #: Toolchain → the first release that has the setting, or None if no release has it. Other toolchains always have it.
-    #: From https://docs.nvidia.com/deeplearning/tensorrt: migration guide 8.x to 10.x, release notes 10.8, and the bindings
-    #: of 8.6.1 and TensorRT-RTX 1.7.1. If the minor version is not documented, this is the first of the major version.
-    since: Mapping[str, str | None]
+    #: Toolchain → the first release that has the setting, or None if no release has it. A toolchain that is not in the
+    #: mapping has the setting in all releases. Sources: https://docs.nvidia.com/deeplearning/tensorrt (migration guide
+    #: 8.x to 10.x, release notes 10.8), and the bindings of 8.6.1 and TensorRT-RTX 1.7.1. If the minor version is not
+    #: documented, this is the first release of the major version.
+    first_releases: Mapping[str, str | None]
 
 
 def setting(
     default: _T,
     description: str,
-    sets: Flag | Attribute | MemoryPool | TacticSources,
+    config_part: Flag | Attribute | MemoryPool | TacticSources,
     trtexec: str | None,
     *,
     trtexec_at_default: bool = False,
-    least: int = 0,
-    most: int = INT32_MAX,
+    minimum: int = 0,
+    maximum: int = INT32_MAX,
     in_bytes: bool = False,
-    since: Mapping[str, str | None] | None = None,
+    first_releases: Mapping[str, str | None] | None = None,
 ) -> _T:
     """A field of `BuilderSettings`. The arguments are its default and the fields of its `Setting`."""
-    facts = Setting(description, sets, trtexec, trtexec_at_default, least, most, in_bytes, since or {})
+    facts = Setting(
+        description, config_part, trtexec, trtexec_at_default, minimum, maximum, in_bytes, first_releases or {}
+    )
     result: _T = field(default=default, metadata={"setting": facts})
     return result
 
@@ -98,7 +101,7 @@ class BuilderSettings:
         Attribute("builder_optimization_level"),
         "--builderOptimizationLevel={}",
         trtexec_at_default=True,
-        most=5,
+        maximum=5,
     )
     workspace: int | None = setting(
         None,
@@ -118,7 +121,7 @@ class BuilderSettings:
         "How much time TensorRT spends on the search for tilings.",
         Attribute("tiling_optimization_level", "TilingOptimizationLevel"),
         "--tilingOptimizationLevel={number}",
-        since={"tensorrt": "10.8"},
+        first_releases={"tensorrt": "10.8"},
     )
     l2_limit_for_tiling: int | None = setting(
         None,
@@ -126,15 +129,15 @@ class BuilderSettings:
         Attribute("l2_limit_for_tiling"),
         "--l2LimitForTiling={}",
         in_bytes=True,
-        since={"tensorrt": "10.8"},
+        first_releases={"tensorrt": "10.8"},
     )
     max_num_tactics: int | None = setting(
         None,
         "The maximum number of tactics to time; null lets TensorRT choose.",
         Attribute("max_num_tactics"),
         "--maxTactics={}",
-        least=1,
-        since={"tensorrt": "10.0"},
+        minimum=1,
+        first_releases={"tensorrt": "10.0"},
     )
     avg_timing_iterations: int = setting(
         1,
@@ -142,14 +145,18 @@ class BuilderSettings:
         Attribute("avg_timing_iterations"),
         "--avgTiming={}",
         trtexec_at_default=True,
-        least=1,
+        minimum=1,
     )
     tf32: bool = setting(True, "Whether float32 products may use TF32.", Flag("TF32"), "--noTF32")
     sparse_weights: bool = setting(
         False, "Whether to look for 2:4 sparse weights.", Flag("SPARSE_WEIGHTS"), "--sparsity=enable"
     )
     strict_nans: bool = setting(
-        False, "Whether NaN is handled as IEEE 754 says.", Flag("STRICT_NANS"), None, since={"tensorrt": "10.0"}
+        False,
+        "Whether NaN is handled as IEEE 754 says.",
+        Flag("STRICT_NANS"),
+        None,
+        first_releases={"tensorrt": "10.0"},
     )
     refit: bool = setting(False, "Whether the engine's weights can be replaced.", Flag("REFIT"), "--refit")
     strip_plan: bool = setting(
@@ -157,14 +164,14 @@ class BuilderSettings:
         "Whether weights are left out of the plan.",
         Flag("STRIP_PLAN"),
         "--stripWeights",
-        since={"tensorrt": "10.0"},
+        first_releases={"tensorrt": "10.0"},
     )
     weight_streaming: bool = setting(
         False,
         "Whether weights may be streamed from the host.",
         Flag("WEIGHT_STREAMING"),
         "--allowWeightStreaming",
-        since={"tensorrt": "10.0"},
+        first_releases={"tensorrt": "10.0"},
     )
     version_compatible: bool = setting(
         False, "Whether later TensorRT versions may run the engine.", Flag("VERSION_COMPATIBLE"), "--versionCompatible"
@@ -183,7 +190,7 @@ class BuilderSettings:
         "Whether TensorRT computes all slices along an axis such as the batch with identical operations.",
         Flag("DISTRIBUTIVE_INDEPENDENCE"),
         None,
-        since={"tensorrt": "10.0"},
+        first_releases={"tensorrt": "10.0"},
     )
     direct_io: bool = setting(
         False, "Whether inputs and outputs are never reformatted.", Flag("DIRECT_IO"), "--directIO"
@@ -193,14 +200,14 @@ class BuilderSettings:
         "Whether the caller provides all device memory.",
         Flag("REQUIRE_USER_ALLOCATION"),
         None,
-        since={"tensorrt": "10.0"},
+        first_releases={"tensorrt": "10.0"},
     )
     monitor_memory: bool = setting(
         False,
         "Whether TensorRT logs its memory use.",
         Flag("MONITOR_MEMORY"),
         "--monitorMemory",
-        since={"tensorrt": "10.8"},
+        first_releases={"tensorrt": "10.8"},
     )
     profiling_verbosity: Literal["layer_names_only", "detailed", "none"] = setting(
         "detailed",
@@ -215,7 +222,7 @@ class BuilderSettings:
         "Libraries whose kernels `tensorrt` may use; [] forbids all, and null lets TensorRT choose.",
         TacticSources(),
         "--tacticSources={}",
-        since={"tensorrt-rtx": None},
+        first_releases={"tensorrt-rtx": None},
     )
 
 
@@ -224,7 +231,7 @@ SETTINGS: Mapping[str, Setting] = {entry.name: entry.metadata["setting"] for ent
 
 #: The settings whose defaults are in every engine's key. Any later setting is in the key only if it is not at its default,
 #: so that a new setting changes no key. Never add a name here.
-IN_EVERY_KEY = frozenset(
+SETTINGS_IN_EVERY_KEY = frozenset(
     (
         "optimization_level", "workspace", "max_aux_streams", "tiling_optimization_level", "l2_limit_for_tiling",
         "max_num_tactics", "avg_timing_iterations", "tf32", "sparse_weights", "strict_nans", "refit", "strip_plan",

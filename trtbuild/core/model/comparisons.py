@@ -13,13 +13,14 @@ from typing import Literal
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Point, Runner
 
-#: The result of one comparison. `unchecked`: it could not be made, and `text` is the reason.
+#: The result of one comparison. `unchecked`: the values could not be compared, and `text` is the reason.
 Status = Literal["right", "wrong", "unchecked"]
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One call: its module (a path in the user's model; empty for the model itself), its operator, and its ONNX nodes."""
+    """One call of an operator. `module` is the path of its module in the user's model, empty for the model itself. `nodes`
+    are the ONNX nodes that the call became."""
 
     module: str
     operator: str
@@ -28,8 +29,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class Place:
-    """The fault is between `since` and `first`, the first operator whose value is wrong. `text` describes the difference;
-    if it is empty, the difference is `error`."""
+    """The place of a fault in a partition. `first` is the first operator whose value is wrong.
+
+    Some operators directly before `first` may have values that could not be compared. `since` is the first of these
+    operators. If all values before `first` were compared, `since` is equal to `first`. So the fault is at an operator from
+    `since` to `first`. `text` describes the difference at `first`. If it is empty, the difference is `error`."""
 
     first: Operator
     since: Operator
@@ -49,8 +53,9 @@ class PartitionIdentity:
 class Compared:
     """The worst result of a comparison over all points.
 
-    `error` is max|a-b| / max|b| of the output with number `output`, or None if it is not a finite number. It is the largest
-    one relative to `tolerance`, which follows from `precision`. `points` is the number of points that were compared.
+    `output` is the number of the output whose error is the largest relative to its tolerance. `error` is max|a-b| / max|b|
+    of this output, or None if that is not a finite number. `tolerance` follows from `precision`. `points` is the number of
+    points that were compared.
     """
 
     status: Status

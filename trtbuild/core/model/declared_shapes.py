@@ -27,7 +27,7 @@ class ShapeProblem:
     """A problem of the declared shapes.
 
     A problem of a dim has `dim` and `place`. A problem of an input in a profile has `profile` and `input`. If only one list
-    or axis is wrong, it also has `which` and `axis`.
+    is wrong, `which` names that list: min, opt or max. If only one axis is wrong, `axis` is its number.
     """
 
     text: str
@@ -52,15 +52,15 @@ def derive(
 
     There must be at least one profile. Every profile must have exactly the shapes of `inputs`, in their order.
     """
-    ranks, problems = _ranks(profiles)
+    ranks, problems = _check_ranks(profiles)
     invalid_inputs = {problem.input for problem in problems}
-    named = _named_axes(inputs, dims, ranks, problems)
+    named_axes = _named_axes(inputs, dims, ranks, problems)
     valid_ranks = {name: rank for name, rank in ranks.items() if name not in invalid_inputs}
-    plan = _symbols(inputs, named, profiles, valid_ranks, problems)
+    plan = _build_plan(inputs, named_axes, profiles, valid_ranks, problems)
     return (None, tuple(problems)) if problems else (plan, ())
 
 
-def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProblem]]:
+def _check_ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProblem]]:
     """The rank of each input whose rank is consistent, and the problems of ranks and ranges in the profiles."""
     problems: list[ShapeProblem] = []
     ranks: dict[str, tuple[int, str]] = {}
@@ -101,14 +101,14 @@ def _ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[ShapeProbl
 
 def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapeProblem]:
     problems: list[ShapeProblem] = []
-    for axis, (low, mid, high) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
+    for axis, (min_size, opt_size, max_size) in enumerate(zip(shape.min, shape.opt, shape.max, strict=True)):
         text, hint, which = "", "", MIN_OPT_MAX[0]
-        if not low <= mid <= high:
-            text = f"{name}.{axis}: min {low}, opt {mid}, max {high} are not in order"
-            hint, which = "min ≤ opt ≤ max", "min" if mid <= high else "opt" if low <= high else "max"
-        elif low < 0:
-            text, hint = f"{name}.{axis}: a size cannot be {low}", "sizes are at least 0, dynamic ones at least 1"
-        elif low == 0 and high > 0:
+        if not min_size <= opt_size <= max_size:
+            text = f"{name}.{axis}: min {min_size}, opt {opt_size}, max {max_size} are not in order"
+            hint, which = "min ≤ opt ≤ max", "min" if opt_size <= max_size else "opt" if min_size <= max_size else "max"
+        elif min_size < 0:
+            text, hint = f"{name}.{axis}: a size cannot be {min_size}", "sizes are at least 0, dynamic ones at least 1"
+        elif min_size == 0 and max_size > 0:
             text, hint = f"{name}.{axis}: a dynamic dim cannot have min 0", "the smallest min is 1"
         if text:
             problems.append(ShapeProblem(text, hint, profile=profile, input=name, which=which, axis=axis))
@@ -118,9 +118,9 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
 def _named_axes(
     inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
 ) -> dict[tuple[str, int], NamedDim]:
-    """The named dim of each axis that has a named dim. Problems with the dims' places are added to `problems`."""
+    """(input, axis) → the named dim of that axis. Problems with the places of dims are added to `problems`."""
     input_names = [entry.name for entry in inputs]
-    named: dict[tuple[str, int], NamedDim] = {}
+    named_axes: dict[tuple[str, int], NamedDim] = {}
     for dim in dims:
         for name, axis in dim.at:
             text, hint = "", ""
@@ -130,14 +130,14 @@ def _named_axes(
             elif name in ranks and not 0 <= axis < ranks[name]:
                 text = f"dim {dim.name!r} is at {name}.{axis}, but {name!r} has {ranks[name]} axes"
                 hint = f"axes are 0 to {ranks[name] - 1}" if ranks[name] else f"{name!r} is a scalar"
-            elif (name, axis) in named:
-                text = f"{name}.{axis} is in dim {named[name, axis].name!r} and in dim {dim.name!r}"
+            elif (name, axis) in named_axes:
+                text = f"{name}.{axis} is in dim {named_axes[name, axis].name!r} and in dim {dim.name!r}"
                 hint = "name one dim for each axis"
             if text:
                 problems.append(ShapeProblem(text, hint, dim=dim.name, place=f"{name}.{axis}"))
             else:
-                named[name, axis] = dim
-    return named
+                named_axes[name, axis] = dim
+    return named_axes
 
 
 Sizes = tuple[int, int, int]
@@ -149,15 +149,15 @@ def _sizes(profile: Profile, name: str, axis: int) -> Sizes:
     return shape.min[axis], shape.opt[axis], shape.max[axis]
 
 
-def _symbols(
+def _build_plan(
     inputs: Sequence[Input],
-    named: dict[tuple[str, int], NamedDim],
+    named_axes: dict[tuple[str, int], NamedDim],
     profiles: Sequence[Profile],
     ranks: dict[str, int],
     problems: list[ShapeProblem],
 ) -> ShapePlan:
-    """The plan. It is valid only if no problem is added to `problems`."""
-    taken = {dim.name for dim in named.values()}
+    """The shape plan. It is valid only if no problem is added to `problems`."""
+    dim_names = {dim.name for dim in named_axes.values()}
     symbols: list[Symbol] = []
     numbers: dict[str, int] = {}
     first_place: dict[str, tuple[str, int]] = {}
@@ -166,16 +166,16 @@ def _symbols(
         axes: list[Axis] = []
         for axis in range(ranks.get(entry.name, 0)):
             ranges = [_sizes(profile, entry.name, axis) for profile in profiles]
-            low, high = min(r[0] for r in ranges), max(r[2] for r in ranges)
-            dim = named.get((entry.name, axis))
+            smallest, largest = min(r[0] for r in ranges), max(r[2] for r in ranges)
+            dim = named_axes.get((entry.name, axis))
             if dim is not None:
                 _check_multiples(dim, (entry.name, axis), profiles, problems)
                 first = first_place.setdefault(dim.name, (entry.name, axis))
-                _check_equal(dim, first, (entry.name, axis), profiles, problems)
-            if low == high:
-                axes.append(low)
+                _check_equal_ranges(dim, first, (entry.name, axis), profiles, problems)
+            if smallest == largest:
+                axes.append(smallest)
                 continue
-            if low == 0:  # each profile alone is valid: one has the static size 0, another has a larger size
+            if smallest == 0:  # each profile alone is valid: one has the static size 0, another has a larger size
                 profile = next(p for p, sizes in zip(profiles, ranges, strict=True) if sizes[0] == 0)
                 problems.append(
                     ShapeProblem(
@@ -188,12 +188,14 @@ def _symbols(
                     )
                 )
             name = dim.name if dim else f"{entry.name}_{axis}"
-            while dim is None and name in taken:
+            while dim is None and name in dim_names:
                 name += "_"
             if name not in numbers:
                 numbers[name] = len(symbols)
                 unit = dim.multiple_of if dim else 1
-                symbols.append(Symbol(name, low, high, _example(ranges[0][1], low, high, unit), unit))
+                symbols.append(
+                    Symbol(name, smallest, largest, _example_size(ranges[0][1], smallest, largest, unit), unit)
+                )
             axes.append(SymbolAxis(numbers[name]))
         shapes.append(tuple(axes))
     return ShapePlan(tuple(symbols), tuple(shapes))
@@ -205,17 +207,17 @@ def _check_multiples(
     name, axis = at
     for profile in profiles:
         sizes = _sizes(profile, name, axis)
-        wrong = [which for which, size in zip(MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
-        if wrong:
+        wrong_lists = [which for which, size in zip(MIN_OPT_MAX, sizes, strict=True) if size % dim.multiple_of]
+        if wrong_lists:
             values = ", ".join(f"{which} {size}" for which, size in zip(MIN_OPT_MAX, sizes, strict=True))
-            fixes = [_nearest_multiples(sizes[MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong]
+            fixes = [_nearest_multiples(sizes[MIN_OPT_MAX.index(which)], dim.multiple_of) for which in wrong_lists]
             problems.append(
                 ShapeProblem(
                     f"{name}.{axis} is dim {dim.name!r}, a multiple of {dim.multiple_of}, but has {values}",
                     "write " + ", ".join(fixes),
                     profile=profile.name,
                     input=name,
-                    which=wrong[0],
+                    which=wrong_lists[0],
                     axis=axis,
                 )
             )
@@ -226,7 +228,7 @@ def _nearest_multiples(size: int, unit: int) -> str:
     return f"{below} or {below + unit} instead of {size}" if below else f"{unit} instead of {size}"
 
 
-def _check_equal(
+def _check_equal_ranges(
     dim: NamedDim,
     first: tuple[str, int],
     second: tuple[str, int],
@@ -236,24 +238,24 @@ def _check_equal(
     for profile in profiles:
         ranges = [_sizes(profile, *place) for place in (first, second)]
         if ranges[0] != ranges[1]:
-            shown = [
+            range_texts = [
                 f"{name}.{axis} is {'..'.join(map(str, sizes))}"
                 for (name, axis), sizes in zip((first, second), ranges, strict=True)
             ]
-            wrong = next(which for which, a, b in zip(MIN_OPT_MAX, *ranges, strict=True) if a != b)
+            differing = next(which for which, a, b in zip(MIN_OPT_MAX, *ranges, strict=True) if a != b)
             problems.append(
                 ShapeProblem(
-                    f"dim {dim.name!r} has different ranges: {shown[0]}, {shown[1]} (min..opt..max)",
+                    f"dim {dim.name!r} has different ranges: {range_texts[0]}, {range_texts[1]} (min..opt..max)",
                     "all places of a dim have the same min, opt and max",
                     profile=profile.name,
                     input=second[0],
-                    which=wrong,
+                    which=differing,
                     axis=second[1],
                 )
             )
 
 
-def _example(opt: int, low: int, high: int, unit: int) -> int:
+def _example_size(opt: int, low: int, high: int, unit: int) -> int:
     if opt // unit >= 2:
         return opt
     return min(max(2 * unit, low), high)

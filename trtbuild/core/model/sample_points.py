@@ -22,8 +22,10 @@ def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, .
         numbers: list[int] = []
         for position, (low, high) in enumerate(ends):
             middle = low + (high - low) * (position + 1 + shift) // (len(ends) + 2)
-            free = (n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1))
-            numbers.append(next(free, middle))
+            unused_numbers = (
+                n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1)
+            )
+            numbers.append(next(unused_numbers, middle))
         points.append(tuple(numbers))
     lowest, highest = points[:2]
     for position, (low, high) in enumerate(ends):

@@ -1,9 +1,9 @@
 """The dynamic sizes of a model: symbols with their ranges, and the shape of each input in terms of them.
 
-`trtbuild.core.model.declared_shapes` derives them from the profiles.
+`trtbuild.core.model.declared_shapes` derives both from the profiles.
 
-Two symbols that a trace found to be always equal become one (`ShapePlan.tied`) if they are declared alike: with the same
-min, opt and max in every profile, and the same ``multiple_of``.
+A trace may find that two symbols are always equal. They become one symbol (`ShapePlan.merge_ties`) if their declarations
+are equal: the same min, opt and max in every profile, and the same ``multiple_of``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ Ties = Sequence[tuple[int, int]]
 
 
 def kept_symbols(count: int, ties: Ties) -> list[int]:
-    """For each of `count` symbols, the first of the symbols that are tied to it, or its own number."""
-    kept = list(range(count))
-    for one, other in ties:
-        first, last = sorted((kept[one], kept[other]))
-        kept = [first if number == last else number for number in kept]
-    return kept
+    """For each of `count` symbols, the number of the symbol that represents it after `ties` are merged.
+
+    The first one of several tied symbols represents all of them. A symbol without ties represents itself."""
+    representatives = list(range(count))
+    for first_symbol, second_symbol in ties:
+        kept_number, replaced_number = sorted((representatives[first_symbol], representatives[second_symbol]))
+        representatives = [kept_number if number == replaced_number else number for number in representatives]
+    return representatives
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,19 @@ class ShapePlan:
     symbols: tuple[Symbol, ...]
     shapes: tuple[tuple[Axis, ...], ...]
 
-    def sizes(self, values: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The shape of each input if symbol i has the size `values[i]`."""
+    def input_shapes(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The shape of each input if symbol i has the size `sizes[i]`."""
         return tuple(
-            tuple(axis if isinstance(axis, int) else values[axis.symbol] for axis in shape) for shape in self.shapes
+            tuple(axis if isinstance(axis, int) else sizes[axis.symbol] for axis in shape) for shape in self.shapes
         )
 
     @property
-    def example(self) -> tuple[tuple[int, ...], ...]:
+    def example_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The input shapes with which the model is traced."""
-        return self.sizes([symbol.example for symbol in self.symbols])
+        return self.input_shapes([symbol.example for symbol in self.symbols])
 
-    def tied(self, ties: Ties) -> ShapePlan:
-        """The plan with one symbol for both symbols of each pair. The symbol that is kept has the first one's name."""
+    def merge_ties(self, ties: Ties) -> ShapePlan:
+        """The plan in which each pair of tied symbols is one symbol: the one with the smaller number."""
         kept = kept_symbols(len(self.symbols), ties)
         numbers = {first: number for number, first in enumerate(dict.fromkeys(kept))}
         shapes = tuple(
@@ -83,7 +85,7 @@ MinOptMax = Literal["min", "opt", "max"]
 MIN_OPT_MAX: tuple[MinOptMax, ...] = ("min", "opt", "max")
 
 
-def places_of(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
+def axes_of_symbol(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> list[str]:
     """The axes of a symbol, as a manifest writes them: ``image.2``."""
     return [
         f"{entry.name}.{number}"
@@ -103,17 +105,19 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
     return tuple(sizes[index] for index in range(len(plan.symbols)))
 
 
-def different_opts(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
-    """The pairs of symbols that differ in nothing but the opt of a profile other than the first. They cannot be tied."""
+def pairs_with_different_opts(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
+    """The pairs of symbols whose declarations are equal, except for the opt of a profile after the first one.
+
+    Such symbols cannot be tied."""
     values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
 
-    def column(which: MinOptMax, symbol: int) -> list[int]:
+    def sizes_of(which: MinOptMax, symbol: int) -> list[int]:
         return [sizes[symbol] for sizes in values[which]]
 
     return tuple(
         (one, other)
         for one, other in combinations(range(len(plan.symbols)), 2)
-        if column("opt", one) != column("opt", other)
+        if sizes_of("opt", one) != sizes_of("opt", other)
         and replace(plan.symbols[one], name="") == replace(plan.symbols[other], name="")
-        and all(column(which, one) == column(which, other) for which in ("min", "max"))
+        and all(sizes_of(which, one) == sizes_of(which, other) for which in ("min", "max"))
     )

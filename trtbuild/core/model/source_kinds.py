@@ -13,8 +13,8 @@ class SourceKind:
     """One kind of source. `name` is the manifest's field, and is in keys; `graph` is the kind of graph after the trace.
 
     `reader` is the class in `trtbuild.stages.trace.sources` that reads it, as ``module:Class``; it is empty for a module in
-    memory. Editors and docs/manifest.md show `description` and `example`. `file` is the name of the file in messages. A
-    kind without `file` names a callable, as ``module.path:callable``, which takes ``kwargs``.
+    memory. Editors and docs/manifest.md show `description` and `example`. `file` is the noun for the source's file in
+    messages. A kind without `file` names a callable, as ``module.path:callable``. Such a callable takes ``kwargs``.
     """
 
     name: str
@@ -68,6 +68,6 @@ _ROWS = (
 #: The kinds that a manifest can name, in the order of its reference.
 SOURCE_KINDS: Mapping[str, SourceKind] = {kind.name: kind for kind in _ROWS}
 #: The kinds that name a callable, which takes kwargs.
-CALLABLES = [name for name, kind in SOURCE_KINDS.items() if kind.file is None]
+CALLABLE_KINDS = [name for name, kind in SOURCE_KINDS.items() if kind.file is None]
 #: A module that a running program has in memory.
-IN_MEMORY = SourceKind("module", PROGRAM)
+MODULE_IN_MEMORY = SourceKind("module", PROGRAM)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.graph_kinds import GraphKind
-from trtbuild.core.model.source_kinds import IN_MEMORY, SOURCE_KINDS
+from trtbuild.core.model.source_kinds import MODULE_IN_MEMORY, SOURCE_KINDS
 from trtbuild.core.values.encoding import Value
 from trtbuild.core.values.value_ranges import ValueRange
 
@@ -51,12 +51,12 @@ class Source:
     @property
     def file(self) -> str | None:
         """The path of the source's file, or None if the source is not a file."""
-        return self.target if SOURCE_KINDS.get(self.kind, IN_MEMORY).file is not None else None
+        return self.target if SOURCE_KINDS.get(self.kind, MODULE_IN_MEMORY).file is not None else None
 
     @property
     def graph(self) -> GraphKind:
         """The kind of graph that a trace of this source produces."""
-        return SOURCE_KINDS.get(self.kind, IN_MEMORY).graph
+        return SOURCE_KINDS.get(self.kind, MODULE_IN_MEMORY).graph
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
-    #: The range of random inputs, both ends included. None: each caller uses its own default.
+    #: The range of random values for this input, both ends included. None: each caller uses its own default range.
     range: ValueRange | None = None
 
 
@@ -110,16 +110,17 @@ class PartitionSettings:
     truncate_double: bool = False
 
     @property
-    def by_module(self) -> bool:
+    def divides_by_module(self) -> bool:
+        """Whether `granularity` has patterns of module paths."""
         return self.granularity != ("model",)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PartitionSettings:
         """The settings from their JSON, in which tuples are lists."""
-        plain: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
-        return cls(**plain)
+        return cls(**arguments)
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Project:
-    """All models in the order of their declaration, and the manifest files that declare them, with included files.
+    """All models in the order of their declaration, and all manifest files that were read, including the included files.
 
     `digests` has the SHA-256 of the content of each of `files`.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StandIn:
-    """The parser of `toolchain` in `version`, used in place of the parser of another toolchain, which needs a GPU.
+    """The parser of `toolchain` in `version`. It replaces the parser of another toolchain, because that parser needs a GPU.
 
     The other fields are facts about the replaced toolchain. They are applied before the stand-in parser is called.
     `dtypes` are the element types (torch's names) that its engines compute in. `narrows_int64` is whether its engines

@@ -31,19 +31,19 @@ Runner = Literal["onnxruntime", "engine"]
 #:
 #: float32: onnxruntime and PyTorch differ only in the order of sums. On a GPU, TF32 keeps 11 bits of each factor of a
 #: product. Rounding loses up to 2**-11 of a factor and truncation up to 2**-10, so a product loses up to 2**-9. On an H200,
-#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. float16 has 11 bits everywhere. bfloat16 has 8 bits: its steps
-#: are eight times those of float16, and so is its tolerance.
+#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. float16 has 11 bits everywhere. bfloat16 has 8 bits. So the
+#: steps between its numbers are eight times the steps of float16, and its tolerance is also eight times that of float16.
 TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
     "onnxruntime": {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2},
     "engine": {"float32": 2e-3, "float16": 1e-2, "bfloat16": 8e-2},
 }
 
 #: Floating types from the finest to the coarsest.
-COARSENESS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
+PRECISIONS_BY_COARSENESS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
 
 #: The defaults for the number of random points of each profile, and for the seed.
-RANDOM_POINTS = 2
-SEED = 0
+DEFAULT_RANDOM_POINTS = 2
+DEFAULT_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -68,27 +68,31 @@ class Point:
         return cls(**{**data, "sizes": tuple(data["sizes"])})
 
 
-def points(model: Model, shapes: ShapePlan, *, count: int = RANDOM_POINTS, seed: int = SEED) -> tuple[Point, ...]:
+def points(
+    model: Model, shapes: ShapePlan, *, count: int = DEFAULT_RANDOM_POINTS, seed: int = DEFAULT_SEED
+) -> tuple[Point, ...]:
     """The points of every profile, in the order of the profiles, with `count` random points each."""
     result: list[Point] = []
     for number, profile in enumerate(model.profiles):
-        ends = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
-        fixed: dict[tuple[int, ...], str] = {}
-        for which, sizes in ends.items():
-            fixed.setdefault(sizes, which)
-        result += [Point(number, which, sizes, _seed(seed, number, which)) for sizes, which in fixed.items()]
+        sizes_at = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
+        which_by_sizes: dict[tuple[int, ...], str] = {}
+        for which, sizes in sizes_at.items():
+            which_by_sizes.setdefault(sizes, which)
+        result += [
+            Point(number, which, sizes, _seed_of_point(seed, number, which)) for sizes, which in which_by_sizes.items()
+        ]
         for k in range(1, count + 1):
             generator = random.Random(f"{seed}/{number}/sizes/{k}")
             sizes = tuple(
                 symbol.multiple_of * generator.randint(low // symbol.multiple_of, high // symbol.multiple_of)
-                for symbol, low, high in zip(shapes.symbols, ends["min"], ends["max"], strict=True)
+                for symbol, low, high in zip(shapes.symbols, sizes_at["min"], sizes_at["max"], strict=True)
             )
             which = f"random {k}"
-            result.append(Point(number, which, sizes, _seed(seed, number, which), zeros=k % 2 == 0))
+            result.append(Point(number, which, sizes, _seed_of_point(seed, number, which), zeros=k % 2 == 0))
     return tuple(result)
 
 
-def _seed(seed: int, profile: int, which: str) -> int:
+def _seed_of_point(seed: int, profile: int, which: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{profile}/{which}".encode()).digest()[:6], "big")
 
 
@@ -97,11 +101,11 @@ def tolerances(runner: Runner, chosen: float | None = None) -> dict[Precision, f
     return {precision: default if chosen is None else chosen for precision, default in TOLERANCES[runner].items()}
 
 
-def coarsest(precisions: Iterable[Precision]) -> Precision:
+def coarsest_precision(precisions: Iterable[Precision]) -> Precision:
     """The coarsest of `precisions`; float32 if there are no precisions."""
-    return COARSENESS[max(map(COARSENESS.index, precisions), default=0)]
+    return PRECISIONS_BY_COARSENESS[max(map(PRECISIONS_BY_COARSENESS.index, precisions), default=0)]
 
 
 def relative_to_tolerance(error: float, tolerance: float) -> float:
-    """The error divided by the tolerance; more than 1 is wrong."""
+    """The error divided by the tolerance. A result of more than 1 means that the value is wrong."""
     return error / tolerance if tolerance else math.inf if error else 0.0

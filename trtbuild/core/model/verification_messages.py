@@ -1,4 +1,7 @@
-"""The messages about a verification, as pure functions of its entries."""
+"""The messages about a verification, as pure functions of its entries.
+
+A `CutEntry` has the result for one way in which a model is cut into partitions (see `trtbuild.core.model.verified`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from trtbuild.core.model.verified import CutEntry, NamedPoint, PartitionEntry, W
 Entry = WholeEntry | PartitionEntry
 
 
-def worst(entry: CutEntry) -> tuple[float, float]:
+def worst_error(entry: CutEntry) -> tuple[float, float]:
     """The error that is largest relative to its tolerance, and that tolerance, among the partitions and the whole model.
 
     The error is 0.0 if no comparison has a number."""
@@ -20,15 +23,16 @@ def worst(entry: CutEntry) -> tuple[float, float]:
 
 def error_text(entry: Entry) -> str:
     """The message about a wrong entry: ``is wrong: 3.1e-01 away (1e-05 is allowed) at profile rows, min (batch = 1)``."""
-    return f"is wrong: {_difference(entry.text, entry.error)} ({entry.tolerance:.0e} is allowed){_point(entry.worst)}"
+    difference = _difference_text(entry.text, entry.error)
+    return f"is wrong: {difference} ({entry.tolerance:.0e} is allowed){_point_text(entry.worst)}"
 
 
-def _difference(text: str, error: float | None) -> str:
+def _difference_text(text: str, error: float | None) -> str:
     """The difference: its text or, if that is empty, the number."""
     return text or f"{error:.1e} away"
 
 
-def _point(worst: NamedPoint | None) -> str:
+def _point_text(worst: NamedPoint | None) -> str:
     if worst is None:
         return ""
     dims = ", ".join(f"{name} = {size}" for name, size in worst.dims.items())
@@ -37,44 +41,48 @@ def _point(worst: NamedPoint | None) -> str:
 
 #: TF32 may explain an engine's error if the error is less than this many times the tolerance. The tolerance allows for the
 #: bits that TF32 drops, but in some models sums make the error larger.
-TF32_TIMES = 5
+TF32_ERROR_FACTOR = 5
 
 _TF32 = (
-    "TF32, which keeps 11 bits of the factors of products on a GPU: `builder: {tf32: false}` builds without it, "
-    "`--tolerance X` allows more"
+    "TF32, which rounds the factors of each product to 11 bits on a GPU: `builder: {tf32: false}` builds without TF32, "
+    "`--tolerance X` allows larger errors"
 )
 
 
 def tf32_hint(entry: Entry, tf32: bool | None) -> str | None:
-    """The hint for a float32 engine whose conversion is right, if TF32 alone may explain its error; otherwise None.
+    """The hint for a wrong float32 result of an engine, if TF32 alone may explain its error; otherwise None.
 
+    The caller checks that the conversion to ONNX is right. This function does not check it.
     `tf32` is whether the engine was built with TF32, or None if that is not known."""
     if entry.status != "wrong" or entry.precision != "float32" or tf32 is False:
         return None
-    if entry.error is None or entry.error >= TF32_TIMES * entry.tolerance:
+    if entry.error is None or entry.error >= TF32_ERROR_FACTOR * entry.tolerance:
         return None
-    return f"{'' if tf32 else 'unless it was built without it, '}so small an error may come from {_TF32}"
+    return f"{'' if tf32 else 'unless the engine was built without TF32, '}such a small error may come from {_TF32}"
 
 
-def advice(entry: Entry) -> list[str]:
+def advice_lines(entry: Entry) -> list[str]:
     """The place where an entry becomes wrong, and its hint, as lines below `error_text`."""
     return [*_fault_lines(entry), *([entry.hint] if entry.hint else [])]
 
 
 def _fault_lines(entry: Entry) -> list[str]:
-    """The first operator with a wrong result, and the part of the graph that may contain the fault."""
+    """Lines about the first operator with a wrong result, and about the operators that may contain the fault.
+
+    `Place` describes these operators."""
     place = entry.place if isinstance(entry, PartitionEntry) else None
     if place is None:
         return []
     nodes = place.first.nodes
-    shown = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    lines = [
-        f"first wrong: {_operator(place.first)}, {_difference(place.text, place.error)} (ONNX nodes {shown or 'none'})"
-    ]
+    node_names = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    difference = _difference_text(place.text, place.error)
+    lines = [f"first wrong: {_operator_text(place.first)}, {difference} (ONNX nodes {node_names or 'none'})"]
     if place.since != place.first:
-        lines.append(f"the fault is between {_operator(place.since)} and there: the values between cannot be compared")
+        lines.append(
+            f"the fault is between {_operator_text(place.since)} and there: the values between cannot be compared"
+        )
     return lines
 
 
-def _operator(call: Operator) -> str:
+def _operator_text(call: Operator) -> str:
     return f"{call.operator} in {call.module or 'the model itself'}"

@@ -1,6 +1,6 @@
 """The results of a verification in the form of the document ``trtbuild.verify/1`` and of ``provenance.json``.
 
-The members of an entry have the names of the fields, in the same order.
+Each class has the members of one JSON object, with the same names and in the same order.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class _RecordedWhole(WholeEntry):
     """An entry from a record, whose members are in alphabetical order. They are printed in the order of the record."""
 
     def to_json(self) -> dict[str, Any]:
-        return _by_name(self, Comparison)
+        return _json_in_record_order(self, Comparison)
 
 
 class _RecordedPartition(PartitionEntry):
-    """As `_RecordedWhole`, for a partition."""
+    """The entry of a partition from a record. Its members are in alphabetical order, like those of `_RecordedWhole`."""
 
     def to_json(self) -> dict[str, Any]:
-        return _by_name(self, PartitionComparison)
+        return _json_in_record_order(self, PartitionComparison)
 
 
-def _by_name(entry: WholeEntry | PartitionEntry, kind: type[Comparison]) -> dict[str, Any]:
+def _json_in_record_order(entry: WholeEntry | PartitionEntry, kind: type[Comparison]) -> dict[str, Any]:
     """The JSON of an entry: the fields of `kind` in alphabetical order, then the others."""
     by_field = members(entry)
     first = [name for name in sorted(by_field) if name in kind.__dataclass_fields__]
@@ -82,11 +82,12 @@ def partition_entry(
 
 @dataclass(frozen=True, kw_only=True)
 class CutEntry:
-    """The comparison of one cut by one runner. `targets` share the cut.
+    """The comparison of all partitions of a model by one runner, for one cut.
 
-    `against`: the library that computed the reference. `worst_input`: the file with the inputs of the worst point, relative
-    to the project. `finished` and `builder`: when and where it ran, null if that was not recorded. `key`: the key of the
-    record. `verdict`: ``hit`` if the result is from a record.
+    A cut is one way to divide the model into partitions. Each toolchain has its own cut. `targets` are the targets that
+    share this cut. `against`: the library that computed the reference. `worst_input`: the file with the inputs of the worst
+    point, relative to the project. `finished` and `builder`: when and where the comparison ran, null if that was not
+    recorded. `key`: the key of the record. `verdict`: ``hit`` if the result is from a record.
     """
 
     by: Runner

@@ -57,8 +57,8 @@ class Tensors(tuple[PackedTensor, ...]):
 
     def __repr__(self) -> str:
         positional = [self._text(tensor) for tensor in self if not tensor.keyword]
-        named = [self._text(tensor) for tensor in self if tensor.keyword]
-        return f"({', '.join([*positional, *(['*'] if named else []), *named])})"
+        keywords = [self._text(tensor) for tensor in self if tensor.keyword]
+        return f"({', '.join([*positional, *(['*'] if keywords else []), *keywords])})"
 
     def _text(self, tensor: PackedTensor) -> str:
         return f"{tensor.name}: {tensor.dtype}[{', '.join(size_text(size, self.dims) for size in tensor.shape)}]"
@@ -119,11 +119,11 @@ class PackedTarget:
     exclude_lean_runtime: bool = False
 
     @property
-    def runs_on_later(self) -> bool:
+    def runs_on_later_versions(self) -> bool:
         """Whether later versions of its toolchain can run the plans.
 
         A version-compatible plan without the lean runtime needs the lean runtime of the version that built it
-        (``IRuntime.load_runtime``). trtbuild does not load that, so the answer is False for such a plan."""
+        (``IRuntime.load_runtime``). trtbuild does not load that runtime, so the answer is False for such a plan."""
         return self.version_compatible and not self.exclude_lean_runtime
 
 
@@ -151,20 +151,20 @@ class PackageIndex:
         return schema_for(self.output_tree)
 
     @property
-    def computed_by(self) -> str:
+    def reference_library(self) -> str:
         """The library that computes the reference program, for people: onnxruntime for an ONNX source, otherwise
         PyTorch."""
         programs = [path for target in self.targets.values() for path in target.programs.values()]
         return "onnxruntime" if any(path.endswith(".onnx") for path in programs) else "PyTorch"
 
     @property
-    def without_engines(self) -> PackedTarget | None:
+    def target_without_engines(self) -> PackedTarget | None:
         """A target whose programs compute the whole model without engines, or None if there is no such target.
 
-        Every target of a package with a reference program is such a target. Without it, PyTorch must compute every
-        partition."""
+        In a package with a reference program, every target is such a target. In other packages, a target is one if all its
+        partitions are Torch partitions."""
         for target in self.targets.values():
-            parts = target.partitions.partitions
-            if self.reference or (parts and all(part.kind == "torch" for part in parts)):
+            partitions = target.partitions.partitions
+            if self.reference or (partitions and all(partition.kind == "torch" for partition in partitions)):
                 return target
         return None

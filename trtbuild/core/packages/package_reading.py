@@ -32,28 +32,28 @@ from trtbuild.core.packages.package_index import (
 from trtbuild.core.partition.partitions import Partitions, TensorType
 from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.element_types import ELEMENT_TYPES
-from trtbuild.core.values.expressions import Expression, evaluate, frozen, symbols_of
+from trtbuild.core.values.expressions import Expression, evaluate, freeze, symbols_of
 from trtbuild.core.values.numbers import NUMBER_TYPES, has_numbers
-from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
+from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
-INDEX = "index.json"
+INDEX_FILE = "index.json"
 
 _HINT = "build the package again, or copy it again from an undamaged source"
 _FORMAT = re.compile(r"trtbuild\.package/[0-9]+")
 _T = TypeVar("_T")
 
 
-def read_index(data: bytes, where: str = INDEX) -> PackageIndex:
+def read_index(data: bytes, where: str = INDEX_FILE) -> PackageIndex:
     """Read an index. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
         raise PackageDamaged(f"{where} is not JSON: the package is truncated or altered", hint=_HINT) from None
-    return index_of(document, where)
+    return parse_index(document, where)
 
 
-def index_of(document: Any, where: str = INDEX) -> PackageIndex:
+def parse_index(document: Any, where: str = INDEX_FILE) -> PackageIndex:
     """Return the values of an index's JSON. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if isinstance(schema, str) and schema not in SCHEMAS and _FORMAT.fullmatch(schema):
@@ -65,8 +65,8 @@ def index_of(document: Any, where: str = INDEX) -> PackageIndex:
         raise PackageDamaged(f"{where} is not the index of a package", hint=_HINT)
     try:
         return _index(document)
-    except (_Invalid, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = error.args[0] if isinstance(error, _Invalid) else f"{type(error).__name__}: {error}"
+    except (_InvalidIndex, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = error.args[0] if isinstance(error, _InvalidIndex) else f"{type(error).__name__}: {error}"
         raise PackageDamaged(f"{where} cannot be used: {reason}", hint=_HINT) from None
 
 
@@ -79,7 +79,7 @@ def check_path(path: object) -> str:
     raise ValueError(f"{path!r:.80} is not a path inside a package")
 
 
-class _Invalid(Exception):
+class _InvalidIndex(Exception):
     """The document breaks a rule. The text describes the problem."""
 
 
@@ -98,7 +98,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     targets = {}
     for name, entry in _mapping(document, "targets").items():
         targets[name] = target = _target(name, entry, files)
-        _check_flow(target, len(inputs), len(outputs), len(dims), weights, reference)
+        _check_partitions(target, len(inputs), len(outputs), len(dims), weights, reference)
     _expect(bool(targets), "it has no target")
     tree = document["output_tree"]
     leaves = sorted(set(_leaves(tree, outputs)))
@@ -115,7 +115,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     )
 
 
-# -- parts
+# -- the parts of an index
 
 
 def _file(entry: Mapping[str, Any]) -> Output:
@@ -125,9 +125,9 @@ def _file(entry: Mapping[str, Any]) -> Output:
 
 
 def _dim(entry: Mapping[str, Any]) -> PackedDim:
-    low, high, unit = (_size(entry[name]) for name in ("min", "max", "multiple_of"))
-    _expect(low <= high and unit >= 1, f"the dim {entry['name']!r} has no valid range")
-    return PackedDim(_text(entry, "name"), low, high, unit)
+    min_size, max_size, unit = (_size(entry[name]) for name in ("min", "max", "multiple_of"))
+    _expect(min_size <= max_size and unit >= 1, f"the dim {entry['name']!r} has no valid range")
+    return PackedDim(_text(entry, "name"), min_size, max_size, unit)
 
 
 def _tensor(entry: Mapping[str, Any], dims: int) -> PackedTensor:
@@ -135,16 +135,16 @@ def _tensor(entry: Mapping[str, Any], dims: int) -> PackedTensor:
     keyword = entry.get("keyword", False)
     _expect(isinstance(keyword, bool), "keyword is neither true nor false")
     dtype = _dtype(entry["dtype"])
-    return PackedTensor(_text(entry, "name"), dtype, shape, keyword, _values(entry, dtype))
+    return PackedTensor(_text(entry, "name"), dtype, shape, keyword, _value_range(entry, dtype))
 
 
-def _values(entry: Mapping[str, Any], dtype: str) -> ValueRange | None:
+def _value_range(entry: Mapping[str, Any], dtype: str) -> ValueRange | None:
     if "range" not in entry:
         return None
     ends = _list(entry, "range")
     values = value_range(dtype, *ends) if len(ends) == 2 else None
-    if values is None or isinstance(values, Misfit):
-        raise _Invalid(f"the range of {entry['name']!r} is not valid")
+    if values is None or isinstance(values, InvalidRange):
+        raise _InvalidIndex(f"the range of {entry['name']!r} is not valid")
     return values
 
 
@@ -209,28 +209,29 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
     )
 
 
-def _check_flow(
+def _check_partitions(
     target: PackedTarget, inputs: int, outputs: int, dims: int, weights: Mapping[int, PackedWeight], reference: bool
 ) -> None:
     """Check that each partition has its engine or program, and that earlier partitions produce all its inputs."""
     available = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
-    for part in target.partitions.partitions:
-        _expect(f"{part.name}:0" not in available, f"two partitions are called {part.name!r}")
-        _expect(part.kind in ("tensorrt", "torch"), f"the partition {part.name!r} has an unknown kind")
-        if part.kind == "tensorrt":
-            _expect(part.name in target.engines, f"the partition {part.name!r} has no engine")
-        if part.kind == "torch" or reference:
-            _expect(part.graph in target.programs, f"the partition {part.name!r} has no program")
-            _expect(weights.keys() >= set(part.weights), f"the partition {part.name!r} lacks weights")
-        _expect(all(type(call) is int for call in part.calls), f"the calls of {part.name!r} are not numbers")
+    for partition in target.partitions.partitions:
+        _expect(f"{partition.name}:0" not in available, f"two partitions are called {partition.name!r}")
+        _expect(partition.kind in ("tensorrt", "torch"), f"the partition {partition.name!r} has an unknown kind")
+        if partition.kind == "tensorrt":
+            _expect(partition.name in target.engines, f"the partition {partition.name!r} has no engine")
+        if partition.kind == "torch" or reference:
+            _expect(partition.graph in target.programs, f"the partition {partition.name!r} has no program")
+            _expect(weights.keys() >= set(partition.weights), f"the partition {partition.name!r} lacks weights")
+        _expect(all(type(call) is int for call in partition.calls), f"the calls of {partition.name!r} are not numbers")
         _expect(
-            all(isinstance(reason, str) for reason in part.reasons.values()), f"a reason of {part.name!r} is not text"
+            all(isinstance(reason, str) for reason in partition.reasons.values()),
+            f"a reason of {partition.name!r} is not text",
         )
-        for source, kind in part.inputs:
-            _expect(source in available, f"the partition {part.name!r} reads {source!r}, which nothing produces")
+        for source, kind in partition.inputs:
+            _expect(source in available, f"the partition {partition.name!r} reads {source!r}, which nothing produces")
             _check_type(kind, dims)
-        for number, kind in enumerate(part.outputs):
-            available.add(f"{part.name}:{number}")
+        for number, kind in enumerate(partition.outputs):
+            available.add(f"{partition.name}:{number}")
             _check_type(kind, dims)
     _expect(len(target.partitions.outputs) == outputs, "its number of outputs is not the model's")
     for source in target.partitions.outputs:
@@ -252,10 +253,10 @@ def _leaves(tree: Any, outputs: Sequence[PackedTensor]) -> Iterator[int]:
     elif kind == "number":
         index = tree["index"]
         _expect(type(index) is int and 0 <= index < len(outputs), "its output structure does not fit its outputs")
-        held = outputs[index]
+        tensor = outputs[index]
         _expect(
-            tree["type"] in NUMBER_TYPES and (held.dtype, held.shape) == (NUMBER_TYPES[tree["type"]], ()),
-            f"the number {held.name!r} is not a scalar of its type",
+            tree["type"] in NUMBER_TYPES and (tensor.dtype, tensor.shape) == (NUMBER_TYPES[tree["type"]], ()),
+            f"the number {tensor.name!r} is not a scalar of its type",
         )
         yield index
     elif kind not in ("none", "constant"):
@@ -283,7 +284,7 @@ def _expression(value: Any, dims: int) -> Expression:
             evaluate(value, [1] * dims)
         except ValueError as error:
             _expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
-    return frozen(value)
+    return freeze(value)
 
 
 def _depends_on_data(value: Any) -> bool:
@@ -291,18 +292,18 @@ def _depends_on_data(value: Any) -> bool:
 
 
 def _mapping(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    return _typed(entry, field, lambda value: isinstance(value, dict), "a mapping")  # type: ignore[no-any-return]
+    return _checked_field(entry, field, lambda value: isinstance(value, dict), "a mapping")  # type: ignore[no-any-return]
 
 
 def _list(entry: Mapping[str, Any], field: str) -> list[Any]:
-    return _typed(entry, field, lambda value: isinstance(value, list), "a list")  # type: ignore[no-any-return]
+    return _checked_field(entry, field, lambda value: isinstance(value, list), "a list")  # type: ignore[no-any-return]
 
 
 def _text(entry: Mapping[str, Any], field: str) -> str:
-    return _typed(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
+    return _checked_field(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
 
 
-def _typed(entry: Mapping[str, Any], field: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
+def _checked_field(entry: Mapping[str, Any], field: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
     _expect(isinstance(entry, dict) and field in entry, f"the field `{field}` is missing")
     _expect(is_valid(entry[field]), f"the field `{field}` is not {kind}")
     return entry[field]
@@ -318,6 +319,6 @@ def _dtype(value: Any) -> str:
     return str(value)
 
 
-def _expect(holds: bool, text: str) -> None:
-    if not holds:
-        raise _Invalid(text)
+def _expect(condition: bool, text: str) -> None:
+    if not condition:
+        raise _InvalidIndex(text)

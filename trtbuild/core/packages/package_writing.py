@@ -27,7 +27,9 @@ def index_to_bytes(index: PackageIndex) -> bytes:
 
 
 def index_to_json(index: PackageIndex) -> dict[str, Any]:
-    """Return the JSON of an index, the inverse of `package_reading.index_of`. Raises KeyError, as `index_to_bytes` does."""
+    """Return the JSON of an index. This is the inverse of `package_reading.parse_index`.
+
+    Raises KeyError, as `index_to_bytes` does."""
     return {
         "schema": index.schema,
         "model": index.model,

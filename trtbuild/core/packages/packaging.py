@@ -37,26 +37,28 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.core.values.encoding import Shared, Value
-from trtbuild.core.values.expressions import frozen
+from trtbuild.core.values.expressions import freeze
 
 #: The file with the table of names (`name_table`).
-NAMES = "names.json"
+NAMES_FILE = "names.json"
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The partitions for the targets of one toolchain, and the programs of partitions that the package contains.
+class ToolchainPartitions:
+    """The partitions of a model for one toolchain, and the programs of partitions that the package contains.
 
-    `programs` is by graph digest. It has the programs of the Torch partitions. With ``reference``, it has the programs of
-    all partitions."""
+    The keys of `programs` are graph digests. It has the programs of the Torch partitions. With ``reference``, it has the
+    programs of all partitions."""
 
     partitions: Partitions
     programs: Mapping[str, Output]
 
 
 @dataclass(frozen=True)
-class Engine:
-    """One engine of a package: its key, and its plan and layer information, None until the engine is built."""
+class PackageEngine:
+    """One engine of a package: its key, its plan and its layer information.
+
+    The plan and the layer information are None until the engine is built."""
 
     partition: str
     target: str
@@ -66,16 +68,16 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Contents:
-    """Everything that a package is made from."""
+class PackageContents:
+    """The contents of a package: everything from which its index, its recipe and its files are made."""
 
     model: Model
     shapes: ShapePlan
     interface: Interface
     weights: Sequence[Weight]
     modules: Output
-    cuts: Mapping[str, Cut]  # target name → its partitions
-    engines: Sequence[Engine]
+    partitions_by_target: Mapping[str, ToolchainPartitions]  # target name → the partitions of its toolchain
+    engines: Sequence[PackageEngine]
     toolchains: Mapping[str, str]  # target name → exact version
     origins: Mapping[str, str]  # graph digest → digest of the conversion's origins
     sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
@@ -106,14 +108,18 @@ class Contents:
 
     def blobs(self) -> dict[str, str]:
         """The blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
-        kinds = {output.sha256: "program" for cut in self.cuts.values() for output in cut.programs.values()}
+        kinds = {
+            output.sha256: "program"
+            for toolchain_partitions in self.partitions_by_target.values()
+            for output in toolchain_partitions.programs.values()
+        }
         for entry in self._needed_weights().values():
             kinds[entry["sha256"]] = "weight"
         return kinds
 
     def index(self, names: Output) -> PackageIndex:
         """The package's index. All engines must be built; `names` is the file with the table of names of all targets."""
-        files = {NAMES: names}
+        files = {NAMES_FILE: names}
         plans: dict[str, dict[str, str]] = {}
         layers: dict[str, dict[str, str]] = {}
         for engine in self.engines:
@@ -123,11 +129,11 @@ class Contents:
             files |= {f"{path}.plan": engine.plan, f"{path}.layers.json": engine.layers}
             plans.setdefault(engine.target, {})[engine.partition] = f"{path}.plan"
             layers.setdefault(engine.target, {})[engine.partition] = f"{path}.layers.json"
-        for cut in self.cuts.values():
-            files |= {self._program_path(output): output for output in cut.programs.values()}
+        for toolchain_partitions in self.partitions_by_target.values():
+            files |= {self._program_path(output): output for output in toolchain_partitions.programs.values()}
         weights = {slot: self._weight(slot) for slot in self._needed_slots()}
         for slot, weight in weights.items():
-            files[weight.path] = Output(self.weights[slot].sha256, _size(weight))
+            files[weight.path] = Output(self.weights[slot].sha256, _size_bytes(weight))
         return PackageIndex(
             model=self.model.name,
             inputs=tuple(_tensor(entry) for entry in self._inputs()),
@@ -166,7 +172,7 @@ class Contents:
         return PackedProfile(profile.name, tuple(shapes[entry.name] for entry in self.model.inputs))
 
     def _target(self, target: Target, plans: Mapping[str, str], layers: Mapping[str, str]) -> PackedTarget:
-        cut = self.cuts[target.name]
+        toolchain_partitions = self.partitions_by_target[target.name]
         return PackedTarget(
             name=target.name,
             sm=target.sm,
@@ -177,8 +183,8 @@ class Contents:
             exclude_lean_runtime=self.model.builder.exclude_lean_runtime,
             compatibility=target.compatibility,
             platform=target.platform,
-            partitions=cut.partitions,
-            programs={graph: self._program_path(output) for graph, output in cut.programs.items()},
+            partitions=toolchain_partitions.partitions,
+            programs={graph: self._program_path(output) for graph, output in toolchain_partitions.programs.items()},
             engines=plans,
             layers=layers,
         )
@@ -204,11 +210,13 @@ class Contents:
         }
 
     def _partition_documents(self) -> dict[str, Value]:
-        """The document of each target's partitions. Targets with one `Cut` share one document, which is encoded once."""
+        """The document of each target's partitions. Targets of one toolchain share one encoded document."""
         documents: dict[int, Shared] = {}
         return {
-            name: documents[id(cut)] if id(cut) in documents else documents.setdefault(id(cut), Shared(_document(cut)))
-            for name, cut in self.cuts.items()
+            name: documents[id(toolchain_partitions)]
+            if id(toolchain_partitions) in documents
+            else documents.setdefault(id(toolchain_partitions), Shared(_partitions_document(toolchain_partitions)))
+            for name, toolchain_partitions in self.partitions_by_target.items()
         }
 
     def _needed_weights(self) -> dict[str, dict[str, Any]]:
@@ -226,32 +234,37 @@ class Contents:
     def _needed_slots(self) -> list[int]:
         """The slots of the weights that the package needs, in their order.
 
-        They are the weights of partitions in PyTorch, and weights that are inputs of a partition or outputs of the
-        model."""
+        They are the weights of Torch partitions, and all weights that are inputs of a partition or outputs of the model.
+        With ``reference``, they also include the weights of TensorRT partitions."""
         slots: set[int] = set()
-        for cut in {id(cut): cut for cut in self.cuts.values()}.values():
-            for partition in cut.partitions.partitions:
+        for toolchain_partitions in {
+            id(toolchain_partitions): toolchain_partitions
+            for toolchain_partitions in self.partitions_by_target.values()
+        }.values():
+            for partition in toolchain_partitions.partitions.partitions:
                 if partition.kind == "torch" or self.model.reference:
                     slots.update(partition.weights)
                 references = [source for source, _ in partition.inputs]
                 slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
-            slots.update(int(ref[7:]) for ref in cut.partitions.outputs if ref.startswith("weight:"))
+            slots.update(int(ref[7:]) for ref in toolchain_partitions.partitions.outputs if ref.startswith("weight:"))
         return sorted(slots)
 
 
-def _document(cut: Cut) -> dict[str, Any]:
+def _partitions_document(toolchain_partitions: ToolchainPartitions) -> dict[str, Any]:
     return {
-        **cut.partitions.to_json(),
-        "programs": {graph: output.sha256 for graph, output in cut.programs.items()},
+        **toolchain_partitions.partitions.to_json(),
+        "programs": {graph: output.sha256 for graph, output in toolchain_partitions.programs.items()},
     }
 
 
 def name_table(
-    cut: Cut, modules: Sequence[Sequence[str]], origins: Mapping[str, Sequence[Sequence[Any]]]
+    toolchain_partitions: ToolchainPartitions,
+    modules: Sequence[Sequence[str]],
+    origins: Mapping[str, Sequence[Sequence[Any]]],
 ) -> dict[str, dict[str, list[str]]]:
     """For each TensorRT partition: ONNX node name → module path and operator. `origins` is by graph digest."""
     table = {}
-    for partition in cut.partitions.partitions:
+    for partition in toolchain_partitions.partitions.partitions:
         if partition.kind != "tensorrt":
             continue
         names = {}
@@ -269,7 +282,7 @@ def _tensor(entry: Mapping[str, Any]) -> PackedTensor:
     return PackedTensor(
         name=entry["name"],
         dtype=entry["dtype"],
-        shape=tuple(frozen(size) for size in entry["shape"]),
+        shape=tuple(freeze(size) for size in entry["shape"]),
         keyword=entry.get("keyword", False),
         range=None if ends is None else tuple(ends),
     )
@@ -280,6 +293,6 @@ def _profile_part(profile: Profile) -> dict[str, Any]:
     return {"name": profile.name, "shapes": {name: shape_to_json(shape) for name, shape in profile.shapes}}
 
 
-def _size(weight: PackedWeight) -> int:
+def _size_bytes(weight: PackedWeight) -> int:
     """The size of a weight's file in bytes."""
     return math.prod(weight.shape) * ELEMENT_TYPES[weight.dtype].itemsize

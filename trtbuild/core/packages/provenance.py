@@ -1,7 +1,8 @@
 """The results of verifying a package: ``provenance.json`` beside its index.
 
 The file has the SHA-256 of the package's index, and the index has the SHA-256 of every engine. So the results are about
-exactly these bytes. After a change of a single byte, and for any other package, the results do not count (`parse`).
+exactly these bytes. `parse` ignores them if the index has changed by a single byte, or if they are about
+another package.
 
 Anyone who can write into a package's directory can also write this file. The record of the verification is stronger
 evidence: with trusted keys configured, it is signed like any other record. Each entry names the record's key.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SCHEMA = "trtbuild.provenance/1"
-NAME = "provenance.json"
+PROVENANCE_FILE = "provenance.json"
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,10 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """The members of an entry for people. Another version of trtbuild may have written the entry, so each may be missing.
+    """The members of an entry that are shown to people.
 
-    `error` is the largest error, with the `tolerance` and the number of `points`."""
+    Another version of trtbuild may have written the entry, so each member may be missing. `error` is the largest error,
+    `tolerance` is the allowed error, and `points` is the number of points."""
 
     by: str
     status: str
@@ -44,21 +46,21 @@ class Summary:
 
 def summary(entry: Mapping[str, Any]) -> Summary:
     """The summary of an entry of `Provenance.verified`. Members with other types than expected count as missing."""
-    results = [*_list(entry.get("partitions")), entry.get("whole")]
+    results = [*_list_or_empty(entry.get("partitions")), entry.get("whole")]
     errors = [result.get("error") for result in results if isinstance(result, dict)]
     tolerance, finished = entry.get("tolerance"), entry.get("finished")
     return Summary(
         by=str(entry.get("by", "an unknown program")),
         status=str(entry.get("status", "unknown")),
-        targets=tuple(str(target) for target in _list(entry.get("targets"))),
+        targets=tuple(str(target) for target in _list_or_empty(entry.get("targets"))),
         error=max((float(error) for error in errors if isinstance(error, int | float)), default=None),
         tolerance=float(tolerance) if isinstance(tolerance, int | float) else None,
-        points=len(_list(entry.get("points"))),
+        points=len(_list_or_empty(entry.get("points"))),
         finished=str(finished) if finished else None,
     )
 
 
-def _list(value: object) -> list[Any]:
+def _list_or_empty(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -68,7 +70,7 @@ def document(model: str, index_sha256: str, entries: Sequence[Mapping[str, Any]]
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:
-    """The bytes of the file whose content is a `document`."""
+    """The bytes of the file. `content` is a result of `document`."""
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -79,12 +81,14 @@ def parse(data: bytes | None, index_sha256: str) -> Provenance:
     try:
         content = json.loads(data)
         if content["schema"] != SCHEMA:
-            return Provenance(void=f"{NAME} has another format: {content['schema']!r:.60}")
+            return Provenance(void=f"{PROVENANCE_FILE} has another format: {content['schema']!r:.60}")
         if content["index"] != index_sha256:
-            return Provenance(void=f"{NAME} is about another package: this one was not verified since it was built")
+            return Provenance(
+                void=f"{PROVENANCE_FILE} is about another package: this one was not verified since it was built"
+            )
         entries = tuple(content["verified"])
         if not all(isinstance(entry, dict) for entry in entries):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Provenance(void=f"{NAME} cannot be read")
+        return Provenance(void=f"{PROVENANCE_FILE} cannot be read")
     return Provenance(entries)

@@ -1,4 +1,4 @@
-"""The description of one engine in a ``.pt2`` file: a text argument of the operator's call.
+"""The description of one engine in a ``.pt2`` file: the text argument of the operator call that runs the engine.
 
 The text is JSON (``trtbuild.engine/1``). Equal descriptions have equal texts, so a process uses the text as the name of an
 engine and opens each engine once. Fields that were added later are optional; their default is the behaviour without them.
@@ -42,11 +42,11 @@ class EngineText:
     reference: str | None = None
 
     def to_text(self) -> str:
-        """The text of the operator's argument."""
+        """The description as text, for the operator's argument."""
         data = {
             **vars(self),
-            "inputs": [vars(kind) for kind in self.inputs],
-            "outputs": [vars(kind) for kind in self.outputs],
+            "inputs": [vars(tensor_type) for tensor_type in self.inputs],
+            "outputs": [vars(tensor_type) for tensor_type in self.outputs],
             "profiles": [[vars(shape) for shape in profile] for profile in self.profiles],
         }
         return json.dumps({"schema": SCHEMA, **data}, sort_keys=True, separators=(",", ":"))
@@ -58,20 +58,20 @@ class EngineText:
         schema = data.pop("schema")
         if schema != SCHEMA:
             raise ValueError(f"it has the format {schema!r}, but this version of trtbuild reads {SCHEMA}")
-        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        known["inputs"] = tuple(_kind(entry) for entry in data["inputs"])
-        known["outputs"] = tuple(_kind(entry) for entry in data["outputs"])
-        known["profiles"] = tuple(
+        fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        fields["inputs"] = tuple(_tensor_type(entry) for entry in data["inputs"])
+        fields["outputs"] = tuple(_tensor_type(entry) for entry in data["outputs"])
+        fields["profiles"] = tuple(
             tuple(ShapeRange(*(tuple(shape[which]) for which in ("min", "opt", "max"))) for shape in profile)
             for profile in data["profiles"]
         )
-        known["profile_names"], known["sms"] = tuple(data["profile_names"]), tuple(data["sms"])
-        return cls(**known)
+        fields["profile_names"], fields["sms"] = tuple(data["profile_names"]), tuple(data["sms"])
+        return cls(**fields)
 
 
-def _kind(entry: Any) -> TensorType:
-    return TensorType(str(entry["dtype"]), tuple(_frozen(size) for size in entry["shape"]))
+def _tensor_type(entry: Any) -> TensorType:
+    return TensorType(str(entry["dtype"]), tuple(_freeze(size) for size in entry["shape"]))
 
 
-def _frozen(size: Any) -> Expression:
-    return tuple(map(_frozen, size)) if isinstance(size, list) else size
+def _freeze(size: Any) -> Expression:
+    return tuple(map(_freeze, size)) if isinstance(size, list) else size

@@ -24,12 +24,12 @@ from typing import Any
 
 SCHEMA = "trtbuild.network/1"
 
-_HEAD = f'{{"schema":"{SCHEMA}",'.encode()
-_ANY_VERSION = b'{"schema":"trtbuild.network/'
+_FIRST_BYTES = f'{{"schema":"{SCHEMA}",'.encode()
+_FIRST_BYTES_OF_ANY_VERSION = b'{"schema":"trtbuild.network/'
 
 
 class NotRecorded(Exception):
-    """A function calls a method of a network, and the call cannot be recorded and repeated, or TensorRT refuses it."""
+    """A call on a network cannot be recorded and repeated, or TensorRT refuses the call."""
 
 
 def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: list[Any]) -> bytes:
@@ -39,13 +39,13 @@ def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: l
 
 
 def is_document(data: bytes | bytearray | memoryview) -> bool:
-    """Whether `data` is such a document, of any version. No ONNX model begins with these bytes."""
-    return bytes(data[: len(_ANY_VERSION)]) == _ANY_VERSION
+    """Whether `data` is a network document of any version. No ONNX model begins with the bytes that are compared."""
+    return bytes(data[: len(_FIRST_BYTES_OF_ANY_VERSION)]) == _FIRST_BYTES_OF_ANY_VERSION
 
 
 def parse(data: bytes | bytearray | memoryview) -> dict[str, Any]:
     """The document as values. Raises ValueError if it has another version."""
-    if bytes(data[: len(_HEAD)]) != _HEAD:
+    if bytes(data[: len(_FIRST_BYTES)]) != _FIRST_BYTES:
         raise ValueError(f"not a {SCHEMA} document")
     document: dict[str, Any] = json.loads(bytes(data))
     return document

@@ -1,10 +1,10 @@
-"""Divides a graph into partitions.
+"""Divides a graph into partitions. Each node has a label, which the caller chooses.
 
 Rules
 1. All nodes of a partition have the same label.
 2. The graph of partitions has no cycle: partitions can run one after the other.
-3. Partitions are maximal: merging any two partitions with the same label would break rule 2. Nodes with an edge between
-   them are tried first, in graph order, and then all other pairs. So a graph with one label becomes one partition, even
+3. Partitions are maximal: merging any two partitions with the same label would break rule 2. Groups with an edge between
+   them are merged first, in graph order, and then all other pairs. So a graph with one label becomes one partition, even
    if the graph is not connected.
 4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
 
@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Hashable, Sequence
 
 
-def cut(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> list[list[int]]:
+def divide(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> list[list[int]]:
     """Partition nodes 0..n-1. `producers[i]` are the nodes that node i needs; all of them are smaller than i.
 
     Returns the partitions, each a sorted list of nodes, in an order in which they can run. If several partitions could be
@@ -34,7 +34,7 @@ def cut(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> list[
             if labels[need] == labels[node] and producer != consumer and graph.can_merge(producer, consumer):
                 graph.merge(producer, consumer)
     _merge_without_edges(graph, labels)
-    return graph.in_order()
+    return graph.groups_in_order()
 
 
 def _merge_without_edges(graph: _Groups, labels: Sequence[Hashable]) -> None:
@@ -61,46 +61,46 @@ class _Groups:
 
     def __init__(self) -> None:
         self.members: dict[int, list[int]] = {}
-        self._group: list[int] = []
-        self._after: dict[int, set[int]] = {}
-        self._before: dict[int, set[int]] = {}
+        self._group_of_node: list[int] = []
+        self._consumers: dict[int, set[int]] = {}
+        self._producers: dict[int, set[int]] = {}
         #: Group → a bit set. Bit g is set if a path of at least one edge leads from the group to group g.
-        self._reach: dict[int, int] = {}
+        self._reachable: dict[int, int] = {}
 
     def group_of(self, node: int) -> int:
-        return self._group[node]
+        return self._group_of_node[node]
 
-    def add(self, node: int, before: set[int]) -> None:
-        self._group.append(node)
+    def add(self, node: int, producers: set[int]) -> None:
+        self._group_of_node.append(node)
         self.members[node] = [node]
-        self._after[node] = set()
-        self._before[node] = set(before)
-        self._reach[node] = 0
-        for group in before:
-            self._after[group].add(node)
-        bit, sources = 1 << node, sum(1 << group for group in before)
+        self._consumers[node] = set()
+        self._producers[node] = set(producers)
+        self._reachable[node] = 0
+        for group in producers:
+            self._consumers[group].add(node)
+        bit, sources = 1 << node, sum(1 << group for group in producers)
         for group in self.members:
-            if group != node and (sources >> group & 1 or self._reach[group] & sources):
-                self._reach[group] |= bit
+            if group != node and (sources >> group & 1 or self._reachable[group] & sources):
+                self._reachable[group] |= bit
 
     def can_merge(self, first: int, second: int) -> bool:
         """Whether no path between the two groups leads through a third group."""
         return not (self._path_around(first, second) or self._path_around(second, first))
 
     def _path_around(self, start: int, end: int) -> bool:
-        if not self._reach[start] >> end & 1:
+        if not self._reachable[start] >> end & 1:
             return False
-        return any(step != end and self._reach[step] >> end & 1 for step in self._after[start])
+        return any(step != end and self._reachable[step] >> end & 1 for step in self._consumers[start])
 
     def merge(self, first: int, second: int) -> None:
         keep, merged = min(first, second), max(first, second)
         bits = 1 << keep | 1 << merged
-        reach = (self._reach[keep] | self._reach.pop(merged)) & ~bits
-        self._reach[keep] = reach
+        reach = (self._reachable[keep] | self._reachable.pop(merged)) & ~bits
+        self._reachable[keep] = reach
         for group in self.members:
-            if group not in (keep, merged) and self._reach[group] & bits:
-                self._reach[group] = (self._reach[group] | reach | 1 << keep) & ~(1 << merged)
-        for table, opposite in ((self._after, self._before), (self._before, self._after)):
+            if group not in (keep, merged) and self._reachable[group] & bits:
+                self._reachable[group] = (self._reachable[group] | reach | 1 << keep) & ~(1 << merged)
+        for table, opposite in ((self._consumers, self._producers), (self._producers, self._consumers)):
             neighbours = (table[keep] | table.pop(merged)) - {keep, merged}
             table[keep] = neighbours
             for group in neighbours:
@@ -108,20 +108,20 @@ class _Groups:
                 opposite[group].add(keep)
         self.members[keep] = sorted(self.members[keep] + self.members.pop(merged))
         for node in self.members[keep]:
-            self._group[node] = keep
+            self._group_of_node[node] = keep
 
-    def in_order(self) -> list[list[int]]:
-        waiting = {group: len(before) for group, before in self._before.items()}
+    def groups_in_order(self) -> list[list[int]]:
+        waiting = {group: len(producers) for group, producers in self._producers.items()}
         ready = [group for group, count in waiting.items() if count == 0]
         heapq.heapify(ready)
         order = []
         while ready:
             group = heapq.heappop(ready)
             order.append(self.members[group])
-            for after in self._after[group]:
-                waiting[after] -= 1
-                if waiting[after] == 0:
-                    heapq.heappush(ready, after)
+            for consumer in self._consumers[group]:
+                waiting[consumer] -= 1
+                if waiting[consumer] == 0:
+                    heapq.heappush(ready, consumer)
         if len(order) != len(self.members):
             raise AssertionError("the partitions have a cycle")
         return order

@@ -44,7 +44,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Partitions:
-    """All partitions of a model. `outputs` has the name of the value that is each output of the model."""
+    """All partitions of a model. `outputs` has one name for each output of the model: the name of the returned value."""
 
     partitions: tuple[Partition, ...]
     outputs: tuple[str, ...]
@@ -54,8 +54,8 @@ class Partitions:
         partitions = [
             {
                 **vars(partition),
-                "inputs": [[source, vars(type_)] for source, type_ in partition.inputs],
-                "outputs": [vars(type_) for type_ in partition.outputs],
+                "inputs": [[source, vars(tensor_type)] for source, tensor_type in partition.inputs],
+                "outputs": [vars(tensor_type) for tensor_type in partition.outputs],
                 "reasons": dict(partition.reasons),
             }
             for partition in self.partitions
@@ -67,7 +67,9 @@ class Partitions:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Partitions:
-        """Read a document. Raises ValueError, KeyError or TypeError for any other `data`."""
+        """Read a document. Raises ValueError, KeyError or TypeError if the document has another structure.
+
+        The kinds of partitions and the types of single fields are not checked."""
         return cls.from_json(json.loads(data))
 
     @classmethod
@@ -84,8 +86,8 @@ class Partitions:
                     kind=entry["kind"],
                     graph=entry["graph"],
                     weights=tuple(entry["weights"]),
-                    inputs=tuple((source, _type(type_)) for source, type_ in entry["inputs"]),
-                    outputs=tuple(_type(type_) for type_ in entry["outputs"]),
+                    inputs=tuple((source, _tensor_type(tensor_type)) for source, tensor_type in entry["inputs"]),
+                    outputs=tuple(_tensor_type(tensor_type) for tensor_type in entry["outputs"]),
                     calls=tuple(entry["calls"]),
                     reasons=dict(entry["reasons"]),
                 )
@@ -95,5 +97,5 @@ class Partitions:
         )
 
 
-def _type(entry: Mapping[str, object]) -> TensorType:
+def _tensor_type(entry: Mapping[str, object]) -> TensorType:
     return TensorType(str(entry["dtype"]), tuple(entry["shape"]))  # type: ignore[arg-type]

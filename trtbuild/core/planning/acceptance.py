@@ -4,8 +4,8 @@ A machine cannot trace a model if torch is missing, or has another version than 
 
 Rules
 1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
-   that it was made with, and the later steps are looked up with these versions. Everything else that the trace declared or
-   observed must be the same on this machine now.
+   that the other machine used. The later steps are looked up with these versions. Everything else that the trace declared
+   or observed must be the same on this machine now.
 2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
    the same declared parts and files (`keys.trace_with_any_versions`). With a lock file, that trace must have been made
@@ -30,7 +30,8 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.encoding import Value, encode
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-Declared = Sequence[tuple[str, Value]]
+#: The declared parts of a trace's recipe (`keys.trace_declared`): name and value.
+DeclaredParts = Sequence[tuple[str, Value]]
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,18 @@ class AcceptedTrace:
     reason: Reason
 
 
-def locked_trace(lookups: Lookups, declared: Declared, locked: LockedTrace | None) -> AcceptedTrace | None:
+def locked_trace(lookups: Lookups, declared: DeclaredParts, locked: LockedTrace | None) -> AcceptedTrace | None:
     """The trace that a lock file names, or None if its `declared` parts or its dependencies differ here (rule 2).
 
     `declared` has no versions."""
     record = lookups.record(locked.key) if locked is not None and locked.key is not None else None
     if record is None or locked is None or record.recipe.stage != "trace" or record.recipe.key != locked.key:
         return None
-    wanted = dict([*declared, ("versions", dict(locked.versions))])
+    wanted_parts = dict([*declared, ("versions", dict(locked.versions))])
     observed: list[Observation] = []
     for name, value in record.recipe.parts:
         if ":" not in name:
-            if name not in wanted or encode(wanted.pop(name)) != encode(value):
+            if name not in wanted_parts or encode(wanted_parts.pop(name)) != encode(value):
                 return None
             continue
         dependency = Dependency.from_part(name)
@@ -65,19 +66,19 @@ def locked_trace(lookups: Lookups, declared: Declared, locked: LockedTrace | Non
         if lookups.observe(dependency) != value:
             return None
         observed.append(Observation(dependency, str(value)))
-    if wanted or record.recipe.version != keys.STEP_VERSIONS["trace"]:
+    if wanted_parts or record.recipe.version != keys.STEP_VERSIONS["trace"]:
         return None
     return _accepted_trace(record.recipe, tuple(observed), "trtbuild.lock names it")
 
 
 def trace_of_same_files(
-    lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], locked: LockedTrace | None
+    lookups: Lookups, declared: DeclaredParts, observations: tuple[Observation, ...], locked: LockedTrace | None
 ) -> AcceptedTrace | None:
     """The trace that a pointer record names, or None (rule 3)."""
     unversioned = keys.trace(declared, observations)
-    wanted = keys.trace_with_any_versions(unversioned)
-    pointer = lookups.record(wanted.key)
-    if pointer is None or not pointer.recipe.same_as(wanted):
+    wanted_pointer = keys.trace_with_any_versions(unversioned)
+    pointer = lookups.record(wanted_pointer.key)
+    if pointer is None or not pointer.recipe.same_as(wanted_pointer):
         return None
     try:
         recipe = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
@@ -91,7 +92,7 @@ def trace_of_same_files(
     return trace if trace is not None and dict(trace.versions) == dict(locked.versions) else None
 
 
-def partition(
+def accepted_partition(
     lookups: Lookups, wanted: Recipe, locked: LockedTrace | None, *, can_partition: bool
 ) -> tuple[Recipe, Reason] | None:
     """The recipe of another machine's partition step that replaces `wanted`, and the reason for the hit (rule 4).
@@ -135,7 +136,7 @@ def _accepted_trace(recipe: Recipe, observations: tuple[Observation, ...], becau
     versions = dict(recipe.parts).get("versions")
     if not isinstance(versions, Mapping):
         return None
-    named = {name: str(version) for name, version in versions.items()}
-    made_with = ", ".join(f"{name} {version}" for name, version in named.items())
+    versions_by_name = {name: str(version) for name, version in versions.items()}
+    made_with = ", ".join(f"{name} {version}" for name, version in versions_by_name.items())
     reason = Reason("recorded", f"made elsewhere with {made_with}; accepted because {because}")
-    return AcceptedTrace(recipe, named, observations, reason)
+    return AcceptedTrace(recipe, versions_by_name, observations, reason)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
-from trtbuild.core.planning.expand import units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.recipes import keys
 from trtbuild.core.values.value_ranges import ValueRange
 
 #: A model with more weight elements than this (2 GiB of float32) is not compared: a forward pass would take too long.
-_LARGEST = 1 << 29
+_MAX_ELEMENTS = 1 << 29
 
-#: A model with more weight elements than this (64 MiB of float32) is compared at one point. Small models have the same
-#: passes, and `trtbuild.stages.program.guard` compares sizes at all points.
-_LARGEST_AT_TWO_POINTS = 1 << 24
+#: A model with more weight elements than this (64 MiB of float32) is compared at one point only. Small models go
+#: through the same lowering passes at two points, and `trtbuild.stages.program.guard` compares sizes at all points.
+_MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,35 @@ class Comparison:
     weights: tuple[Weight, ...]
 
 
-def comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Comparison | None:
+def make_comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Comparison | None:
     """The points and weights for comparing the lowered program of `model`; None for a model that is not compared."""
     elements = sum(math.prod(weight.shape) for weight in weights)
-    if not model.source.graph.is_lowered or elements > _LARGEST:
+    if not model.source.graph.is_lowered or elements > _MAX_ELEMENTS:
         return None
     points = _points(model, shapes)
-    if elements > _LARGEST_AT_TWO_POINTS:
+    if elements > _MAX_ELEMENTS_AT_TWO_POINTS:
         points = points[:1]
     return Comparison(
         inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
         ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
-        points=tuple(ComparisonPoint(name, shapes.sizes(sizes), units(shapes, sizes)) for name, sizes in points),
+        points=tuple(
+            ComparisonPoint(name, shapes.input_shapes(sizes), sizes_in_units(shapes, sizes)) for name, sizes in points
+        ),
         weights=tuple(weights),
     )
 
 
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
-    """The smallest sizes at which the trace was compared with eager, and the sizes that are one step larger.
+    """The smallest sizes at which the trace was compared with eager PyTorch, and the sizes that are one step larger.
 
-    The second point shows a pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
+    The second point reveals a pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
-    smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _elements(shapes, point))
-    above = tuple(
+    smallest = min(map(tuple, keys.proof_points(model, shapes)), key=lambda point: _element_count(shapes, point))
+    larger = tuple(
         min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
     )
-    return [("its smallest sizes", smallest)] + [("sizes a step above its smallest", above)] * (above != smallest)
+    return [("its smallest sizes", smallest)] + [("sizes a step above its smallest", larger)] * (larger != smallest)
 
 
-def _elements(shapes: ShapePlan, sizes: Sequence[int]) -> int:
-    return sum(math.prod(shape) for shape in shapes.sizes(sizes))
+def _element_count(shapes: ShapePlan, sizes: Sequence[int]) -> int:
+    return sum(math.prod(shape) for shape in shapes.input_shapes(sizes))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import Model
-from trtbuild.core.packages.packaging import Contents
+from trtbuild.core.packages.packaging import PackageContents
 from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
@@ -27,40 +27,40 @@ from trtbuild.core.recipes.record import Record
 Needed = tuple[str, str]
 
 
-def demand(plan: ModelPlan, lookups: Lookups, in_place: Callable[[Model, Record], bool]) -> None:
+def require_blobs(plan: ModelPlan, lookups: Lookups, is_in_place: Callable[[Model, Record], bool]) -> None:
     """Change each hit whose needed blobs are not all in the cache into a run.
 
-    `in_place` returns whether all files of a package are already at their paths."""
+    `is_in_place` returns whether all files of a package are already at their paths."""
     package, contents = plan.package, plan.contents
-    wanted: list[Needed] = []
+    needed: list[Needed] = []
     if package is not None and contents is not None and package.verdict in ("hit", "run"):
         if package.verdict == "hit" and package.record is not None:
-            if in_place(plan.model, package.record):
+            if is_in_place(plan.model, package.record):
                 return
-            if not all(lookups.has(package.record.outputs[name].sha256) for name in ("index", "names")):
+            if not all(lookups.has_blob(package.record.outputs[name].sha256) for name in ("index", "names")):
                 package = plan.run_again(package, EVICTED)
-        wanted += _for_files(plan, contents)
+        needed += _blobs_of_files(plan, contents)
         if package.verdict == "run":
-            wanted += _for_index(plan, contents)
+            needed += _blobs_for_index(plan, contents)
     for step in list(plan.steps.values()):
         if step.verdict == "run":
-            wanted += inputs_of(step)
-    while wanted:
-        producer, sha256 = wanted.pop()
+            needed += blobs_read_by(step)
+    while needed:
+        producer, sha256 = needed.pop()
         step = plan.steps[producer]
-        if step.verdict == "hit" and sha256 not in plan.file_weights and not lookups.has(sha256):
-            wanted += inputs_of(plan.run_again(step, EVICTED))
+        if step.verdict == "hit" and sha256 not in plan.file_weights and not lookups.has_blob(sha256):
+            needed += blobs_read_by(plan.run_again(step, EVICTED))
 
 
-def inputs_of(step: Step) -> Iterator[Needed]:
+def blobs_read_by(step: Step) -> Iterator[Needed]:
     """The blobs that a step's worker reads, with the steps that produce them."""
     if isinstance(step.job, LowerJob | PartitionJob | ConvertJob):
-        yield step.after[0], step.job.program
+        yield step.producers[0], step.job.program
     if isinstance(step.job, LowerJob):
-        yield from ((step.after[0], sha256) for sha256 in weights_of(step))
+        yield from ((step.producers[0], sha256) for sha256 in weights_of(step))
     if isinstance(step.job, EngineJob):
-        yield step.after[0], step.job.onnx
-        yield from ((step.after[1], sha256) for sha256 in weights_of(step))
+        yield step.producers[0], step.job.onnx
+        yield from ((step.producers[1], sha256) for sha256 in weights_of(step))
 
 
 def weights_of(step: Step) -> list[str]:
@@ -69,7 +69,7 @@ def weights_of(step: Step) -> list[str]:
     return [weight.sha256 for weight in reader.weights] if isinstance(reader, Comparison | EngineJob) else []
 
 
-def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
+def _blobs_of_files(plan: ModelPlan, contents: PackageContents) -> Iterator[Needed]:
     """The blobs that are files of a package."""
     for engine in contents.engines:
         if engine.plan is not None:
@@ -86,7 +86,7 @@ def _for_files(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
         yield programs[sha256] if kind == "program" else step_id(plan.model.name, "trace"), sha256
 
 
-def _for_index(plan: ModelPlan, contents: Contents) -> Iterator[Needed]:
+def _blobs_for_index(plan: ModelPlan, contents: PackageContents) -> Iterator[Needed]:
     """The blobs that the package step reads to write the index and the table of names."""
     yield step_id(plan.model.name, "lower"), contents.modules.sha256
     for step in plan.steps.values():

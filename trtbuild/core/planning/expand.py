@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtbuild.core.engines.engine_job import Declared, EngineJob, Weight
+from trtbuild.core.engines.engine_job import DeclaredType, EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Profile, ShapeRange, Target
@@ -12,8 +12,10 @@ from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.values.expressions import Expression, Interval, evaluate, interval
 
 
-def units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
-    """The sizes `values` of the symbols in the graph's units: a dim with ``multiple_of: k`` is k times its symbol."""
+def sizes_in_units(shapes: ShapePlan, values: Sequence[int]) -> tuple[int, ...]:
+    """Convert sizes of dims to values of the graph's symbols: a dim with ``multiple_of: k`` is k times its symbol.
+
+    `values` has one size for each symbol."""
     return tuple(value // symbol.multiple_of for value, symbol in zip(values, shapes.symbols, strict=True))
 
 
@@ -23,13 +25,15 @@ def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile
     min and max are interval bounds of each size's expression, not its values at the profile's min and max: ``10 - s``
     becomes smaller when s becomes larger. opt is the value at the profile's opt. Negative results are replaced by 0.
     """
-    low, mid, high = (units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max"))
-    bounds: list[Interval] = list(zip(low, high, strict=True))
-    ends = [interval(size, bounds) for size in shape]
+    at_min, at_opt, at_max = (
+        sizes_in_units(shapes, symbol_values(shapes, profile, which)) for which in ("min", "opt", "max")
+    )
+    bounds: list[Interval] = list(zip(at_min, at_max, strict=True))
+    intervals = [interval(size, bounds) for size in shape]
     return ShapeRange(
-        min=tuple(max(0, end[0]) for end in ends),
-        opt=tuple(max(0, evaluate(size, mid)) for size in shape),
-        max=tuple(max(0, end[1]) for end in ends),
+        min=tuple(max(0, end[0]) for end in intervals),
+        opt=tuple(max(0, evaluate(size, at_opt)) for size in shape),
+        max=tuple(max(0, end[1]) for end in intervals),
     )
 
 
@@ -50,19 +54,19 @@ def engine_job(
         onnx=onnx,
         weights=tuple(weights[slot] for slot in partition.weights),
         profiles=tuple(
-            tuple(input_range(type_.shape, shapes, profile) for _, type_ in partition.inputs)
+            tuple(input_range(tensor_type.shape, shapes, profile) for _, tensor_type in partition.inputs)
             for profile in model.profiles
         ),
         settings=settings,
         target=target,
         toolchain_version=toolchain_version,
-        inputs=tuple(_declared(type_, shapes) for _, type_ in partition.inputs),
-        outputs=tuple(_declared(type_, shapes) for type_ in partition.outputs),
+        inputs=tuple(_declared_type(tensor_type, shapes) for _, tensor_type in partition.inputs),
+        outputs=tuple(_declared_type(tensor_type, shapes) for tensor_type in partition.outputs),
     )
 
 
-def _declared(type_: TensorType, shapes: ShapePlan) -> Declared:
+def _declared_type(tensor_type: TensorType, shapes: ShapePlan) -> DeclaredType:
     """The declared type of a tensor. A size with only one possible value is that number. Any other size is None."""
     ranges = [(symbol.min // symbol.multiple_of, symbol.max // symbol.multiple_of) for symbol in shapes.symbols]
-    ends = [interval(size, ranges) for size in type_.shape]
-    return type_.dtype, tuple(low if low == high else None for low, high in ends)
+    ends = [interval(size, ranges) for size in tensor_type.shape]
+    return tensor_type.dtype, tuple(low if low == high else None for low, high in ends)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trtbuild.core.model.shapes import ShapePlan, Ties
 from trtbuild.core.model.spec import Model
-from trtbuild.core.packages.packaging import Contents
+from trtbuild.core.packages.packaging import PackageContents
 from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.recipe import Change, Recipe
@@ -36,9 +36,9 @@ class Reason:
     changed: tuple[Change, ...] = ()
 
 
-def step_id(model: str, stage: Stage, part: str = "", target: str = "") -> str:
+def step_id(model: str, stage: Stage, partition: str = "", target: str = "") -> str:
     """The id of a step, such as ``vit/engine/encoder.layers.3@ada``."""
-    return f"{model}/{stage}" + (f"/{part}" if part else "") + (f"@{target}" if target else "")
+    return f"{model}/{stage}" + (f"/{partition}" if partition else "") + (f"@{target}" if target else "")
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Step:
     """One step of one model, and its verdict.
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is the worker's job if the
-    step runs; it is None for a package step. `after` are the ids of the steps whose outputs this step reads. `source` is
-    the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the step's key that must not be
-    used. If a later lookup finds the same record, it must refuse that record again.
+    step runs; it is None for a package step. `producers` are the ids of the steps whose outputs this step reads.
+    `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the step's key that
+    must not be used. If a later lookup finds the same record, the lookup must refuse it again.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Step:
     recipe: Recipe | None = None
     record: Record | None = None
     job: StepJob | None = None
-    after: tuple[str, ...] = ()
+    producers: tuple[str, ...] = ()
     source: str | None = None
     refused: Record | None = None
 
@@ -77,10 +77,12 @@ class ModelPlan:
     #: The shapes that the manifest declares.
     declared_shapes: ShapePlan
     steps: dict[str, Step] = field(default_factory=dict)
+    #: The declared parts of the trace's recipe (`keys.trace_declared`).
     declared: tuple[tuple[str, Value], ...] = ()
+    #: The dependencies of the trace, as they were observed now.
     observations: tuple[Observation, ...] = ()
     #: The contents of the package. None until all engines have keys.
-    contents: Contents | None = None
+    contents: PackageContents | None = None
     #: Digests of blobs that a weights file provides.
     file_weights: frozenset[str] = frozenset()
     #: Pairs of declared symbols that the trace found to be always equal.
@@ -88,8 +90,10 @@ class ModelPlan:
 
     @property
     def shapes(self) -> ShapePlan:
-        """The shapes of the traced program: tied symbols are one. Those of the manifest until the trace is known."""
-        return self.declared_shapes.tied(self.ties) if self.ties else self.declared_shapes
+        """The shapes of the traced program, in which tied symbols are one symbol.
+
+        Until the trace is known, these are the shapes that the manifest declares."""
+        return self.declared_shapes.merge_ties(self.ties) if self.ties else self.declared_shapes
 
     @property
     def package(self) -> Step | None:

@@ -18,8 +18,8 @@ from trtbuild.core.planning.comparison import Comparison
 
 
 @dataclass(frozen=True)
-class WeightHeads:
-    """The part of a trace job that comes from planning: name, dtype and shape of each tensor of the weights file.
+class WeightTypes:
+    """The name, dtype and shape of each tensor of the weights file. The rest of a trace job does not come from planning.
 
     `weights` is None if the model has no weights file."""
 
@@ -73,4 +73,4 @@ class ConvertJob:
 
 
 #: The job of a step. The package step has no job.
-StepJob = WeightHeads | LowerJob | PartitionJob | ConvertJob | EngineJob
+StepJob = WeightTypes | LowerJob | PartitionJob | ConvertJob | EngineJob

@@ -15,18 +15,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from trtbuild.core.planning.graph import STAGES
-from trtbuild.core.planning.locks import LOCKED_OUTPUTS, NAME, Lock, LockedModel, LockedStep, LockedTarget, stage_of
+from trtbuild.core.planning.locks import (
+    LOCK_FILE,
+    LOCKED_OUTPUTS,
+    Lock,
+    LockedModel,
+    LockedStep,
+    LockedTarget,
+    stage_of,
+)
 from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.errors import LockFileError
 
 SCHEMA = "trtbuild.lock/1"
 
 #: An object at a smaller depth than this has one line for each entry.
-_DEPTH = 4
+_MULTI_LINE_DEPTH = 4
 
 _SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")
-_CONFLICT = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
-_ENTRY = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
+_CONFLICT_LINE = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)")
+_ENTRY_LINE = re.compile(r'("(?:[^"\\]|\\.)*")\s*:\s*(.*)')
 
 _HINT = "restore the file of one branch (git checkout --theirs trtbuild.lock), then write it again: trtbuild lock"
 
@@ -63,14 +71,18 @@ def _lines(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         return
     yield "{"
     for number, (name, entry) in enumerate(value.items(), 1):
-        lines = list(_lines(entry, depth + 1)) if isinstance(entry, Mapping) and depth < _DEPTH else [_dumps(entry)]
-        lines[0] = " " * depth + f"{_dumps(name)}: {lines[0]}"
+        lines = (
+            list(_lines(entry, depth + 1))
+            if isinstance(entry, Mapping) and depth < _MULTI_LINE_DEPTH
+            else [_json_text(entry)]
+        )
+        lines[0] = " " * depth + f"{_json_text(name)}: {lines[0]}"
         lines[-1] += "," if number < len(value) else ""
         yield from lines
     yield " " * (depth - 1) + "}"
 
 
-def _dumps(value: object) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -80,15 +92,15 @@ def _dumps(value: object) -> str:
 def from_text(text: str) -> Lock:
     """The lock in a file's text. Raises LockFileError with the line of the problem."""
     for number, line in enumerate(text.splitlines(), 1):
-        if _CONFLICT.match(line):
-            raise LockFileError("a merge conflict that was not resolved", file=NAME, line=number, hint=_HINT)
+        if _CONFLICT_LINE.match(line):
+            raise LockFileError("a merge conflict that was not resolved", file=LOCK_FILE, line=number, hint=_HINT)
     return _Reader(text).lock()
 
 
 def line_of(text: str, *path: str) -> int:
     """The number of the line on which the entry with this path begins, or on which the object around a missing entry
     begins."""
-    places = _places(text)
+    places = _lines_by_path(text)
     while path:
         if path in places:
             return places[path][0]
@@ -96,13 +108,13 @@ def line_of(text: str, *path: str) -> int:
     return 1
 
 
-def _places(text: str) -> dict[tuple[str, ...], list[int]]:
-    """Path → the lines on which entries with this path begin. Entries in another form than rule 1's may be missing."""
+def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
+    """Path → the lines on which entries with this path begin. Entries that do not follow rule 1 may be missing."""
     places: dict[tuple[str, ...], list[int]] = {}
     stack: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
-        entry = _ENTRY.match(stripped)
+        entry = _ENTRY_LINE.match(stripped)
         if entry is not None:
             name = str(json.loads(entry[1]))
             places.setdefault((*stack, name), []).append(number)
@@ -125,20 +137,22 @@ class _Reader:
             document = json.loads(self._text, object_pairs_hook=self._object)
         except json.JSONDecodeError as error:
             reason = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
-            raise LockFileError(f"not JSON: {reason}", file=NAME, line=error.lineno, hint=_HINT) from None
+            raise LockFileError(f"not JSON: {reason}", file=LOCK_FILE, line=error.lineno, hint=_HINT) from None
         except RecursionError:
-            raise LockFileError("not a lock file: it is nested too deeply", file=NAME, line=1, hint=_HINT) from None
+            raise LockFileError(
+                "not a lock file: it is nested too deeply", file=LOCK_FILE, line=1, hint=_HINT
+            ) from None
         if not isinstance(document, dict):
             self._fail((), "not a lock file")
         self._check_schema(document.get("schema"))
         if self._duplicates:
             lines = [
                 numbers
-                for path, numbers in _places(self._text).items()
+                for path, numbers in _lines_by_path(self._text).items()
                 if path[-1] in self._duplicates and len(numbers) > 1
             ]
             line = lines[0][1] if lines else 1
-            raise LockFileError(f"there are two entries {self._duplicates[0]!r}", file=NAME, line=line, hint=_HINT)
+            raise LockFileError(f"there are two entries {self._duplicates[0]!r}", file=LOCK_FILE, line=line, hint=_HINT)
         self._fields((), document, ("schema", "platform", "step_versions", "manifests", "models"))
         step_versions = self._table(("step_versions",), document)
         for name, number in step_versions.items():
@@ -173,7 +187,7 @@ class _Reader:
             self._fail(("schema",), f"not a lock file: its schema is {schema!r}, not {SCHEMA!r}")
         raise LockFileError(
             f"a newer version of trtbuild wrote it ({version[0]}); this version reads {SCHEMA}",
-            file=NAME,
+            file=LOCK_FILE,
             line=line_of(self._text, "schema"),
             hint="upgrade trtbuild",
         )
@@ -198,10 +212,10 @@ class _Reader:
         stage = stage_of(name)
         if not name.startswith(f"{model}/") or stage not in STAGES:
             self._fail(path, f"{name!r} is not a step of model {model!r}")
-        locked = LOCKED_OUTPUTS.get(stage, ())
-        fields = self._fields(path, entry, ("key", *locked))
+        output_names = LOCKED_OUTPUTS.get(stage, ())
+        fields = self._fields(path, entry, ("key", *output_names))
         outputs = {}
-        for output_name in locked:
+        for output_name in output_names:
             output = self._fields(path, fields[output_name], ("sha256", "size"))
             if type(output["size"]) is not int or output["size"] < 0:
                 self._fail(path, f"the size of its {output_name} is not a number of bytes")
@@ -214,12 +228,12 @@ class _Reader:
                 path = ("models", name.partition("/")[0], "steps", name)
                 self._fail(path, f"{name!r} has the same key as another step, but other digests")
 
-    # -- pieces
+    # -- checks of single values
 
     def _fields(self, path: tuple[str, ...], value: object, names: Sequence[str]) -> dict[str, Any]:
         """`value`, checked to be an object with exactly the fields `names`."""
         if not isinstance(value, dict):
-            self._fail(path, f"{path[-1] if path else NAME!r} is not an object")
+            self._fail(path, f"{path[-1] if path else LOCK_FILE!r} is not an object")
         for name in value:
             if name not in names:
                 self._fail((*path, name), f"there is no field {name!r} here; allowed: {', '.join(names)}")
@@ -248,4 +262,4 @@ class _Reader:
         return value
 
     def _fail(self, path: tuple[str, ...], text: str) -> NoReturn:
-        raise LockFileError(text, file=NAME, line=line_of(self._text, *path), hint=_HINT)
+        raise LockFileError(text, file=LOCK_FILE, line=line_of(self._text, *path), hint=_HINT)

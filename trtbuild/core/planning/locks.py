@@ -21,9 +21,10 @@ from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.recipes.record import Output, Record
 
 #: The name of the file, in the project's root directory.
-NAME = "trtbuild.lock"
+LOCK_FILE = "trtbuild.lock"
 
-#: Stage → the outputs whose digests are locked. The `layers` of an engine are not among them: they only describe its plan.
+#: Stage → the outputs whose digests are in the lock. The `layers` of an engine are not, because they only describe its
+#: plan.
 LOCKED_OUTPUTS: Mapping[str, Sequence[str]] = {"engine": ("plan",), "package": ("index", "names")}
 
 
@@ -91,7 +92,7 @@ class Lock:
             return None
         for name, output in locked.outputs.items():
             if record.outputs.get(name) != output:
-                return f"its {name} differs from {NAME}"
+                return f"its {name} differs from {LOCK_FILE}"
         return None
 
 
@@ -115,7 +116,7 @@ class Difference:
 
     @property
     def is_informational(self) -> bool:
-        """Whether the entry is shown, but does not make a lock out of date: the digest of a manifest."""
+        """Whether the difference is only shown. A different digest of a manifest does not make a lock out of date."""
         return self.area == "manifest"
 
     @property
@@ -128,13 +129,13 @@ def differences(was: Lock | None, now: Lock) -> Iterator[Difference]:
     if was is not None and was.platform != now.platform:
         yield Difference("platform", "platform", was.platform, now.platform)
     for area in ("step version", "manifest", "version", "target", "step"):
-        before, after = _entries(was, area), _entries(now, area)
+        before, after = _entry_texts(was, area), _entry_texts(now, area)
         for name in sorted({**before, **after}):
             if before.get(name) != after.get(name):
                 yield Difference(area, name, before.get(name), after.get(name))
 
 
-def _entries(lock: Lock | None, area: str) -> dict[str, str]:
+def _entry_texts(lock: Lock | None, area: str) -> dict[str, str]:
     if lock is None:
         return {}
     models = lock.models.items()

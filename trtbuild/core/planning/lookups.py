@@ -20,7 +20,7 @@ class ToolchainFacts:
     """The facts about a target's toolchain that are in recipes: its exact version and its ONNX opset.
 
     `workspace` is the workspace in bytes that is used if the manifest does not set it. None means that the library chooses
-    it."""
+    the workspace."""
 
     version: str
     opset: int
@@ -80,17 +80,19 @@ class Lookups(Protocol):
     def blob(self, sha256: str) -> bytes:
         """The bytes of a small blob. Raises BlobMissing or EntryCorrupt."""
 
-    def has(self, sha256: str) -> bool:
+    def has_blob(self, sha256: str) -> bool:
         """Whether a blob is available."""
 
     def observe(self, dependency: Dependency) -> str:
-        """The current observation of a dependency (`core.recipes.dependency`)."""
+        """The current state of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
         """The dependencies that the link of the chain with this recipe names; None if there is no such link."""
 
-    def ahead(self, link: Recipe) -> Sequence[Dependency]:
-        """The dependencies that later links will probably name; empty if knowing them saves no time (`chain`, rule 6)."""
+    def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
+        """The dependencies that the links after `link` will probably name (`chain`, rule 6).
+
+        Empty if this knowledge saves no time."""
 
     def last_recipe(self, step: str) -> Recipe | None:
         """The recipe of the step with this id in the last build of this project, or None."""
@@ -98,16 +100,17 @@ class Lookups(Protocol):
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         """Name → weight of the model's weights file; None if the model has no weights file."""
 
-    def forced_to_run(self, step: str, key: str) -> Reason | None:
+    def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""
 
     def was_run(self, step: str) -> bool:
         """Whether this command has run the step with this id. Running it again would give the same outputs."""
 
-    def unusable(self, key: str) -> Reason | None:
+    def why_unusable(self, key: str) -> Reason | None:
         """The reason why the entry under a key must not be used: it is damaged or not trusted. None if there is no
         entry."""
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
-        """Take a hint that the records of these recipes will be looked up next. `recipes` is called only if that saves
-        time."""
+        """Prepare for lookups of the records of these recipes, for example by fetching them together.
+
+        `recipes` is called only if the preparation saves time."""

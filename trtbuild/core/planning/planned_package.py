@@ -11,17 +11,18 @@ from collections.abc import Mapping, Sequence
 
 from trtbuild.core.engines.binding import Interface
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.packages.packaging import Contents, Cut, Engine
+from trtbuild.core.packages.packaging import PackageContents, PackageEngine, ToolchainPartitions
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step
 from trtbuild.core.planning.lookups import Facts, ToolchainFacts
 from trtbuild.core.planning.verdicts import Verdicts
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output, Record
 
-#: For each toolchain of the model's targets: the partition step and its result, which is None until it is known.
-Cuts = dict[tuple[str, ToolchainFacts], tuple[Step, Cut | None]]
+#: For each toolchain of the model's targets: the partition step and its partitions. The partitions are None until the step
+#: has run.
+PartitionSteps = dict[tuple[str, ToolchainFacts], tuple[Step, ToolchainPartitions | None]]
 #: The interface of a traced program, and the weight of each slot.
-Bound = tuple[Interface, tuple[Weight, ...]]
+InterfaceAndWeights = tuple[Interface, tuple[Weight, ...]]
 
 
 def plan_package(
@@ -29,67 +30,69 @@ def plan_package(
     verdicts: Verdicts,
     facts: Facts,
     lower: Record,
-    bound: Bound,
-    cuts: Cuts,
+    interface_and_weights: InterfaceAndWeights,
+    partition_steps: PartitionSteps,
     engines: Mapping[tuple[str, str], Step],
 ) -> None:
     """Add the package step to `plan`, after all other steps.
 
     `lower` is the record of the lowered program, `engines` are the engine steps by partition and target."""
     # The package step reads names from the outputs of these steps.
-    with_names = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
-    partition_steps = [step.id for step, _ in cuts.values()]
-    after = tuple(dict.fromkeys([*(step.id for step in engines.values()), *partition_steps, *with_names]))
-    by_target: dict[str, Cut] = {}
+    steps_with_names = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
+    partition_step_ids = [step.id for step, _ in partition_steps.values()]
+    producers = tuple(dict.fromkeys([*(step.id for step in engines.values()), *partition_step_ids, *steps_with_names]))
+    by_target: dict[str, ToolchainPartitions] = {}
     for target in plan.model.targets:
-        _, cut = cuts[target.toolchain, facts.toolchains[target]]
-        if cut is not None:
-            by_target[target.name] = cut
+        _, toolchain_partitions = partition_steps[target.toolchain, facts.toolchains[target]]
+        if toolchain_partitions is not None:
+            by_target[target.name] = toolchain_partitions
     if len(by_target) < len(plan.model.targets) or any(step.recipe is None for step in engines.values()):
-        verdicts.unknown("package", after=after)
+        verdicts.add_unknown("package", producers=producers)
         return
-    plan.contents = contents = _contents(plan, facts, lower, bound, by_target, engines)
-    step = verdicts.look_up("package", contents.recipe(), None, after=after)
-    waiting = [engine.id for engine in engines.values() if engine.record is None]
-    if step.record is not None and waiting:
-        verdicts.unknown("package", after=(*waiting, *(name for name in after if name not in waiting)))
+    plan.contents = contents = _package_contents(plan, facts, lower, interface_and_weights, by_target, engines)
+    step = verdicts.add_step("package", contents.recipe(), None, producers=producers)
+    unbuilt_engines = [engine.id for engine in engines.values() if engine.record is None]
+    if step.record is not None and unbuilt_engines:
+        verdicts.add_unknown(
+            "package", producers=(*unbuilt_engines, *(name for name in producers if name not in unbuilt_engines))
+        )
     elif step.record is not None:
-        rebuilt = _rebuilt(step.record, contents)
-        if rebuilt:
-            plan.run_again(step, Reason("changed", "its engines were built again", rebuilt))
+        changed_plans = _changed_plans(step.record, contents)
+        if changed_plans:
+            plan.run_again(step, Reason("changed", "its engines were built again", changed_plans))
 
 
-def _contents(
+def _package_contents(
     plan: ModelPlan,
     facts: Facts,
     lower: Record,
-    bound: Bound,
-    cuts: Mapping[str, Cut],
+    interface_and_weights: InterfaceAndWeights,
+    partitions_by_target: Mapping[str, ToolchainPartitions],
     engines: Mapping[tuple[str, str], Step],
-) -> Contents:
-    interface, weights = bound
+) -> PackageContents:
+    interface, weights = interface_and_weights
     origins = {}
     for step in plan.steps.values():
         if step.stage == "convert" and step.record is not None and step.recipe is not None:
             origins[str(dict(step.recipe.parts)["graph"])] = step.record.outputs["origins"].sha256
-    return Contents(
+    return PackageContents(
         model=plan.model,
         shapes=plan.shapes,
         interface=interface,
         weights=weights,
         modules=lower.outputs["modules"],
-        cuts=cuts,
-        engines=_engines(engines),
+        partitions_by_target=partitions_by_target,
+        engines=_package_engines(engines),
         toolchains={target.name: facts.toolchains[target].version for target in plan.model.targets},
         origins=origins,
         sms={target.name: facts.sms.get(target, (target.sm,)) for target in plan.model.targets},
     )
 
 
-def _engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[Engine]:
+def _package_engines(steps: Mapping[tuple[str, str], Step]) -> Sequence[PackageEngine]:
     return [
-        Engine(part, target, step.key or "", *(_output(step, name) for name in ("plan", "layers")))
-        for (part, target), step in steps.items()
+        PackageEngine(partition, target, step.key or "", *(_output(step, name) for name in ("plan", "layers")))
+        for (partition, target), step in steps.items()
     ]
 
 
@@ -97,17 +100,17 @@ def _output(step: Step, name: str) -> Output | None:
     return step.record.outputs[name] if step.record is not None else None
 
 
-def _rebuilt(package: Record, contents: Contents) -> tuple[Change, ...]:
+def _changed_plans(package: Record, contents: PackageContents) -> tuple[Change, ...]:
     """The engines whose plans have other digests than the plans in the package."""
     plans = {
         f"{engine.partition}@{engine.target}": engine.plan.sha256
         for engine in contents.engines
         if engine.plan is not None
     }
-    packed = package.provenance.get("plans")
-    was: Mapping[str, object] = packed if isinstance(packed, Mapping) else {}
+    recorded_plans = package.provenance.get("plans")
+    old_plans: Mapping[str, object] = recorded_plans if isinstance(recorded_plans, Mapping) else {}
     return tuple(
-        Change(f"plan:{name}", str(was.get(name, "(absent)")), sha256)
+        Change(f"plan:{name}", str(old_plans.get(name, "(absent)")), sha256)
         for name, sha256 in plans.items()
-        if was.get(name) != sha256
+        if old_plans.get(name) != sha256
     )

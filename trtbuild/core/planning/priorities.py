@@ -1,9 +1,9 @@
-"""Priorities of steps that are ready to start: steps with the longest remaining work after them start first.
+"""Ranks of steps that are ready to start. The step with the highest rank starts first.
 
 Rules
-1. A step's rank is the estimated seconds of the step and of the steps that depend on it. The later steps of a
-   model wait for its trace, lower and partition steps, so all later work of the model counts for these three steps. For a
-   convert step, its engines and the package count. For an engine step, only the package counts.
+1. A step's rank is the estimated seconds of the step itself and of the steps that wait for it. All later steps of a model
+   wait for its trace, lower and partition steps. So the rank of these three steps includes all later work of the model. The
+   rank of a convert step includes its engines and the package. The rank of an engine step includes the package.
 2. The estimate is the step's duration in the last build. If that is unknown, the estimate follows from the stage, and for
    an engine also from the size of its weights. Estimates only change the order of the steps.
 """
@@ -17,8 +17,8 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 
-#: Seconds of a step without a known last duration, measured with tiny models on one core (`make bench` measures whole
-#: builds).
+#: Estimated seconds of a step whose last duration is not known, measured with tiny models on one core (`make bench`
+#: measures whole builds).
 TYPICAL_S: Mapping[Stage, float] = {
     "trace": 4.0,
     "lower": 1.0,
@@ -48,31 +48,33 @@ def weights_bytes(step: Step) -> int:
 
 
 def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> dict[str, float]:
-    """The rank in seconds of each step that is not a hit, by step id. Steps with larger ranks start first."""
-    own_s: dict[str, float] = {}
-    by_stage: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+    """The rank in seconds of each step that is not a hit, by step id (rule 1). Steps with larger ranks start first."""
+    step_s: dict[str, float] = {}
+    stage_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     for step in plan.steps.values():
         if step.verdict != "hit":
-            own_s[step.id] = _seconds(step, last_duration_s)
-            by_stage[step.stage] += own_s[step.id]
-    engines_s: dict[str, float] = {}
+            step_s[step.id] = _estimated_duration_s(step, last_duration_s)
+            stage_s[step.stage] += step_s[step.id]
+    engines_of_conversion_s: dict[str, float] = {}
     for step in plan.steps.values():
-        if step.stage == "engine" and step.id in own_s:
-            for before in step.after:
-                engines_s[before] = engines_s.get(before, 0.0) + own_s[step.id]
+        if step.stage == "engine" and step.id in step_s:
+            for producer in step.producers:
+                engines_of_conversion_s[producer] = engines_of_conversion_s.get(producer, 0.0) + step_s[step.id]
     result = {}
-    for identifier, seconds in own_s.items():
+    for identifier, duration_s in step_s.items():
         step = plan.steps[identifier]
         if step.stage in _FIRST_STAGES:
-            rest = sum(by_stage[stage] for stage in STAGES[STAGES.index(step.stage) + 1 :])
+            later_s = sum(stage_s[stage] for stage in STAGES[STAGES.index(step.stage) + 1 :])
         elif step.stage == "package":
-            rest = 0.0
+            later_s = 0.0
         else:
-            rest = by_stage["package"] + (engines_s.get(identifier, 0.0) if step.stage == "convert" else 0.0)
-        result[identifier] = seconds + rest
+            later_s = stage_s["package"] + (
+                engines_of_conversion_s.get(identifier, 0.0) if step.stage == "convert" else 0.0
+            )
+        result[identifier] = duration_s + later_s
     return result
 
 
-def _seconds(step: Step, last_duration_s: Callable[[str], float | None]) -> float:
+def _estimated_duration_s(step: Step, last_duration_s: Callable[[str], float | None]) -> float:
     last = last_duration_s(step.id)
     return TYPICAL_S[step.stage] + ENGINE_S_PER_BYTE * weights_bytes(step) if last is None else last

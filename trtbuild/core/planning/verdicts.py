@@ -49,27 +49,27 @@ class Verdicts:
         self.plan = plan
         self._lookups = lookups
 
-    def look_up(
+    def add_step(
         self,
         stage: Stage,
         recipe: Recipe,
         job: StepJob | None,
         *,
-        part: str = "",
+        partition: str = "",
         target: str = "",
         suffix: str = "",
-        after: tuple[str, ...] = (),
-        hit: Reason = RECORDED,
+        producers: tuple[str, ...] = (),
+        hit_reason: Reason = RECORDED,
         names: Callable[[], Mapping[str, str]] = dict,
     ) -> Step:
-        """Add the step with this recipe: a hit, with the reason `hit`, or a run.
+        """Add the step with this recipe: a hit, with the reason `hit_reason`, or a run.
 
-        `part` is the step's partition. `suffix` is at the end of the step's id if the step has no target. `names` returns
-        the names that people use for parts of the recipe, such as a weight's name for ``weights.w0``."""
-        identifier = step_id(self.plan.model.name, stage, part, target or suffix)
+        `partition` is the step's partition. `suffix` is at the end of the step's id if the step has no target. `names`
+        returns the names that people use for parts of the recipe, such as a weight's name for ``weights.w0``."""
+        identifier = step_id(self.plan.model.name, stage, partition, target or suffix)
         verdict: Verdict = "run"
         source = None
-        reason = self._lookups.forced_to_run(identifier, recipe.key)
+        reason = self._lookups.why_forced_to_run(identifier, recipe.key)
         record = self._lookups.record_of(recipe) if reason is None else None
         if reason is not None:
             pass
@@ -77,10 +77,10 @@ class Verdicts:
             reason = self._unusable(recipe) or self._why_missing(identifier, recipe, names)
         elif not record.recipe.same_as(recipe):
             reason = Reason("corrupt", "the record under its key has another recipe")
-        elif lacking := [name for name in REQUIRED_OUTPUTS[stage] if name not in record.outputs]:
-            reason = Reason("corrupt", f"its record lacks {' and '.join(lacking)}")
+        elif missing_outputs := [name for name in REQUIRED_OUTPUTS[stage] if name not in record.outputs]:
+            reason = Reason("corrupt", f"its record lacks {' and '.join(missing_outputs)}")
         else:
-            verdict, reason, source = "hit", hit, self._lookups.source_of(recipe.key)
+            verdict, reason, source = "hit", hit_reason, self._lookups.source_of(recipe.key)
         step = Step(
             identifier,
             self.plan.model.name,
@@ -91,14 +91,16 @@ class Verdicts:
             recipe,
             record if verdict == "hit" else None,
             job,
-            after,
+            producers,
             source,
         )
         self.plan.steps[identifier] = step
         return step
 
-    def read(self, step: Step, output: str, parse: Callable[[bytes], T]) -> T | None:
-        """A document among a step's outputs, or None if the step has no record or the document cannot be read (rule 2)."""
+    def read_output(self, step: Step, output: str, parse: Callable[[bytes], T]) -> T | None:
+        """A document among a step's outputs, as the result of `parse`.
+
+        None if the step has no record, or if the document cannot be read. Then the step runs again (rule 2)."""
         if step.record is None:
             return None
         try:
@@ -116,9 +118,9 @@ class Verdicts:
 
     def _unusable(self, recipe: Recipe) -> Reason | None:
         """The reason why the entry under a key does not count. For a trace, the next link may also be untrusted."""
-        reason = self._lookups.unusable(recipe.key)
+        reason = self._lookups.why_unusable(recipe.key)
         if reason is None and recipe.stage == "trace":
-            link = self._lookups.unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
+            link = self._lookups.why_unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
             reason = link if link is not None and link.code == "untrusted" else None
         return reason
 
@@ -133,23 +135,25 @@ class Verdicts:
         changed = _causes(changed)
         if not changed:
             return Reason("evicted", "it was built before, but the cache no longer has it")
-        known = names()
-        changed = tuple(_with_name(change, known) for change in changed)
-        shown = ", ".join(change.name or change.part for change in changed[:3]) + (", …" if len(changed) > 3 else "")
-        return Reason("changed", f"changed: {shown}", changed)
+        name_of_part = names()
+        changed = tuple(_add_name(change, name_of_part) for change in changed)
+        changed_names = ", ".join(change.name or change.part for change in changed[:3]) + (
+            ", …" if len(changed) > 3 else ""
+        )
+        return Reason("changed", f"changed: {changed_names}", changed)
 
-    def unknown(
-        self, stage: Stage, part: str = "", *, target: str = "", suffix: str = "", after: tuple[str, ...]
+    def add_unknown(
+        self, stage: Stage, partition: str = "", *, target: str = "", suffix: str = "", producers: tuple[str, ...]
     ) -> Step:
-        """Add a step whose recipe is known only after the first of `after` has run."""
-        identifier = step_id(self.plan.model.name, stage, part, target or suffix)
-        reason = Reason("new", f"known when {after[0]} has run" if after else "")
-        step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, after=after)
+        """Add a step whose recipe is known only after the first of `producers` has run."""
+        identifier = step_id(self.plan.model.name, stage, partition, target or suffix)
+        reason = Reason("new", f"known when {producers[0]} has run" if producers else "")
+        step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, producers=producers)
         self.plan.steps[identifier] = step
         return step
 
 
-def _with_name(change: Change, names: Mapping[str, str]) -> Change:
+def _add_name(change: Change, names: Mapping[str, str]) -> Change:
     """`change` with the name that people use for its part. The digest of a weight has the weight's name."""
     part = change.part.removesuffix(".sha256")
     entry = ".".join(part.split(".")[:2])

@@ -1,4 +1,4 @@
-"""Looks up a trace, whose dependencies are discovered only by running it, through a chain of links.
+"""Looks up a trace through a chain of links. The dependencies of a trace are known only after it has run.
 
 Rules
 1. The declared parts lead to the first dependencies to observe. These observations lead to further dependencies, or to the
@@ -6,7 +6,7 @@ Rules
    its only output (`next`) names the dependencies to observe next.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery, and a link is never out of date: other content leads to another
-   link. After `SINGLE` links, each link names twice as many dependencies as the link before it, so that thousands of
+   link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it, so that thousands of
    files need a few dozen lookups.
 3. Links are write-once. A trace that discovered its dependencies in another order follows the existing links, adds the
    dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step
@@ -14,8 +14,9 @@ Rules
 4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
    write the same link, the first link wins.
 5. A link that names no new dependency is damaged, and counts as missing.
-6. The first link that a trace adds also names the dependencies that came after it (`Ahead`). This is only a hint: if links
-   are in a remote, the links that are probably needed next can be fetched together.
+6. The first link that a trace adds also names the dependencies that came after its own (`WriteLink`,
+   `ReadLaterDependencies`). This is only a hint. If links are in a remote, it allows the links that are probably needed
+   next to be fetched together.
 """
 
 from __future__ import annotations
@@ -31,68 +32,70 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.encoding import Value
 
 #: The number of first links that name a single dependency each.
-SINGLE = 48
+SINGLE_LINKS = 48
 
-Declared = Sequence[tuple[str, Value]]
+#: The declared parts of a trace's recipe (`keys.trace_declared`): name and value.
+DeclaredParts = Sequence[tuple[str, Value]]
 
 #: Returns the dependencies that the link with this recipe names, or None if there is no such link.
 ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
+#: Returns the current state of a dependency.
 Observe = Callable[[Dependency], str]
 
 #: Publishes a link: its recipe, the dependencies that it names, and the dependencies that came after them.
 WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], None]
 
 #: Returns the dependencies that came after a link, or nothing if fetching links together saves no time.
-Ahead = Callable[[Recipe], "Sequence[Dependency]"]
+ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
 #: Takes the links that are likely to be read next.
-Expect = Callable[["Callable[[], Iterable[Recipe]]"], None]
+ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
-def link_recipe(declared: Declared, seen: Sequence[Observation]) -> Recipe:
-    """The recipe of the link that follows the observations `seen`."""
-    trace = keys.trace(declared, seen)
+def link_recipe(declared: DeclaredParts, observations: Sequence[Observation]) -> Recipe:
+    """The recipe of the link that follows these observations."""
+    trace = keys.trace(declared, observations)
     return Recipe("trace-link", trace.version, trace.parts)
 
 
 def follow(
-    declared: Declared,
+    declared: DeclaredParts,
     read_link: ReadLink,
     observe: Observe,
-    ahead: Ahead = lambda link: (),
-    expect: Expect = lambda links: None,
+    ahead: ReadLaterDependencies = lambda link: (),
+    expect: ExpectLinks = lambda links: None,
 ) -> tuple[Observation, ...]:
     """The dependencies that the chain names, each with its current observation. They are parts of the trace's key."""
-    seen: dict[Dependency, str] = {}
+    states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
     links = 0
-    while named := _new(read_link(link), seen):
+    while dependencies := _unseen(read_link(link), states):
         links += 1
-        rest = ahead(link)
-        seen.update((dependency, observe(dependency)) for dependency in named)
-        link = link.followed_by([(dependency.part, seen[dependency]) for dependency in named])
-        if rest:
-            expect(partial(_likely_links, link, _new(rest, seen), links, observe))
-    return tuple(itertools.starmap(Observation, seen.items()))
+        later = ahead(link)
+        states.update((dependency, observe(dependency)) for dependency in dependencies)
+        link = link.followed_by([(dependency.part, states[dependency]) for dependency in dependencies])
+        if later:
+            expect(partial(_likely_links, link, _unseen(later, states), links, observe))
+    return tuple(itertools.starmap(Observation, states.items()))
 
 
-def _likely_links(link: Recipe, rest: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
-    """`link` and the links after it, if they name the dependencies `rest` in the groups that `extend` makes."""
+def _likely_links(link: Recipe, later: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
+    """`link` and the links after it, if they name the dependencies `later` in the groups that `extend` makes."""
     likely = [link]
-    while rest:
-        group = rest[: _width(links)]
-        rest, links = rest[len(group) :], links + 1
+    while later:
+        group = later[: _link_size(links)]
+        later, links = later[len(group) :], links + 1
         link = link.followed_by([(dependency.part, observe(dependency)) for dependency in group])
         likely.append(link)
     return likely
 
 
-def _width(links: int) -> int:
+def _link_size(links: int) -> int:
     """The number of dependencies that a link names if `links` links come before it (rule 2)."""
-    return 1 if links < SINGLE else 2 ** min(links - SINGLE + 1, 16)
+    return 1 if links < SINGLE_LINKS else 2 ** min(links - SINGLE_LINKS + 1, 16)
 
 
 def extend(
-    declared: Declared,
+    declared: DeclaredParts,
     observations: Sequence[Observation],
     read_link: ReadLink,
     write_link: WriteLink,
@@ -104,35 +107,35 @@ def extend(
     publishes the link write-once, and replaces a damaged link. If another build published the link first, `read_link` then
     returns that build's link, and the chain continues from it.
     """
-    known = {observation.dependency: observation.seen for observation in observations}
-    seen: dict[Dependency, str] = {}
+    state_of = {observation.dependency: observation.state for observation in observations}
+    states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
     links = 0
     hint_written = False
     while True:
-        named = _new(read_link(link), seen)
-        if not named:
-            missing = _new(known, seen)
+        dependencies = _unseen(read_link(link), states)
+        if not dependencies:
+            missing = _unseen(state_of, states)
             if not missing:
-                return tuple(itertools.starmap(Observation, seen.items()))
-            group = missing[: _width(links)]
+                return tuple(itertools.starmap(Observation, states.items()))
+            group = missing[: _link_size(links)]
             write_link(link, group, () if hint_written else missing[len(group) :])
             hint_written = True
-            named = _new(read_link(link), seen) or group
+            dependencies = _unseen(read_link(link), states) or group
         links += 1
-        for dependency in named:
-            seen[dependency] = known[dependency] if dependency in known else observe(dependency)
-        link = link.followed_by([(dependency.part, seen[dependency]) for dependency in named])
+        for dependency in dependencies:
+            states[dependency] = state_of[dependency] if dependency in state_of else observe(dependency)
+        link = link.followed_by([(dependency.part, states[dependency]) for dependency in dependencies])
 
 
-def _new(named: Iterable[Dependency] | None, seen: Mapping[Dependency, str]) -> list[Dependency]:
-    """The dependencies in `named` that are not in `seen`, without duplicates."""
-    return [dependency for dependency in dict.fromkeys(named or ()) if dependency not in seen]
+def _unseen(dependencies: Iterable[Dependency] | None, seen: Mapping[Dependency, str]) -> list[Dependency]:
+    """The dependencies in `dependencies` that are not in `seen`, without duplicates."""
+    return [dependency for dependency in dict.fromkeys(dependencies or ()) if dependency not in seen]
 
 
-def link_bytes(named: Sequence[Dependency]) -> bytes:
+def link_bytes(dependencies: Sequence[Dependency]) -> bytes:
     """The `next` output of a link."""
-    return json.dumps([dependency.part for dependency in named]).encode()
+    return json.dumps([dependency.part for dependency in dependencies]).encode()
 
 
 def parse_link(data: bytes) -> tuple[Dependency, ...]:

@@ -1,14 +1,14 @@
 """The dependencies of a trace, discovered while user code ran.
 
-A dependency can be observed again without running user code. The value that was read is its *observation*. The kinds are:
+An *observation* is a dependency and the state that was observed. A dependency can be observed again without running user
+code. The kinds are:
 
-* ``file``: the name is a path, relative to the project or absolute. The observation is the SHA-256 of the bytes, ``absent``
-  or ``directory``.
-* ``link``: the name is the path of a symbolic link. The observation is its target, or ``absent``.
-* ``listing``: the name is the path of a directory. The observation is the SHA-256 of its sorted entry names, or ``absent``.
-* ``distribution``: the name is the normalized name of a distribution. The observation is its installed version, or
-  ``absent``.
-* ``environment``: the name is the name of a variable. The observation is the SHA-256 of its value, or ``absent``.
+* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent`` or
+  ``directory``.
+* ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
+* ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names, or ``absent``.
+* ``distribution``: the name is the normalized name of a distribution. The state is its installed version, or ``absent``.
+* ``environment``: the name is the name of a variable. The state is the SHA-256 of its value, or ``absent``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DIRECTORY = "directory"
 
 @dataclass(frozen=True, order=True)
 class Dependency:
-    """Something that a trace read (see the list above). Paths use ``/``; paths inside the project are relative to it."""
+    """Something that a trace looked at (see the list above). Paths use ``/``. Paths inside the project are relative to
+    the project."""
 
     kind: DependencyKind
     name: str
@@ -45,7 +46,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Observation:
-    """A dependency and its observation (see the list above)."""
+    """A dependency and its observed state (see the list above)."""
 
     dependency: Dependency
-    seen: str
+    state: str

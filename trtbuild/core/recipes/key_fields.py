@@ -1,4 +1,4 @@
-"""The fields of settings and models that are parts of a key: all fields except the ones with a reason in this file."""
+"""The fields of settings and models that are parts of a key: all fields, except those that `EXCLUDED` names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from trtbuild.core.model.builder_settings import IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.core.values.encoding import Shared, Value
 
@@ -43,19 +43,19 @@ def fields_of(value: Any) -> dict[str, Value]:
     """The fields of a dataclass and of nested dataclasses, except those in `EXCLUDED`, as encodable values.
 
     A field that was added after keys of its type were in use is left out at its default."""
-    owner = type(value).__name__
+    type_name = type(value).__name__
     return {
-        entry.name: _plain(getattr(value, entry.name))
+        entry.name: _encodable(getattr(value, entry.name))
         for entry in dataclasses.fields(value)
-        if (owner, entry.name) not in EXCLUDED
-        and not (_came_later(owner, entry) and getattr(value, entry.name) == entry.default)
+        if (type_name, entry.name) not in EXCLUDED
+        and not (_was_added_later(type_name, entry) and getattr(value, entry.name) == entry.default)
     }
 
 
-def _came_later(owner: str, entry: dataclasses.Field[Any]) -> bool:
+def _was_added_later(type_name: str, entry: dataclasses.Field[Any]) -> bool:
     if "setting" in entry.metadata:
-        return entry.name not in IN_EVERY_KEY
-    return (owner, entry.name) in OMITTED_AT_DEFAULT
+        return entry.name not in SETTINGS_IN_EVERY_KEY
+    return (type_name, entry.name) in OMITTED_AT_DEFAULT
 
 
 def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
@@ -68,11 +68,12 @@ def _settings_of(value: Any, _: tuple[type, ...]) -> Shared:
     return Shared(fields_of(value))
 
 
-def _plain(value: Any) -> Value:
+def _encodable(value: Any) -> Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields_of(value)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}  # not str(key), because 1 and "1" are different keys
+        # Not str(key), because 1 and "1" are different keys.
+        return {key: _encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_encodable(item) for item in value]
     return value  # type: ignore[no-any-return]  # the encoder refuses unknown types

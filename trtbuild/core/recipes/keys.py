@@ -4,14 +4,14 @@ Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
 2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
    So a new field is in the key automatically. To leave a field out, add a line with the reason to `key_fields`. A
-   builder setting that was added later (not in `IN_EVERY_KEY`) is left out if it has its default, so that older keys stay
-   valid.
+   builder setting that was added later (not in `SETTINGS_IN_EVERY_KEY`) is left out if it has its default, so that older
+   keys stay valid.
 3. A step's recipe has the digests of the step's inputs. It does not say who made the inputs, or when. This makes early
    cut-off possible.
 4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
    same bytes again.
 5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They
-   decide which files are read. The observations record only files that were read, so they are not enough.
+   decide which files are read. The observations are not enough, because they have only the files that were read.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
 7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert. They are not in the keys
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.shapes import ShapePlan, different_opts, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, pairs_with_different_opts, symbol_values
 from trtbuild.core.model.spec import Model, PartitionSettings, Precision, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.model.verification import Point
@@ -79,9 +79,9 @@ def trace_declared(
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
         # The name is a part, because keyword inputs are passed by name, and outputs must have other names.
-        described = fields_of(entry)
-        described["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
-        inputs.append(described)
+        input_fields = fields_of(entry)
+        input_fields["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
+        inputs.append(input_fields)
     parts: list[tuple[str, Value]] = [
         ("source", fields_of(model.source)),
         ("inputs", inputs),
@@ -90,15 +90,15 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    if apart := different_opts(shapes, model.profiles):
-        parts.append(("opts differ", [list(pair) for pair in apart]))
+    if different_pairs := pairs_with_different_opts(shapes, model.profiles):
+        parts.append(("opts differ", [list(pair) for pair in different_pairs]))
     if versions is not None:
         parts.append(("versions", dict(versions)))
     return tuple(parts)
 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
-    """The symbol sizes at which a trace is compared with eager: min and max of every profile, without duplicates."""
+    """The sizes at which a trace is compared with eager PyTorch: min and max of every profile, without duplicates."""
     points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
     return tuple(dict.fromkeys(points))
 
@@ -109,7 +109,9 @@ def _step(stage: str, *parts: tuple[str, Value]) -> Recipe:
 
 def trace(declared: Sequence[tuple[str, Value]], observations: Sequence[Observation]) -> Recipe:
     """The recipe of a trace: its declared parts, and the observations of all its dependencies."""
-    return _step("trace", *declared, *((seen.dependency.part, seen.seen) for seen in observations))
+    return _step(
+        "trace", *declared, *((observation.dependency.part, observation.state) for observation in observations)
+    )
 
 
 def lower(
@@ -130,7 +132,7 @@ def lower(
 
 
 def truncated_part(truncates_double: bool) -> tuple[tuple[str, Value], ...]:
-    """The part of a recipe for types that are computed in a narrower one; empty without such types."""
+    """The part of a recipe that names types that are computed in a narrower type; empty without such types."""
     return (("truncated", ["float64"]),) if truncates_double else ()
 
 
@@ -144,25 +146,25 @@ def partition(
     versions: Mapping[str, str],
     stand_in: StandIn | None = None,
     *,
-    lowers: bool = False,
-    narrows: bool = False,
+    changes_opset: bool = False,
+    narrows_int64: bool = False,
 ) -> Recipe:
     """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
 
     `modules` is the digest of the module paths, a part only if `granularity` uses them. The parser is the toolchain's
-    parser or `stand_in`. The fields of `stand_in` are then parts, too. `lowers` is whether this step converts the model to
-    `opset` (for an ONNX source). `narrows` is whether the toolchain computes int64 values in 32 bits."""
+    parser or `stand_in`. The fields of `stand_in` are then parts, too. `changes_opset` is whether this step converts the
+    model to `opset` (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32 bits."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
         ("graph", graph),
-        ("modules", modules if settings.by_module else None),
+        ("modules", modules if settings.divides_by_module else None),
         ("settings", settings_of(settings)),
         ("parser", parser if stand_in is None else [*parser, fields_of(stand_in)]),
         ("opset", opset),
         ("versions", dict(versions)),
-        *(_opset_downgrade_part(opset) if lowers else ()),
-        *((("narrowed", INT64_RULES_VERSION),) if narrows else ()),
+        *(_opset_downgrade_part(opset) if changes_opset else ()),
+        *((("narrowed", INT64_RULES_VERSION),) if narrows_int64 else ()),
     )
 
 
@@ -215,9 +217,9 @@ def _profiles(profiles: tuple[tuple[ShapeRange, ...], ...]) -> Shared:
     )
 
 
-def weights_file(sha256: str, form: str) -> Recipe:
-    """The recipe of the tensors of one weights file. `sha256` is the digest of the file, `form` its format."""
-    return _step("weights", ("file", sha256), ("format", form))
+def weights_file(sha256: str, file_format: str) -> Recipe:
+    """The recipe of the tensors of one weights file. `sha256` is the digest of the file, `file_format` its format."""
+    return _step("weights", ("file", sha256), ("format", file_format))
 
 
 def verification(

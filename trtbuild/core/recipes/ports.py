@@ -40,14 +40,14 @@ class BlobStore(Protocol):
         Returns the file's stamp, or None if the file system does not support stamps."""
 
     def has(self, sha256: str) -> bool:
-        """Whether all parts of the blob exist. Their bytes are not read."""
+        """Whether the blob exists, with all its chunks. The bytes are not read."""
 
 
 class RecordStore(Protocol):
     """Records by key."""
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record under `key`, or None. Reading is faster if the record has the `wanted` recipe.
+        """The record under `key`, or None. Reading is faster if the record's recipe is `wanted`.
 
         A corrupt record is moved to the quarantine, and EntryCorrupt is raised. A record that this machine does not trust
         (`core.recipes.trust`) raises RecordUntrusted."""
@@ -67,7 +67,7 @@ class Store(BlobStore, RecordStore, Protocol):
     """A store of blobs and records."""
 
     def session(self) -> AbstractContextManager[None]:
-        """A context. The garbage collection does not delete entries that are read or written in it, until it ends."""
+        """A context. Until the context ends, garbage collection deletes no entry that was read or written in it."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
         """A lock on building a key, so that two simultaneous builds build it once. The lock ends with the process."""

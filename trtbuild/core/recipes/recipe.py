@@ -15,7 +15,7 @@ from trtbuild.core.values.encoding import Value, encode, encode_list, from_json,
 #: The version of the format of recipes. It is in every key.
 SCHEMA = "trtbuild.recipe/1"
 
-_DOMAIN = encode(SCHEMA)
+_ENCODED_SCHEMA = encode(SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Recipe:
         if len(dict(self.parts)) != len(self.parts):
             names = Counter(name for name, _ in self.parts)
             raise ValueError(f"a recipe names a part twice: {sorted(n for n, count in names.items() if count > 1)}")
-        return hashlib.sha256(_DOMAIN + self._encoded()).hexdigest()
+        return hashlib.sha256(_ENCODED_SCHEMA + self._encoded()).hexdigest()
 
     def _encoded(self) -> bytes:
         """The canonical bytes of [stage, version, [[name, value], …]]."""
@@ -146,8 +146,8 @@ _MISSING = _Missing()
 
 def _compare(name: str, was: Value | _Missing, now: Value | _Missing, differences: list[Change]) -> None:
     if isinstance(was, _Missing) or isinstance(now, _Missing):
-        shown = [ABSENT if isinstance(side, _Missing) else printable(side) for side in (was, now)]
-        differences.append(Change(name, *shown))
+        texts = [ABSENT if isinstance(side, _Missing) else printable(side) for side in (was, now)]
+        differences.append(Change(name, *texts))
         return
     if encode(was) == encode(now):
         return
@@ -165,9 +165,9 @@ def _compare(name: str, was: Value | _Missing, now: Value | _Missing, difference
         for position, (old, new) in enumerate(zip(was, now, strict=True)):
             _compare(f"{name}[{position}]", old, new, differences)
         return
-    shown = [printable(was), printable(now)]
-    if shown[0] == shown[1]:  # 1 and True, or "1" and 1: show the types, too
-        shown = [f"{text} ({type(side).__name__})" for text, side in zip(shown, (was, now), strict=True)]
-    if shown[0] == shown[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
-        shown = [json.dumps(to_json(side)) for side in (was, now)]
-    differences.append(Change(name, *shown))
+    texts = [printable(was), printable(now)]
+    if texts[0] == texts[1]:  # 1 and True, or "1" and 1: show the types, too
+        texts = [f"{text} ({type(side).__name__})" for text, side in zip(texts, (was, now), strict=True)]
+    if texts[0] == texts[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
+        texts = [json.dumps(to_json(side)) for side in (was, now)]
+    differences.append(Change(name, *texts))

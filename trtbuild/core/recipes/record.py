@@ -65,7 +65,7 @@ class Record:
             raise ValueError("the record is nested too deeply") from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
-        if wanted is not None and data.endswith(_end(wanted)):
+        if wanted is not None and data.endswith(_document_end(wanted)):
             recipe = wanted
         else:
             recipe = Recipe.from_json(document.get("recipe"))
@@ -77,7 +77,7 @@ class Record:
         return cls(recipe, {name: _output(name, entry) for name, entry in outputs.items()}, provenance)
 
 
-def _end(recipe: Recipe) -> bytes:
+def _document_end(recipe: Recipe) -> bytes:
     """The last bytes of the document of a record with `recipe`. Valid JSON with this end has exactly this recipe.
 
     Proof: the end does not begin inside a string, because the first quote in it would close that string, and the rest would

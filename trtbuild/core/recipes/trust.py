@@ -12,9 +12,9 @@ Rules
 3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
 4. The entry of a record is under its key. If the writer does not trust an entry that is already there, it leaves that entry
    in place, because others may trust it. The writer then writes its own entry under `domain_key`. A reader that does not
-   trust the entry under the key looks there. So an attacker cannot prevent sharing by writing an entry first.
+   trust the entry under the key looks under `domain_key`. So an attacker cannot prevent sharing by writing an entry first.
 5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
-   `LOCAL`. Such a signature counts only on this machine, and is never sent to others (`for_others`).
+   `LOCAL_DOMAIN_PREFIX`. Such a signature counts only on this machine, and is never sent to others (`sendable_signatures`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.encoding import Value, digest, encode
 
 #: The prefix of the domain of a key that counts on one machine only.
-LOCAL = "local-"
+LOCAL_DOMAIN_PREFIX = "local-"
 
-_STATEMENT = encode("trtbuild.signature/1")
-_DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
+_ENCODED_STATEMENT_SCHEMA = encode("trtbuild.signature/1")
+_DOMAIN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ def statement(key: str, document: Output, signature: Signature) -> bytes:
         "builder": signature.builder,
         "signed_at": signature.signed_at,
     }
-    return _STATEMENT + encode(fields)
+    return _ENCODED_STATEMENT_SCHEMA + encode(fields)
 
 
 def is_domain(name: str) -> bool:
     """Whether `name` is a valid name of a domain: at most 100 letters, digits and ``._/@+-``, first a letter or digit."""
-    return _DOMAIN.fullmatch(name) is not None
+    return _DOMAIN_PATTERN.fullmatch(name) is not None
 
 
 def domain_key(domain: str, key: str) -> str:
@@ -119,7 +119,7 @@ class Trust(Protocol):
 
         None if signatures are not checked."""
 
-    def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
+    def sendable_signatures(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
         """The signatures in `signatures` that may be sent to others (rule 5).
 
         If signatures are checked and the result is empty, the record is not sent."""
@@ -146,15 +146,15 @@ class TrustAll:
     def to_json(self) -> dict[str, object] | None:
         return None
 
-    def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
-        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL))
+    def sendable_signatures(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
+        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX))
 
 
-def places(trust: Trust, key: str) -> Iterator[str]:
-    """The keys in the action cache under which a trusted record may be, in the order of the lookups (rule 4)."""
+def lookup_keys(trust: Trust, key: str) -> Iterator[str]:
+    """The keys in the action cache under which a trusted record of `key` may be, in the order of the lookups (rule 4)."""
     yield key
     if trust.enforced:
-        own = trust.own_domain
-        for domain in dict.fromkeys((*trust.read_domains, own)):
+        own_domain = trust.own_domain
+        for domain in dict.fromkeys((*trust.read_domains, own_domain)):
             if domain is not None:
                 yield domain_key(domain, key)

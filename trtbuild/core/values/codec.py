@@ -47,30 +47,30 @@ def encode(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return members(value)
     if isinstance(value, Mapping):
-        return {str(name): encode(part) for name, part in value.items()}
+        return {str(name): encode(item) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        return [encode(part) for part in value]
+        return [encode(item) for item in value]
     return value
 
 
 def members(value: Any) -> dict[str, Any]:
     """The fields of a dataclass as JSON, in their order (rules 1 and 4). A method `to_json` of the class is not used."""
-    parts = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    items = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return {
-        member_of(field): encode(part) for field, part in parts if part is not None or OPTIONAL not in field.metadata
+        member_of(field): encode(item) for field, item in items if item is not None or OPTIONAL not in field.metadata
     }
 
 
 def decode(kind: type[T], data: Any) -> T:
     """The value of type `kind` whose JSON is `data`. Raises TypeError, ValueError or KeyError for any other `data`."""
-    return typing.cast(T, _decoded(kind, data))
+    return typing.cast(T, _decode_value(kind, data))
 
 
-def _decoded(kind: Any, data: Any) -> Any:
+def _decode_value(kind: Any, data: Any) -> Any:
     if hasattr(kind, "from_json"):
         return kind.from_json(data)
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, data)
+        return _decode_dataclass(kind, data)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         if data is None and type(None) in arguments:
@@ -78,20 +78,20 @@ def _decoded(kind: Any, data: Any) -> Any:
         kinds = [argument for argument in arguments if argument is not type(None)]
         for candidate in kinds[:-1]:  # the first type that fits
             with contextlib.suppress(TypeError, ValueError, KeyError):
-                return _decoded(candidate, data)
-        return _decoded(kinds[-1], data)
+                return _decode_value(candidate, data)
+        return _decode_value(kinds[-1], data)
     if origin is tuple:
         if not isinstance(data, list | tuple):
             raise TypeError(f"expected a list, not {data!r}")
         if arguments[-1] is Ellipsis:
-            return tuple(_decoded(arguments[0], part) for part in data)
-        return tuple(_decoded(argument, part) for argument, part in zip(arguments, data, strict=True))
+            return tuple(_decode_value(arguments[0], item) for item in data)
+        return tuple(_decode_value(argument, item) for argument, item in zip(arguments, data, strict=True))
     if origin is Sequence:
         if not isinstance(data, list | tuple):
             raise TypeError(f"a list is needed, not {data!r}")
-        return [_decoded(arguments[0], part) for part in data]
+        return [_decode_value(arguments[0], item) for item in data]
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {name: _decoded(arguments[1], part) for name, part in data.items()}
+        return {name: _decode_value(arguments[1], item) for name, item in data.items()}
     if origin is typing.Literal:
         if data not in arguments:
             raise ValueError(f"{data!r} is not one of {arguments}")
@@ -101,7 +101,7 @@ def _decoded(kind: Any, data: Any) -> Any:
     return data
 
 
-def _dataclass(kind: Any, data: Any) -> Any:
+def _decode_dataclass(kind: Any, data: Any) -> Any:
     if not isinstance(data, Mapping):
         raise TypeError(f"expected an object for {kind.__name__}, not {data!r}")
     fields = {member_of(field): field.name for field in dataclasses.fields(kind)}
@@ -109,7 +109,7 @@ def _dataclass(kind: Any, data: Any) -> Any:
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
     hints = hints_of(kind)
-    return kind(**{fields[name]: _decoded(hints[fields[name]], part) for name, part in data.items()})
+    return kind(**{fields[name]: _decode_value(hints[fields[name]], item) for name, item in data.items()})
 
 
 @functools.cache

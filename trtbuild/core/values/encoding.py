@@ -25,13 +25,13 @@ from typing import TypeAlias
 Value: TypeAlias = "bool | int | float | str | bytes | Sequence[Value] | Mapping[str, Value] | None"
 
 
-_length = struct.Struct(">Q").pack
-_bits = struct.Struct(">d").pack
+_pack_length = struct.Struct(">Q").pack
+_pack_float = struct.Struct(">d").pack
 
 #: The encodings of booleans and null.
 _CONSTANTS: Mapping[object, bytes] = {None: b"N", True: b"T", False: b"F"}
 #: The encodings of texts shorter than this are cached. A longer text rarely occurs twice.
-_SHORT = 160
+_SHORT_TEXT_LENGTH = 160
 
 
 class Shared(dict[str, "Value"]):
@@ -47,64 +47,67 @@ def encode(value: Value) -> bytes:
     """The canonical bytes of `value`. Raises TypeError for a type that has no encoding."""
     kind = type(value)
     if kind is str:
-        return _short_text(value) if len(value) < _SHORT else _text(value)  # type: ignore[arg-type]
+        return _encode_short_text(value) if len(value) < _SHORT_TEXT_LENGTH else _encode_text(value)  # type: ignore[arg-type]
     if kind is dict:
-        return _mapping(value)  # type: ignore[arg-type]
+        return _encode_mapping(value)  # type: ignore[arg-type]
     if kind is list or kind is tuple:
-        return _list(value)  # type: ignore[arg-type]
+        return _encode_sequence(value)  # type: ignore[arg-type]
     if kind is Shared:
-        return _shared(value)  # type: ignore[arg-type]
+        return _encode_shared(value)  # type: ignore[arg-type]
     if value is None or kind is bool:
         return _CONSTANTS[value]
     if kind is int:
         body = str(value).encode("ascii")
-        return b"I" + _length(len(body)) + body
+        return b"I" + _pack_length(len(body)) + body
     if kind is float:
-        return b"D" + _bits(value)
+        return b"D" + _pack_float(value)
     if kind is bytes:
-        return b"B" + _length(len(value)) + value  # type: ignore[arg-type,operator]
+        return b"B" + _pack_length(len(value)) + value  # type: ignore[arg-type,operator]
     if isinstance(value, list | tuple):
-        return _list(value)
+        return _encode_sequence(value)
     if isinstance(value, Mapping):
-        return _mapping(value)
+        return _encode_mapping(value)
     raise TypeError(f"{kind.__name__} has no canonical encoding")
 
 
-def _shared(value: Shared) -> bytes:
+def _encode_shared(value: Shared) -> bytes:
     try:
         return value.encoding
     except AttributeError:
-        value.encoding = _mapping(value)
+        value.encoding = _encode_mapping(value)
         return value.encoding
 
 
 def encode_list(count: int, items: bytes) -> bytes:
     """The encoding of a list with `count` items. `items` are the encodings of the items, joined."""
-    return b"L" + _length(count) + items
+    return b"L" + _pack_length(count) + items
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     body = value.encode("utf-8", "surrogatepass")
-    return b"S" + _length(len(body)) + body
+    return b"S" + _pack_length(len(body)) + body
 
 
 #: Names of parts and digests occur many times: in the stored recipe, and in the wanted recipe.
-_short_text = lru_cache(maxsize=1 << 16)(_text)
+_encode_short_text = lru_cache(maxsize=1 << 16)(_encode_text)
 
 
-def _list(value: Sequence[Value]) -> bytes:
-    items = [_short_text(item) if type(item) is str and len(item) < _SHORT else encode(item) for item in value]
+def _encode_sequence(value: Sequence[Value]) -> bytes:
+    items = [
+        _encode_short_text(item) if type(item) is str and len(item) < _SHORT_TEXT_LENGTH else encode(item)
+        for item in value
+    ]
     return encode_list(len(items), b"".join(items))
 
 
-def _mapping(value: Mapping[str, Value]) -> bytes:
+def _encode_mapping(value: Mapping[str, Value]) -> bytes:
     items = []
     for key, item in value.items():
         if type(key) is not str:
             raise TypeError(f"a mapping's keys must be strings, not {type(key).__name__}")
-        items.append((_short_text(key) if len(key) < _SHORT else _text(key), encode(item)))
+        items.append((_encode_short_text(key) if len(key) < _SHORT_TEXT_LENGTH else _encode_text(key), encode(item)))
     items.sort()
-    return b"M" + _length(len(items)) + b"".join([part for pair in items for part in pair])
+    return b"M" + _pack_length(len(items)) + b"".join([part for pair in items for part in pair])
 
 
 def digest(domain: str, value: Value) -> str:
@@ -124,7 +127,7 @@ def to_json(value: Value) -> object:
     if kind is list or kind is tuple:
         return [item if type(item) is str else to_json(item) for item in value]  # type: ignore[union-attr]
     if kind is float:
-        return {"$f64": _bits(value).hex()}
+        return {"$f64": _pack_float(value).hex()}
     if kind is bytes:
         return {"$bytes": value.hex()}  # type: ignore[union-attr]
     if isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 (the check for dict is much faster)
@@ -164,11 +167,11 @@ def from_json(data: object) -> Value:
         if not any(key.startswith("$") for key in data):
             return {key: from_json(item) for key, item in data.items()}
         if len(data) == 1:
-            return _marked(*next(iter(data.items())))
+            return _decode_marked(*next(iter(data.items())))
     raise ValueError(f"{data!r:.80} is not the JSON form of a value")
 
 
-def _marked(mark: str, body: object) -> Value:
+def _decode_marked(mark: str, body: object) -> Value:
     if mark == "$f64" and isinstance(body, str) and len(body) == 16:
         bits: float = struct.unpack(">d", bytes.fromhex(body))[0]
         return bits

@@ -18,7 +18,7 @@ Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 UNBOUNDED = 2**31 - 1
 
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
-_EXPONENT = 63
+_MAX_EXPONENT = 63
 
 Interval = tuple[int, int]
 
@@ -32,10 +32,10 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
         return expression
     operator, *operands = expression
     if operator == "sym":
-        return symbols[_index(operands[0])]
+        return symbols[_symbol_number(operands[0])]
     if operator == "data":
         raise ValueError("the size depends on data")
-    values = [evaluate(_operand(operand), symbols) for operand in operands]
+    values = [evaluate(_checked_operand(operand), symbols) for operand in operands]
     return _apply(str(operator), values)
 
 
@@ -49,18 +49,18 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
         return expression, expression
     operator, *operands = expression
     if operator == "sym":
-        return symbols[_index(operands[0])]
+        return symbols[_symbol_number(operands[0])]
     if operator == "data":
         return 0, UNBOUNDED
-    bounds = [interval(_operand(operand), symbols) for operand in operands]
+    bounds = [interval(_checked_operand(operand), symbols) for operand in operands]
     return _bounds(str(operator), bounds)
 
 
 def expression_text(expression: Expression, symbols: Sequence[str], units: Sequence[int] = ()) -> str:
     """The expression as text for people, with the symbols' names: ``2*batch``.
 
-    `units` has the unit of each symbol, if `symbols` are names of sizes. If ``height`` has the unit 32, the text of
-    ``32*s`` is ``height``, and that of ``s`` is ``height//32``.
+    `units` has the unit of each symbol, if `symbols` are names of sizes (a size is its unit times the symbol). If
+    ``height`` has the unit 32, the text of ``32*s`` is ``height``, and that of ``s`` is ``height//32``.
     """
     return _text(expression, symbols, units)[0]
 
@@ -75,11 +75,11 @@ def _text(expression: Expression, symbols: Sequence[str], units: Sequence[int]) 
         return str(expression), _ATOM
     operator, *operands = expression
     if operator == "sym":
-        name, unit = _named(_index(operands[0]), symbols, units)
+        name, unit = _name_and_unit(_symbol_number(operands[0]), symbols, units)
         return (f"{name}//{unit}", _PRODUCT) if unit > 1 else (name, _ATOM)
     if operator == "mul":
-        return _product([_operand(part) for part in operands], symbols, units)
-    parts = [_text(_operand(part), symbols, units) for part in operands]
+        return _product([_checked_operand(part) for part in operands], symbols, units)
+    parts = [_text(_checked_operand(part), symbols, units) for part in operands]
     if operator == "add":
         return "+".join(text for text, _ in parts), _SUM
     if operator in _SIGNS:
@@ -93,7 +93,7 @@ def _product(factors: Sequence[Expression], symbols: Sequence[str], units: Seque
     for factor in factors:
         if isinstance(factor, int):
             continue
-        name, unit = _named(_index(factor[1]), symbols, units) if factor[0] == "sym" else ("", 1)
+        name, unit = _name_and_unit(_symbol_number(factor[1]), symbols, units) if factor[0] == "sym" else ("", 1)
         if unit > 1 and number % unit == 0:
             number //= unit
             parts.append((name, _ATOM))
@@ -104,7 +104,7 @@ def _product(factors: Sequence[Expression], symbols: Sequence[str], units: Seque
     return parts[0] if len(parts) == 1 else ("*".join(_in_parentheses(part) for part in parts), _PRODUCT)
 
 
-def _named(symbol: int, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
+def _name_and_unit(symbol: int, symbols: Sequence[str], units: Sequence[int]) -> tuple[str, int]:
     name = symbols[symbol] if symbol < len(symbols) else f"s{symbol}"
     return name, units[symbol] if symbol < len(units) else 1
 
@@ -114,9 +114,9 @@ def _in_parentheses(part: tuple[str, int]) -> str:
     return text if precedence == _ATOM else f"({text})"
 
 
-def frozen(expression: Any) -> Expression:
+def freeze(expression: Any) -> Expression:
     """An expression from JSON, with tuples in place of lists."""
-    return tuple(map(frozen, expression)) if isinstance(expression, list) else expression
+    return tuple(map(freeze, expression)) if isinstance(expression, list) else expression
 
 
 def symbols_of(expression: Expression) -> frozenset[int]:
@@ -125,10 +125,10 @@ def symbols_of(expression: Expression) -> frozenset[int]:
         return frozenset()
     operator, *operands = expression
     if operator == "sym":
-        return frozenset({_index(operands[0])})
+        return frozenset({_symbol_number(operands[0])})
     if operator == "data":
         return frozenset()
-    return frozenset().union(*(symbols_of(_operand(operand)) for operand in operands))
+    return frozenset().union(*(symbols_of(_checked_operand(operand)) for operand in operands))
 
 
 def depends_on_data(expression: Expression) -> bool:
@@ -136,16 +136,18 @@ def depends_on_data(expression: Expression) -> bool:
     if isinstance(expression, int):
         return False
     operator, *operands = expression
-    return operator == "data" or (operator != "sym" and any(depends_on_data(_operand(operand)) for operand in operands))
+    return operator == "data" or (
+        operator != "sym" and any(depends_on_data(_checked_operand(operand)) for operand in operands)
+    )
 
 
-def _index(operand: object) -> int:
+def _symbol_number(operand: object) -> int:
     if not isinstance(operand, int):
         raise ValueError(f"a symbol is named by its number, not {operand!r}")
     return operand
 
 
-def _operand(operand: str | int | Expression) -> Expression:
+def _checked_operand(operand: str | int | Expression) -> Expression:
     if isinstance(operand, str):
         raise ValueError(f"{operand!r} is not an operand")
     return operand
@@ -170,7 +172,7 @@ def _apply(operator: str, values: Sequence[int]) -> int:
     if operator == "mod":
         return left % right
     if operator == "pow":
-        if right < 0 or (right > _EXPONENT and abs(left) > 1) or (right > 1 and left.bit_length() > 64):
+        if right < 0 or (right > _MAX_EXPONENT and abs(left) > 1) or (right > 1 and left.bit_length() > 64):
             raise ValueError(f"{left} to the power of {right} is not a size")
         return int(left**right)
     raise ValueError(f"no operator {operator!r}")
@@ -210,7 +212,7 @@ def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
 
 
 def _power(left: Interval, right: Interval) -> Interval:
-    low, high = (min(max(0, exponent), _EXPONENT) for exponent in right)  # only 0, 1 and -1 have larger exponents
+    low, high = (min(max(0, exponent), _MAX_EXPONENT) for exponent in right)  # only 0, 1 and -1 have larger exponents
     if left[0] < 0:
         largest = max(1, abs(left[0]), abs(left[1])) ** high
         return -largest, largest

@@ -19,17 +19,17 @@ from trtbuild.core.values.codec import OPTIONAL, hints_of, member_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_TYPE_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of a type. The schemas of dataclasses in it are added to `definitions`."""
-    if kind in _SIMPLE:
-        return {"type": _SIMPLE[kind]}
+    if kind in _TYPE_NAMES:
+        return {"type": _TYPE_NAMES[kind]}
     if kind in (Any, object):
         return {}
     if dataclasses.is_dataclass(kind):
-        return {"$ref": f"#/$defs/{_defined(kind, definitions)}"}
+        return {"$ref": f"#/$defs/{_add_definition(kind, definitions)}"}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
@@ -45,8 +45,8 @@ def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     raise TypeError(f"{kind!r} has no JSON Schema")
 
 
-def _defined(kind: Any, definitions: dict[str, Any]) -> str:
-    """The name of a dataclass's definition. If the definition is missing, it is added."""
+def _add_definition(kind: Any, definitions: dict[str, Any]) -> str:
+    """Add the definition of a dataclass, if it is missing, and return the name of the definition."""
     name: str = kind.__name__
     if name not in definitions:
         fields, hints = dataclasses.fields(kind), hints_of(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 #: A message lists at most this many allowed names: a project may have thousands.
-LISTED = 16
+MAX_LISTED = 16
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -22,7 +22,7 @@ def suggestion(name: str, known: Iterable[str], noun: str) -> str:
     names = list(known)
     if not names:
         return f"there are no {noun}"
-    like = nearest(name, names)
-    listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    similar = nearest(name, names)
+    listed = ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
     allowed = f"the {noun} are: {listed}"
-    return f"did you mean {like!r}? {allowed}" if like is not None else allowed
+    return f"did you mean {similar!r}? {allowed}" if similar is not None else allowed

@@ -22,7 +22,7 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor of a file. `dtype` is torch's name. Its data is from byte `first` up to, but not including, byte `last`."""
 
     name: str
@@ -40,7 +40,7 @@ def header_length(head: bytes, size_bytes: int) -> int:
     return length
 
 
-def entries(header: bytes, size_bytes: int) -> list[Entry]:
+def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
     """The tensors in the order of their data, from the header of a file of `size_bytes`. Raises ValueError."""
     try:
         tensors = json.loads(header)
@@ -55,27 +55,29 @@ def entries(header: bytes, size_bytes: int) -> list[Entry]:
         if entry.first != end:
             raise ValueError(f"tensor {entry.name!r} begins at byte {entry.first} of the data, not at {end}")
         end = entry.last
-    wanted = LENGTH_BYTES + len(header) + end
-    if wanted != size_bytes:
-        raise ValueError(f"its tensors need {wanted} bytes, and it has {size_bytes}: it was cut off or added to")
+    needed_bytes = LENGTH_BYTES + len(header) + end
+    if needed_bytes != size_bytes:
+        raise ValueError(f"its tensors need {needed_bytes} bytes, and it has {size_bytes}: it was cut off or added to")
     return result
 
 
-def tensors(data: bytes) -> Iterator[tuple[Entry, bytes]]:
+def read_tensors(data: bytes) -> Iterator[tuple[TensorEntry, bytes]]:
     """The tensors of a file with the content `data`, each with its bytes. Raises ValueError."""
     start = LENGTH_BYTES + header_length(data, len(data))
-    for entry in entries(data[LENGTH_BYTES:start], len(data)):
+    for entry in read_entries(data[LENGTH_BYTES:start], len(data)):
         yield entry, data[start + entry.first : start + entry.last]
 
 
-def _entry(name: str, fields: Any) -> Entry:
+def _entry(name: str, fields: Any) -> TensorEntry:
     try:
         element = BY_SAFETENSORS[fields["dtype"]]
         shape = tuple(index(length) for length in fields["shape"])
         first, last = (index(offset) for offset in fields["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"the entry of tensor {name!r} is not understood: {fields!r}") from None
-    wanted = element.itemsize * math.prod(shape)
-    if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != wanted:
-        raise ValueError(f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {wanted}")
-    return Entry(name, element.name, shape, first, last)
+    needed_bytes = element.itemsize * math.prod(shape)
+    if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != needed_bytes:
+        raise ValueError(
+            f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {needed_bytes}"
+        )
+    return TensorEntry(name, element.name, shape, first, last)

@@ -1,7 +1,7 @@
 """The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-Random inputs are drawn from this range: for the trace's example and its comparison with eager, and for `verify`, `run` and
-`bench`. Engines do not depend on the range.
+Random inputs are drawn from this range: for the trace's example, for its comparison with eager PyTorch, and for `verify`,
+`run` and `bench`. Engines do not depend on the range.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 ValueRange: TypeAlias = "tuple[int, int] | tuple[float, float]"
 
 #: Type → its smallest and largest value.
-LIMITS: Mapping[str, ValueRange] = {
+TYPE_LIMITS: Mapping[str, ValueRange] = {
     "uint8": (0, 2**8 - 1),
     "int8": (-(2**7), 2**7 - 1),
     "int32": (-(2**31), 2**31 - 1),
@@ -35,33 +35,39 @@ def is_index_error(message: str) -> bool:
     return _OUT_OF_RANGE.search(message) is not None
 
 
-class Misfit(NamedTuple):
+class InvalidRange(NamedTuple):
     """The reason why two numbers are not a valid range of values, and a hint."""
 
     text: str
     hint: str
 
 
-def value_range(dtype: str, low: Any, high: Any) -> ValueRange | Misfit:
+def value_range(dtype: str, low: Any, high: Any) -> ValueRange | InvalidRange:
     """The range from `low` to `high` for an input of `dtype`, or the reason why it is not valid.
 
     The result has ints for an integer type and floats for a floating type, so equal ranges have equal keys."""
-    if dtype not in LIMITS:
-        return Misfit(f"a {dtype} input has no range of values", "leave `range` out")
-    least, most = LIMITS[dtype]
+    if dtype not in TYPE_LIMITS:
+        return InvalidRange(f"a {dtype} input has no range of values", "leave `range` out")
+    least, most = TYPE_LIMITS[dtype]
     is_integer_type = isinstance(least, int)
     for value in (low, high):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return Misfit(f"{value!r} in a range of values is not a number", "write the smallest and the largest value")
+            return InvalidRange(
+                f"{value!r} in a range of values is not a number", "write the smallest and the largest value"
+            )
         if isinstance(value, float) and not math.isfinite(value):
-            return Misfit(
+            return InvalidRange(
                 f"a range of values ends at {value}", f"write numbers; the values of {dtype} are from {least} to {most}"
             )
         if is_integer_type and isinstance(value, float):
             near = f"write {int(value)}" if value.is_integer() else "write whole numbers"
-            return Misfit(f"the values of {dtype} are whole numbers, not {value}", near)
+            return InvalidRange(f"the values of {dtype} are whole numbers, not {value}", near)
         if not least <= value <= most:
-            return Misfit(f"{value} is not a value of {dtype}", f"the values of {dtype} are from {least} to {most}")
+            return InvalidRange(
+                f"{value} is not a value of {dtype}", f"the values of {dtype} are from {least} to {most}"
+            )
     if low > high:
-        return Misfit(f"the range of values [{low}, {high}] has its largest value first", f"write [{high}, {low}]")
+        return InvalidRange(
+            f"the range of values [{low}, {high}] has its largest value first", f"write [{high}, {low}]"
+        )
     return (low, high) if is_integer_type else (float(low), float(high))

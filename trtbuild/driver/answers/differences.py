@@ -1,8 +1,8 @@
 """``trtbuild diff A B``: the differences between two packages or models (`driver.answers.subjects`).
 
-A difference names the smallest part that differs. It has an area, a name, its kind (``added``, ``removed``, ``changed``),
-the old value and the new value. Fields that are known for one side only are not compared. The document contains the source
-of each side's data.
+A difference names the smallest field that differs. It has an area, a name, its kind (``added``, ``removed``, ``changed``),
+the old value and the new value. Fields that are known for one side only are not compared. The document names the source
+of each side's data: recipes, the index of a package, or the manifest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trtbuild.core.recipes.recipe import ABSENT, Change, changes
-from trtbuild.driver.answers.subjects import Subject, find
+from trtbuild.driver.answers.subjects import Subject, find_subject
 from trtbuild.driver.project.workspace import Request
 
 
@@ -67,7 +67,7 @@ class Diff:
 
 def diff(request: Request, first: str, second: str) -> Diff:
     """Compare two packages or models. Raises UsageError if a name is neither a package nor a model."""
-    was, now = find(request, first), find(request, second)
+    was, now = find_subject(request, first), find_subject(request, second)
     entries = list(differences(was, now))
     return Diff(same=not entries, a=_side(was), b=_side(now), differences=entries)
 
@@ -85,41 +85,41 @@ def _side(subject: Subject) -> Side:
 def differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """All differences, in the order in which a package is described."""
     if was.model != now.model:
-        yield _changed("model", "name", was.model, now.model)
+        yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):
-        yield from _entries(area, getattr(was, area), getattr(now, area))
+        yield from _entry_differences(area, getattr(was, area), getattr(now, area))
     if was.precision != now.precision:
-        yield _changed("precision", "precision", was.precision, now.precision)
+        yield _value_difference("precision", "precision", was.precision, now.precision)
     if was.reference != now.reference:
-        yield _changed("reference", "reference", was.reference, now.reference)
-    for entry in _entries("targets", was.targets, now.targets):
+        yield _value_difference("reference", "reference", was.reference, now.reference)
+    for entry in _entry_differences("targets", was.targets, now.targets):
         yield replace(entry, area="versions") if entry.name.endswith(".version") else entry
-    yield from _traces(was, now)
-    yield from _unknown(was, now)
+    yield from _trace_differences(was, now)
+    yield from _unknown_graphs(was, now)
     if was.partitions is not None and now.partitions is not None:
-        yield from _partitions(was.partitions, now.partitions)
-    yield from _weights(was, now)
-    yield from _engines(was, now)
+        yield from _partition_differences(was.partitions, now.partitions)
+    yield from _weight_differences(was, now)
+    yield from _engine_differences(was, now)
 
 
-def _changed(area: str, name: str, was: object, now: object) -> Difference:
+def _value_difference(area: str, name: str, was: object, now: object) -> Difference:
     return Difference(area=area, name=name, change="changed", was=was, now=now)
 
 
-def _entries(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Difference]:
+def _entry_differences(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Difference]:
     """The differences between two mappings: entries of one side only, different fields, and the order."""
     if was is None or now is None:
         return
-    yield from _added_and_removed(area, was, now)
-    both = [name for name in was if name in now]
-    for name in both:
-        yield from _fields(area, name, was[name], now[name])
-    order = [name for name in now if name in was]
-    if both != order and area in ("inputs", "outputs", "profiles"):
-        yield _changed(area, "order", both, order)
+    yield from _one_sided_entries(area, was, now)
+    old_order = [name for name in was if name in now]
+    for name in old_order:
+        yield from _field_differences(area, name, was[name], now[name])
+    new_order = [name for name in now if name in was]
+    if old_order != new_order and area in ("inputs", "outputs", "profiles"):
+        yield _value_difference(area, "order", old_order, new_order)
 
 
-def _added_and_removed(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def _one_sided_entries(area: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     """The entries that only one side has."""
     for name in was:
         if name not in now:
@@ -129,17 +129,17 @@ def _added_and_removed(area: str, was: Mapping[str, Any], now: Mapping[str, Any]
             yield Difference(area=area, name=name, change="added", was=None, now=now[name])
 
 
-def _fields(area: str, name: str, was: Any, now: Any) -> Iterator[Difference]:
+def _field_differences(area: str, name: str, was: Any, now: Any) -> Iterator[Difference]:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for field in was:
             if field in now:  # a package's index has more fields than a manifest
-                yield from _fields(area, f"{name}.{field}", was[field], now[field])
+                yield from _field_differences(area, f"{name}.{field}", was[field], now[field])
     elif was != now:
-        yield _changed(area, name, was, now)
+        yield _value_difference(area, name, was, now)
 
 
-def _traces(was: Subject, now: Subject) -> Iterator[Difference]:
-    """The differences between two traces: sources, files, and versions of the torch side.
+def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
+    """The differences between two traces: sources, files, and the versions of torch and related packages.
 
     An observation that only one trace contains is left out. If the other trace has to run again, it may make the same
     observation then.
@@ -149,106 +149,117 @@ def _traces(was: Subject, now: Subject) -> Iterator[Difference]:
             if ABSENT in (change.was, change.now):
                 continue
             if change.part.startswith(("versions", "distribution:")):
-                yield _changed("versions", change.part, change.was, change.now)
+                yield _value_difference("versions", change.part, change.was, change.now)
             elif change.part.startswith(("source", "file:", "link:", "listing:", "environment:")):
-                yield _changed("source", change.part, change.was, change.now)
+                yield _value_difference("source", change.part, change.was, change.now)
 
 
-def _unknown(was: Subject, now: Subject) -> Iterator[Difference]:
-    """For each side without a known graph: the step that has to run first. Nothing if both sides wait for the same step."""
+def _unknown_graphs(was: Subject, now: Subject) -> Iterator[Difference]:
+    """A difference for each side whose graph is not known, with the step that has to run first.
+
+    If both sides wait for a step with the same recipe, there is no difference.
+    """
     for side, other in ((was, now), (now, was)):
-        if side.unknown_below is None:
+        if side.blocking_step is None:
             continue
-        step, why = side.unknown_below
+        step, why = side.blocking_step
         recipe, other_recipe = side.recipes.get(step), other.recipes.get(step)
-        waits_too = other.unknown_below is not None
-        if waits_too and recipe is not None and other_recipe is not None and recipe.same_as(other_recipe):
+        other_waits = other.blocking_step is not None
+        if other_waits and recipe is not None and other_recipe is not None and recipe.same_as(other_recipe):
             continue
         values = (None, why) if side is now else (why, None)
-        yield _changed("unknown", f"{side.model}/{step}", *values)
+        yield _value_difference("unknown", f"{side.model}/{step}", *values)
 
 
-def _partitions(was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> Iterator[Difference]:
+def _partition_differences(
+    was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Difference]:
     """The differences between partitions of the same name. A difference of several targets is one entry."""
-    by_text: dict[str, tuple[Difference, list[str]]] = {}
+    entries_by_text: dict[str, tuple[Difference, list[str]]] = {}
     for target in (name for name in was if name in now):
-        for entry in _partitions_of_target(was[target], now[target]):
-            by_text.setdefault(repr(entry), (entry, []))[1].append(target)
-    for entry, targets in by_text.values():
+        for entry in _partition_differences_of_target(was[target], now[target]):
+            entries_by_text.setdefault(repr(entry), (entry, []))[1].append(target)
+    for entry, targets in entries_by_text.values():
         yield PartitionDifference(**vars(entry), targets=targets)
 
 
-def _partitions_of_target(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def _partition_differences_of_target(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     compared = {
-        side: {name: {"kind": part["kind"], "graph": part["graph"]} for name, part in partitions.items()}
+        side: {name: {"kind": partition["kind"], "graph": partition["graph"]} for name, partition in partitions.items()}
         for side, partitions in (("was", was), ("now", now))
     }
-    yield from _added_and_removed("partitions", compared["was"], compared["now"])
-    for name, part in compared["was"].items():
+    yield from _one_sided_entries("partitions", compared["was"], compared["now"])
+    for name, partition in compared["was"].items():
         if name in compared["now"]:
-            yield from _fields("partitions", name, part, compared["now"][name])
+            yield from _field_differences("partitions", name, partition, compared["now"][name])
 
 
-def _weights(was: Subject, now: Subject) -> Iterator[Difference]:
+def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between weights of the same name.
 
-    Weights without a known name are compared by slot if both sides have the same partitions. With other partitions, a slot
-    may be another weight.
+    Weights without a known name are compared by slot if both sides have the same partitions. If the partitions differ, the
+    same slot may belong to another weight.
     """
     same_partitions = was.partitions is not None and was.partitions == now.partitions
-    names = [was.names, now.names]
+    names_by_slot = [was.weight_names, now.weight_names]
     if same_partitions:
-        names = [{**now.names, **was.names}, {**was.names, **now.names}]
-    tables = []
-    for known, subject in zip(names, (was, now), strict=True):
-        named = {known[slot]: part for slot, part in subject.weights.items() if slot in known}
-        unnamed = {
-            f"slot {slot}": part for slot, part in subject.weights.items() if slot not in known and same_partitions
+        names_by_slot = [{**now.weight_names, **was.weight_names}, {**was.weight_names, **now.weight_names}]
+    weights_by_name = []
+    for names, subject in zip(names_by_slot, (was, now), strict=True):
+        weights_with_name = {names[slot]: weight for slot, weight in subject.weights.items() if slot in names}
+        weights_without_name = {
+            f"slot {slot}": weight for slot, weight in subject.weights.items() if slot not in names and same_partitions
         }
-        tables.append({**named, **unnamed})
+        weights_by_name.append({**weights_with_name, **weights_without_name})
     if not (was.weights and now.weights):
         return
-    all_named = all(len(table) == len(subject.weights) for table, subject in zip(tables, (was, now), strict=True))
-    if all_named and not same_partitions and _all_weights_known(was) and _all_weights_known(now):
-        yield from _added_and_removed("weights", *tables)
-    for name, part in tables[0].items():
-        if name in tables[1]:
-            yield from _fields("weights", name, _with_shape_list(part), _with_shape_list(tables[1][name]))
+    have_all_names = all(
+        len(table) == len(subject.weights) for table, subject in zip(weights_by_name, (was, now), strict=True)
+    )
+    if have_all_names and not same_partitions and _are_all_weights_known(was) and _are_all_weights_known(now):
+        yield from _one_sided_entries("weights", *weights_by_name)
+    for name, weight in weights_by_name[0].items():
+        if name in weights_by_name[1]:
+            other_weight = weights_by_name[1][name]
+            yield from _field_differences("weights", name, _weight_to_json(weight), _weight_to_json(other_weight))
 
 
-def _all_weights_known(subject: Subject) -> bool:
+def _are_all_weights_known(subject: Subject) -> bool:
     """Whether all weights of the partitions are known."""
     slots = {
         slot
         for partitions in (subject.partitions or {}).values()
-        for part in partitions.values()
-        for slot in part["weights"]
+        for partition in partitions.values()
+        for slot in partition["weights"]
     }
     return bool(slots) and slots <= subject.weights.keys()
 
 
-def _with_shape_list(part: Mapping[str, Any]) -> dict[str, Any]:
+def _weight_to_json(weight: Mapping[str, Any]) -> dict[str, Any]:
     """A weight with its shape as a list, as in JSON."""
-    return {**part, "shape": list(part["shape"])}
+    return {**weight, "shape": list(weight["shape"])}
 
 
-def _engines(was: Subject, now: Subject) -> Iterator[Difference]:
+def _engine_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between engines of the same ``partition@target``.
 
-    Their keys are compared, with the different parts of their recipes. If a key is not known, the plans are compared.
+    Their keys are compared, and a difference contains the parts of the recipes that differ. If the keys of one side are
+    not known, the digests of the plans are compared.
     """
     by_key = was.engines is not None and now.engines is not None
-    sides: Sequence[Mapping[str, str] | None] = (was.engines, now.engines) if by_key else (was.plans, now.plans)
-    if sides[0] is None or sides[1] is None:
+    digests_by_side: Sequence[Mapping[str, str] | None] = (
+        (was.engines, now.engines) if by_key else (was.plans, now.plans)
+    )
+    if digests_by_side[0] is None or digests_by_side[1] is None:
         return
-    yield from _added_and_removed("engines", sides[0], sides[1])
-    for name, before in sides[0].items():
-        after = sides[1].get(name)
+    yield from _one_sided_entries("engines", digests_by_side[0], digests_by_side[1])
+    for name, before in digests_by_side[0].items():
+        after = digests_by_side[1].get(name)
         if after is None or before == after:
             continue
         recipes = [side.recipes.get(f"engine/{name}") for side in (was, now)]
         parts = None
         if by_key and recipes[0] is not None and recipes[1] is not None:
             parts = changes(recipes[0], recipes[1])
-        changed = _changed("engines", name, before, after)
-        yield EngineDifference(**vars(changed), what="key" if by_key else "plan", parts=parts)
+        difference = _value_difference("engines", name, before, after)
+        yield EngineDifference(**vars(difference), what="key" if by_key else "plan", parts=parts)

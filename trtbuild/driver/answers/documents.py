@@ -1,6 +1,7 @@
 """The documents that ``plan``, ``build``, ``why``, ``graph``, ``status`` and ``init`` print with ``--json``.
 
-The members of a document have the names of the fields. An `optional` member is left out if it does not apply.
+The members of a JSON document have the names of the dataclass's fields. An `optional` member is left out if it does not
+apply.
 """
 
 from __future__ import annotations

@@ -26,31 +26,34 @@ from trtbuild.errors import UsageError
 def _read_only_workspace(request: Request) -> Workspace:
     """The workspace of a command that changes nothing in the cache."""
     workspace = Workspace(request)
-    workspace.store.only_read()
+    workspace.store.begin_read_only()
     return workspace
 
 
 def plan(request: Request) -> Plan:
     """The plan of the requested models. If this machine cannot build it, `errors` contains the reason."""
-    started = time.monotonic()
+    start_s = time.monotonic()
     workspace = _read_only_workspace(request)
     plans = workspace.plans()
     error = workspace.environment_error(plans)
-    duration_s = time.monotonic() - started
+    duration_s = time.monotonic() - start_s
     store = workspace.store
     return report.plan_document(plans, [error] if error else [], duration_s, store.warnings(), store.reports())
 
 
 def why(request: Request, name: str) -> Why:
-    """Why each step that `name` matches would run now, and why it last ran. Raises UsageError if no step matches."""
+    """The reasons why each step that `name` matches would run now, and why it last ran.
+
+    Raises UsageError if no step matches.
+    """
     workspace = _read_only_workspace(request)
     model = name if name in workspace.models else name.partition("/")[0]
     plans = {model: workspace.plan(model)} if model in workspace.models else {}
     steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _matches(step, name)]
     if not steps:
         step_ids = [step.id for plan in plans.values() for step in plan.steps.values()]
-        known, kind = ([model, *step_ids], "steps") if step_ids else (list(workspace.models), "models")
-        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, known, kind))
+        candidates, kind = ([model, *step_ids], "steps") if step_ids else (list(workspace.models), "models")
+        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, candidates, kind))
     return Why(
         steps=[
             WhyStep(
@@ -82,7 +85,9 @@ def graph(request: Request) -> Graph:
         for plan in plans.values()
         for step in plan.steps.values()
     ]
-    edges = [(before, step.id) for plan in plans.values() for step in plan.steps.values() for before in step.after]
+    edges = [
+        (input_id, step.id) for plan in plans.values() for step in plan.steps.values() for input_id in step.producers
+    ]
     return Graph(nodes=nodes, edges=edges)
 
 
@@ -105,12 +110,12 @@ def _model_status(workspace: Workspace, plan: ModelPlan) -> ModelStatus:
         and package.record is not None
         and workspace.in_place(plan.model, package.record)
     )
-    first = next((step for step in plan.steps.values() if step.verdict != "hit"), None)
-    known: tuple[Verdict, ...] = ("hit", "run", "unknown")
+    first_to_run = next((step for step in plan.steps.values() if step.verdict != "hit"), None)
+    planned_verdicts: tuple[Verdict, ...] = ("hit", "run", "unknown")
     return ModelStatus(
         model=plan.model.name,
         up_to_date=up_to_date,
-        steps={verdict: verdicts.count(verdict) for verdict in known},
-        next=NextStep(id=first.id, reason=first.reason) if first else None,
+        steps={verdict: verdicts.count(verdict) for verdict in planned_verdicts},
+        next=NextStep(id=first_to_run.id, reason=first_to_run.reason) if first_to_run else None,
         outputs=[StatusOutput(kind=kind, path=path) for kind, path in plan.model.outputs],
     )

@@ -2,8 +2,8 @@
 
 Rules
 1. No file is overwritten. An existing .gitignore gets the missing lines; no other existing file is changed.
-2. With the example model, the project builds without an edit. With the user's model, the manifest marks the lines to edit
-   (``CHANGE ME``).
+2. A project with the example model can be built at once. In a manifest for the user's model, the lines that the user has
+   to edit are marked with ``CHANGE ME``.
 3. The proposed targets fit the installed toolchain, and this machine's GPU if the toolchain supports it.
 """
 
@@ -21,9 +21,9 @@ from trtbuild.errors import UsageError
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
-MANIFEST = "trtbuild.yaml"
-FOLDER = "manifests"
-EXAMPLE = "models/example.py"
+MANIFEST_NAME = "trtbuild.yaml"
+MANIFEST_FOLDER = "manifests"
+EXAMPLE_PATH = "models/example.py"
 
 #: SM → the name of the target, and the GPUs with this SM (NVIDIA, "CUDA GPU Compute Capability").
 ARCHITECTURES = {
@@ -39,9 +39,9 @@ ARCHITECTURES = {
 DEFAULT_SM = 89
 
 #: The directories that a build creates in the project, as lines of .gitignore.
-IGNORED = (f"{wiring.STATE}/", "dist/", "cache/")
+CREATED_DIRECTORIES = (f"{wiring.STATE_FOLDER}/", "dist/", "cache/")
 
-MODEL = '''\
+EXAMPLE_MODEL = '''\
 """An example model. `trtbuild build` calls the function that the manifest names, and traces the returned module."""
 
 import torch
@@ -62,7 +62,7 @@ def build(channels: int = 16) -> nn.Module:
     ).eval()  # a model in training mode is an error
 '''
 
-_SOURCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+_SOURCE_PATTERN = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class Toolchain:
     devices: tuple[int, ...]
 
     @property
-    def sms(self) -> tuple[int, ...]:
-        """The SMs that this toolchain can build for on this machine, in ascending order."""
+    def supported_sms(self) -> tuple[int, ...]:
+        """The SMs that this toolchain can build for on this machine."""
         return table.FLAVOURS[self.name].sms or self.devices
 
     @property
-    def proposed(self) -> tuple[int, ...]:
+    def proposed_sms(self) -> tuple[int, ...]:
         """The SMs of this machine's GPUs that the toolchain supports, or `DEFAULT_SM`."""
-        return tuple(sm for sm in dict.fromkeys(self.devices) if sm in self.sms) or (DEFAULT_SM,)
+        return tuple(sm for sm in dict.fromkeys(self.devices) if sm in self.supported_sms) or (DEFAULT_SM,)
 
 
 def installed_toolchain() -> Toolchain:
@@ -97,36 +97,38 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProjec
 
     Raises UsageError, before any file is written, if a manifest exists or `source` is invalid.
     """
-    module, model = _split(source) if source else ("models.example", "example")
+    module, model = _parse_source(source) if source else ("models.example", "example")
     _refuse_existing(project, example=source is None)
     files = []
     if source is None:
-        files.append(_write(project, EXAMPLE, MODEL, "a small model to begin with"))
-    text = manifest(source or f"{module}:build", model, toolchain, example=source is None)
-    files.append(_write(project, MANIFEST, text, f"model {model!r} for SM {_listed(toolchain.proposed)}"))
-    ignore = _ignore(project)
-    if ignore is not None:
-        files.append(ignore)
+        files.append(_write_new_file(project, EXAMPLE_PATH, EXAMPLE_MODEL, "a small model to begin with"))
+    text = manifest_text(source or f"{module}:build", model, toolchain, example=source is None)
+    files.append(
+        _write_new_file(project, MANIFEST_NAME, text, f"model {model!r} for SM {_join_numbers(toolchain.proposed_sms)}")
+    )
+    gitignore = _extend_gitignore(project)
+    if gitignore is not None:
+        files.append(gitignore)
     return NewProject(
         files=files,
         model=model,
         source=source or f"{module}:build",
         toolchain=InstalledToolchain(name=toolchain.name, version=toolchain.version),
-        targets=[ARCHITECTURES[sm][0] if sm in ARCHITECTURES else f"sm{sm}" for sm in toolchain.proposed],
+        targets=[ARCHITECTURES[sm][0] if sm in ARCHITECTURES else f"sm{sm}" for sm in toolchain.proposed_sms],
         warnings=_warnings(project, source, module, toolchain),
         next=_next_steps(source, toolchain),
     )
 
 
-def manifest(source: str, model: str, toolchain: Toolchain, *, example: bool) -> str:
-    """The text of the manifest."""
-    proposed = toolchain.proposed
-    names = [ARCHITECTURES.get(sm, (f"sm{sm}", ""))[0] for sm in proposed]
+def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: bool) -> str:
+    """The text of the manifest. `example`: the source is the example model."""
+    proposed_sms = toolchain.proposed_sms
+    names = [ARCHITECTURES.get(sm, (f"sm{sm}", ""))[0] for sm in proposed_sms]
     lines = [
         "# What trtbuild builds. Every field: docs/manifest.md of trtbuild; `trtbuild schema` is for editors.",
         "version: 1",
         "",
-        *_targets(toolchain),
+        *_target_lines(toolchain),
         "",
         "# min, opt and max shape of each input: a TensorRT optimization profile. An axis whose sizes differ is dynamic.",
         "profiles:",
@@ -156,38 +158,38 @@ def manifest(source: str, model: str, toolchain: Toolchain, *, example: bool) ->
         f"    inputs: {{{'image' if example else 'x'}: {{dtype: float32}}}}",
         f"    profiles: [{'photo' if example else 'default'}]",
         f"    targets: [{', '.join(names)}]",
-        f"    {'' if 75 in proposed else '# '}precision: float16          # float32 (default), float16 or bfloat16",
+        f"    {'' if 75 in proposed_sms else '# '}precision: float16          # float32 (default), float16 or bfloat16",
         f"    # weights: weights/{model}.safetensors    # replaced without another trace",
         f"    # outputs: {{package: dist/{model}}}    # this is the default",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _targets(toolchain: Toolchain) -> list[str]:
+def _target_lines(toolchain: Toolchain) -> list[str]:
     version = f"{toolchain.name} {toolchain.version}" if toolchain.version else f"{toolchain.name} (not installed)"
     if table.FLAVOURS[toolchain.name].needs_gpu:
-        builds = "builds for the GPUs of the machine that it runs on"
+        build_text = "builds for the GPUs of the machine that it runs on"
     else:
-        builds = f"builds for SM {_listed(toolchain.sms)}, with no GPU in the machine"
-    lines = [f"# GPU architectures. {version} {builds}."]
+        build_text = f"builds for SM {_join_numbers(toolchain.supported_sms)}, with no GPU in the machine"
+    lines = [f"# GPU architectures. {version} {build_text}."]
     if toolchain.name != "tensorrt-rtx":
         lines += [f"defaults: {{toolchain: {toolchain.name}}}", ""]
     lines.append("targets:")
-    for sm in dict.fromkeys([*toolchain.proposed, *toolchain.sms]):
+    for sm in dict.fromkeys([*toolchain.proposed_sms, *toolchain.supported_sms]):
         name, gpus = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
         entry = f"{name}: {{sm: {sm}}}"
-        mark = "  " if sm in toolchain.proposed else "  # "
+        mark = "  " if sm in toolchain.proposed_sms else "  # "
         lines.append(f"{mark}{entry:24}# {gpus}".rstrip("# "))
     return lines
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _split(source: str) -> tuple[str, str]:
-    """The module of a source, and a name for its model."""
-    match = _SOURCE.fullmatch(source)
+def _parse_source(source: str) -> tuple[str, str]:
+    """The module of a source, and a name for its model. Raises UsageError if the source is invalid."""
+    match = _SOURCE_PATTERN.fullmatch(source)
     if match is None:
         raise UsageError(
             f"{source!r} is not a source: the form is module.path:callable",
@@ -200,22 +202,22 @@ def _split(source: str) -> tuple[str, str]:
 def _refuse_existing(project: Path, *, example: bool) -> None:
     if not project.is_dir():
         raise UsageError(f"{project} is not a directory", hint="-C names the project's directory")
-    existing = [MANIFEST] if (project / MANIFEST).exists() or (project / MANIFEST).is_symlink() else []
-    existing += sorted(str(path.relative_to(project)) for path in (project / FOLDER).glob("*.yaml"))
+    existing = [MANIFEST_NAME] if (project / MANIFEST_NAME).exists() or (project / MANIFEST_NAME).is_symlink() else []
+    existing += sorted(str(path.relative_to(project)) for path in (project / MANIFEST_FOLDER).glob("*.yaml"))
     if existing:
         raise UsageError(
             f"there is already a manifest: {', '.join(existing[:5])}{', …' if len(existing) > 5 else ''}; "
             "nothing was written",
             hint="`trtbuild plan` shows what it builds",
         )
-    if example and ((project / EXAMPLE).exists() or (project / EXAMPLE).is_symlink()):
+    if example and ((project / EXAMPLE_PATH).exists() or (project / EXAMPLE_PATH).is_symlink()):
         raise UsageError(
-            f"{EXAMPLE} already exists; nothing was written",
+            f"{EXAMPLE_PATH} already exists; nothing was written",
             hint="name the model: trtbuild init models.example:build",
         )
 
 
-def _write(project: Path, name: str, text: str, description: str) -> NewFile:
+def _write_new_file(project: Path, name: str, text: str, description: str) -> NewFile:
     path = project / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,22 +228,26 @@ def _write(project: Path, name: str, text: str, description: str) -> NewFile:
     return NewFile(path=name, action="written", text=description)
 
 
-def _ignore(project: Path) -> NewFile | None:
+def _extend_gitignore(project: Path) -> NewFile | None:
     """Add the missing lines to .gitignore. Return None if the file does not exist."""
     path = project / ".gitignore"
     try:
         old = path.read_text("utf-8")
         existing = {line.strip().strip("/") for line in old.splitlines()}
-        missing = [name for name in IGNORED if name.strip("/") not in existing]
-        if not missing:
-            return NewFile(path=".gitignore", action="unchanged", text=f"it already contains {', '.join(IGNORED)}")
+        missing_lines = [name for name in CREATED_DIRECTORIES if name.strip("/") not in existing]
+        if not missing_lines:
+            return NewFile(
+                path=".gitignore", action="unchanged", text=f"it already contains {', '.join(CREATED_DIRECTORIES)}"
+            )
         with open(path, "a", encoding="utf-8") as file:
-            file.write(("" if not old or old.endswith("\n") else "\n") + "".join(f"/{name}\n" for name in missing))
+            file.write(
+                ("" if not old or old.endswith("\n") else "\n") + "".join(f"/{name}\n" for name in missing_lines)
+            )
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         return NewFile(path=".gitignore", action="unchanged", text=f"it cannot be changed: {error}")
-    return NewFile(path=".gitignore", action="extended", text=f"added {', '.join(missing)}")
+    return NewFile(path=".gitignore", action="extended", text=f"added {', '.join(missing_lines)}")
 
 
 def _warnings(project: Path, source: str | None, module: str, toolchain: Toolchain) -> list[str]:
@@ -249,9 +255,11 @@ def _warnings(project: Path, source: str | None, module: str, toolchain: Toolcha
     file = Path(*module.split("."))
     if source is not None and not any((project / path).exists() for path in (file.with_suffix(".py"), file)):
         warnings.append(f"{file.with_suffix('.py')} does not exist yet; installed modules were not checked")
-    unsupported = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.sms]
+    unsupported = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.supported_sms]
     if unsupported:
-        warnings.append(f"this machine's GPU has SM {_listed(unsupported)}, which {toolchain.name} does not support")
+        warnings.append(
+            f"this machine's GPU has SM {_join_numbers(unsupported)}, which {toolchain.name} does not support"
+        )
     if table.FLAVOURS[toolchain.name].needs_gpu and not toolchain.devices:
         warnings.append(f"{toolchain.name} builds on a GPU with the target's SM, and this machine has no GPU")
     return warnings
@@ -259,5 +267,5 @@ def _warnings(project: Path, source: str | None, module: str, toolchain: Toolcha
 
 def _next_steps(source: str | None, toolchain: Toolchain) -> list[str]:
     install = [] if toolchain.version else ["pip install 'trtbuild[torch,rtx]'"]
-    edit = [] if source is None else [f"edit {MANIFEST} where it says CHANGE ME"]
+    edit = [] if source is None else [f"edit {MANIFEST_NAME} where it says CHANGE ME"]
     return [*install, *edit, "trtbuild plan", "trtbuild build"]

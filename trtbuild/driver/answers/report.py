@@ -1,11 +1,14 @@
-"""Create the result documents of commands (`documents`). ``--json`` prints a document, and a screen shows its contents."""
+"""Create the documents with the results of commands (`documents`).
+
+With ``--json`` a document is printed as it is. Otherwise a screen shows its contents.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trtbuild.core.model.shapes import kept_symbols, places_of
+from trtbuild.core.model.shapes import axes_of_symbol, kept_symbols
 from trtbuild.core.planning.graph import STAGES, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.driver.answers.documents import (
@@ -21,7 +24,7 @@ from trtbuild.driver.answers.documents import (
     Totals,
     Verification,
 )
-from trtbuild.driver.project.outcome import Outcome, Written
+from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.accounts import Account
 
@@ -34,11 +37,11 @@ class BuildResult:
     """The result of a build."""
 
     outcome: Outcome
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenOutput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0
-    #: The use of each remote (`LayeredStore.reports`).
+    #: The use that this build made of each remote (`LayeredStore.reports`).
     remotes: list[Account] = field(default_factory=list)
     #: The document of `--verify`.
     verification: Verification | None = None
@@ -51,7 +54,7 @@ class BuildResult:
 def build_document(result: BuildResult) -> Build:
     """The document of a build."""
     outcome = result.outcome
-    steps = [entry for plan in outcome.plans.values() for entry in _built_steps(plan, outcome)]
+    steps = [entry for plan in outcome.plans.values() for entry in _built_step_entries(plan, outcome)]
     errors = [describe(error, step) for step, (_, error) in outcome.failed.items()]
     return Build(
         ok=result.ok,
@@ -75,7 +78,7 @@ def plan_document(
     remotes: Sequence[Account],
 ) -> Plan:
     """The document of a plan. In a plan, a verdict may be ``unknown``."""
-    steps = [_entry(step) for plan in plans.values() for step in plan.steps.values()]
+    steps = [_step_entry(step) for plan in plans.values() for step in plan.steps.values()]
     return Plan(
         ok=not errors,
         duration_s=round(duration_s, 3),
@@ -87,18 +90,18 @@ def plan_document(
             for kind, path in plan.model.outputs
         ],
         equal_axes=[entry for plan in plans.values() for entry in _equal_axes(plan)] or None,
-        errors=[described for error in errors for described in describe_all(error)],
+        errors=[entry for error in errors for entry in error_entries(error)],
         warnings=warnings,
         remotes=remotes,
     )
 
 
 def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
-    """The axes of each dim that has tied symbols."""
-    kept = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
-    tied = {first for number, first in enumerate(kept) if number != first}
-    numbers = [number for number, first in enumerate(dict.fromkeys(kept)) if first in tied]
-    axes = [places_of(plan.shapes, plan.model.inputs, number) for number in numbers]
+    """The axes of each dim in which the trace has joined several declared symbols, because they are always equal."""
+    first_symbols = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
+    symbols_with_ties = {first for number, first in enumerate(first_symbols) if number != first}
+    numbers = [number for number, first in enumerate(dict.fromkeys(first_symbols)) if first in symbols_with_ties]
+    axes = [axes_of_symbol(plan.shapes, plan.model.inputs, number) for number in numbers]
     return [EqualAxes(model=plan.model.name, axes=places) for places in axes]
 
 
@@ -111,7 +114,7 @@ def failure_document(schema: str, error: TrtbuildError) -> Failure:
         totals=totals([]),
         steps=[],
         outputs=[],
-        errors=describe_all(error),
+        errors=error_entries(error),
         warnings=list(error.warnings) if isinstance(error, FrozenError) else [],
     )
 
@@ -127,7 +130,7 @@ def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
     return counts
 
 
-def describe_all(error: TrtbuildError) -> list[ErrorEntry]:
+def error_entries(error: TrtbuildError) -> list[ErrorEntry]:
     """One entry for each problem of a manifest or configuration, or one for any other error."""
     if isinstance(error, ConfigurationErrors):
         return [describe(problem) for problem in error.problems]
@@ -150,7 +153,7 @@ def describe(error: TrtbuildError, step: str | None = None, package: str | None 
     )
 
 
-def _entry(step: Step) -> StepEntry:
+def _step_entry(step: Step) -> StepEntry:
     return StepEntry(
         id=step.id,
         model=step.model,
@@ -167,7 +170,7 @@ def _entry(step: Step) -> StepEntry:
 
 
 def _saved_s(step: Step) -> float:
-    """The seconds that a hit took when it was built, from its record. Another machine may have built it."""
+    """The seconds that the step of a hit took when it ran, from its record. Another machine may have run it."""
     duration_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
     if (
         isinstance(duration_s, bool)
@@ -178,16 +181,16 @@ def _saved_s(step: Step) -> float:
     return round(float(duration_s), 3)
 
 
-def _built_steps(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:
+def _built_step_entries(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:
     entries = []
     for step in plan.steps.values():
-        entry = _entry(step)
+        entry = _step_entry(step)
         if step.id in outcome.failed:
             reason, error = outcome.failed[step.id]
-            failed = StepError(
+            step_error = StepError(
                 type=type(error).__name__, text=error.text, file=error.file, line=error.line, log=error.log_file
             )
-            entry = replace(entry, verdict="failed", source=None, reason=reason, outputs={}, error=failed)
+            entry = replace(entry, verdict="failed", source=None, reason=reason, outputs={}, error=step_error)
         elif step.id in outcome.ran:
             reason, ran = outcome.ran[step.id]
             entry = replace(

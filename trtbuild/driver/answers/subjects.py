@@ -3,10 +3,11 @@
 Rules
 1. The index of a package is always known. If the cache has the record of its package step, the keys of its engines are
    also known. If the cache has the records of the engines, the recipes of the engines are also known.
-2. A model is planned, but no step is run. If a step has to run first, only the manifest and the recipes of the steps before
-   are known.
-3. The names of weights are in the trace of a package. The trace is known if the project built this package last. Otherwise
-   the names of the other side are used, if the partitions are equal (`driver.answers.differences`).
+2. A model is planned, but no step is run. If a step has to run before the graph is known, only two things are known: the
+   manifest, and the recipes of the earlier steps.
+3. The names of a package's weights are in its index. If the project built this package last, its trace has the names of all
+   weights. If a name is missing and the partitions are equal, the name of the other side is used
+   (`driver.answers.differences`).
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from trtbuild.driver.project.history import History
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, StoreUnavailable, UsageError
 from trtbuild.runtime.packages.package import Package, open_package
-from trtbuild.store.collection.search import records_of
+from trtbuild.store.collection.search import records_with_output
 from trtbuild.store.layers.layered import LayeredStore
 
-Part = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,33 +48,33 @@ class Subject:
     model: str
     #: The source of the other fields: ``recipes`` (of the engines), only the ``index``, or the ``manifest``.
     known_from: Literal["recipes", "index", "manifest"]
-    inputs: Mapping[str, Part]
-    dims: Mapping[str, Part]
-    profiles: Mapping[str, Part]
-    targets: Mapping[str, Part]
+    inputs: Mapping[str, JsonObject]
+    dims: Mapping[str, JsonObject]
+    profiles: Mapping[str, JsonObject]
+    targets: Mapping[str, JsonObject]
     precision: str
     #: Whether the package can run without engines.
     reference: bool = False
-    outputs: Mapping[str, Part] | None = None
+    outputs: Mapping[str, JsonObject] | None = None
     #: Target → partition → kind, graph, weights (slots), inputs.
-    partitions: Mapping[str, Mapping[str, Part]] | None = None
+    partitions: Mapping[str, Mapping[str, JsonObject]] | None = None
     #: ``partition@target`` → key of the engine step.
     engines: Mapping[str, str] | None = None
     #: ``partition@target`` → SHA-256 of the plan.
     plans: Mapping[str, str] | None = None
     #: Step id without the model (``engine/model@ada``) → recipe.
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    #: For a model: the first step that has to run before its graph is known, and the reason.
-    unknown_below: tuple[str, str] | None = None
+    #: For a model whose graph is not known: the first step that has to run, and the reason.
+    blocking_step: tuple[str, str] | None = None
     #: Slot → name of the weight.
-    names: Mapping[int, str] = field(default_factory=dict)
+    weight_names: Mapping[int, str] = field(default_factory=dict)
     #: Slot → dtype, shape and SHA-256 of the weight.
-    weights: Mapping[int, Part] = field(default_factory=dict)
+    weights: Mapping[int, JsonObject] = field(default_factory=dict)
     #: For a package: the SHA-256 of its index.
-    index: str | None = None
+    index_sha256: str | None = None
 
 
-def find(request: Request, title: str) -> Subject:
+def find_subject(request: Request, title: str) -> Subject:
     """The package in the directory `title`, or the model with this name. Raises UsageError."""
     folder = directory_of(request.project, title)
     if folder is not None:
@@ -81,31 +82,31 @@ def find(request: Request, title: str) -> Subject:
             package = open_package(folder)
         except PackageError as error:  # a PackageError would end with the exit status of `diff` for different sides
             raise UsageError(error.text, hint=error.hint) from error
-        return of_package(request.project.absolute(), package, title)
+        return package_subject(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
     if title not in models:
         raise UsageError(
             f"{title!r} is neither a package directory nor a model", hint=suggestion(title, models, "models")
         )
     workspace = Workspace(replace(request, models=(title,), force=False))
-    return _model(workspace, workspace.plan(title))
+    return _model_subject(workspace, workspace.plan(title))
 
 
 # -- a model
 
 
-def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
+def _model_subject(workspace: Workspace, plan: ModelPlan) -> Subject:
     model, shapes = plan.model, plan.shapes
     prefix = f"{model.name}/"
     recipes = {step.id.removeprefix(prefix): step.recipe for step in plan.steps.values() if step.recipe is not None}
-    declared = Subject(
+    declared_subject = Subject(
         title=model.name,
         kind="model",
         model=model.name,
         known_from="manifest",
-        inputs={entry.name: _input(entry) for entry in model.inputs},
-        dims=_dims(shapes),
-        profiles=_profiles(model),
+        inputs={entry.name: _input_fields(entry) for entry in model.inputs},
+        dims=_dim_fields(shapes),
+        profiles=_profile_shapes(model),
         targets={
             target.name: {**fields_of(target), "version": workspace.facts[model.name].toolchains[target].version}
             for target in model.targets
@@ -116,17 +117,19 @@ def _model(workspace: Workspace, plan: ModelPlan) -> Subject:
     )
     if plan.contents is None:
         first = next(step for step in plan.steps.values() if step.verdict != "hit")
-        return replace(declared, unknown_below=(first.id.removeprefix(prefix), first.reason.text))
+        return replace(declared_subject, blocking_step=(first.id.removeprefix(prefix), first.reason.text))
     contents = plan.contents
-    described = Subject(**{**_fields_of_subject(declared), **_fields_from_parts(_json_parts(contents.recipe()))})
+    full_subject = Subject(
+        **{**_fields_of_subject(declared_subject), **_fields_from_parts(_parts_as_json(contents.recipe()))}
+    )
     return replace(
-        described,
+        full_subject,
         plans={
             f"{engine.partition}@{engine.target}": engine.plan.sha256
             for engine in contents.engines
             if engine.plan is not None
         },
-        names={number: slot.name for number, slot in enumerate(contents.interface.slots)},
+        weight_names={number: slot.name for number, slot in enumerate(contents.interface.slots)},
         weights={number: asdict(weight) for number, weight in enumerate(contents.weights)},
     )
 
@@ -135,26 +138,26 @@ def _fields_of_subject(subject: Subject) -> dict[str, Any]:
     return {name: getattr(subject, name) for name in subject.__dataclass_fields__}
 
 
-def _input(entry: Input) -> dict[str, Any]:
+def _input_fields(entry: Input) -> dict[str, Any]:
     values = {} if entry.range is None else {"range": list(entry.range)}
     return {"dtype": entry.dtype, "keyword": entry.keyword, **values}
 
 
-def _dims(shapes: ShapePlan) -> dict[str, Part]:
+def _dim_fields(shapes: ShapePlan) -> dict[str, JsonObject]:
     return {
         symbol.name: {"min": symbol.min, "max": symbol.max, "multiple_of": symbol.multiple_of}
         for symbol in shapes.symbols
     }
 
 
-def _profiles(model: Model) -> dict[str, Part]:
+def _profile_shapes(model: Model) -> dict[str, JsonObject]:
     return {
         profile.name: {name: json.loads(json.dumps(asdict(shape))) for name, shape in profile.shapes}
         for profile in model.profiles
     }
 
 
-def _json_parts(recipe: Recipe) -> dict[str, Any]:
+def _parts_as_json(recipe: Recipe) -> dict[str, Any]:
     """The parts of a package's recipe as JSON values."""
     return json.loads(json.dumps({name: _to_json(value) for name, value in recipe.parts}))  # type: ignore[no-any-return]
 
@@ -171,36 +174,36 @@ def _fields_from_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a subject that come from the parts of a package's recipe."""
     return {
         "known_from": "recipes",
-        "inputs": {entry["name"]: _without(entry, "name") for entry in parts["inputs"]},
-        "outputs": {entry["name"]: _without(entry, "name") for entry in parts["outputs"]},
-        "dims": {entry["name"]: _without(entry, "name") for entry in parts["dims"]},
+        "inputs": {entry["name"]: _without_fields(entry, "name") for entry in parts["inputs"]},
+        "outputs": {entry["name"]: _without_fields(entry, "name") for entry in parts["outputs"]},
+        "dims": {entry["name"]: _without_fields(entry, "name") for entry in parts["dims"]},
         "profiles": {entry["name"]: entry["shapes"] for entry in parts["profiles"]},
         "targets": parts["targets"],
         "precision": parts["precision"],
         "reference": parts.get("reference", False),
-        "partitions": {target: _partitions(entry) for target, entry in parts["partitions"].items()},
+        "partitions": {target: _partition_fields(entry) for target, entry in parts["partitions"].items()},
         "engines": parts["engines"],
     }
 
 
-def _partitions(target: Mapping[str, Any]) -> dict[str, Part]:
+def _partition_fields(target: Mapping[str, Any]) -> dict[str, JsonObject]:
     return {
         entry["name"]: {name: entry[name] for name in ("kind", "graph", "weights", "inputs")}
         for entry in target["partitions"]
     }
 
 
-def _without(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _without_fields(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if name not in names}
 
 
 # -- a package
 
 
-def of_package(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
-    """The subject of a package. With `offline` no remote is used."""
-    index, sha256 = json.loads(package.raw), package.digest
-    targets = {name: _without(entry, "partitions", "engines") for name, entry in index["targets"].items()}
+def package_subject(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
+    """The subject that describes a package. With `offline` no remote is used."""
+    index, sha256 = json.loads(package.index_bytes), package.digest
+    targets = {name: _without_fields(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     partitions = {name: entry["partitions"] for name, entry in index["targets"].items()}
     plans = {
         f"{partition}@{target}": index["files"][path]["sha256"]
@@ -211,50 +214,53 @@ def of_package(project: Path, package: Package, title: str, *, offline: bool = F
         title=title,
         kind="package",
         model=index["model"],
-        index=sha256,
+        index_sha256=sha256,
         **{
             **_fields_from_parts({**index, "targets": targets, "partitions": partitions, "engines": None}),
             "known_from": "index",
             "plans": plans,
-            "names": {int(slot): entry["name"] for slot, entry in index["weights"].items()},
-            "weights": {int(slot): _without(entry, "name") for slot, entry in index["weights"].items()},
+            "weight_names": {int(slot): entry["name"] for slot, entry in index["weights"].items()},
+            "weights": {int(slot): _without_fields(entry, "name") for slot, entry in index["weights"].items()},
         },
     )
     try:
-        configured = wiring.configuration(project)
-        store = wiring.open_store(project, replace(configured, remotes=()) if offline else configured)
-        history = History(project / wiring.STATE)
-        record = _record(store, history, subject.model, sha256)
-        return subject if record is None else _with_records(subject, record, store, history)
+        effective = wiring.load_configuration(project)
+        store = wiring.open_store(project, replace(effective, remotes=()) if offline else effective)
+        history = History(project / wiring.STATE_FOLDER)
+        record = _find_package_record(store, history, subject.model, sha256)
+        return subject if record is None else _add_records(subject, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):
         return subject
 
 
-def _record(store: LayeredStore, history: History, model: str, index: str) -> Record | None:
-    """The record of a package step whose output is this index; None if the cache does not have it.
+def _find_package_record(store: LayeredStore, history: History, model: str, index_sha256: str) -> Record | None:
+    """The record of a package step whose output is the index with this digest; None if the cache does not have it.
 
     The record of the project's last package step is tried first.
     """
     last = history.recipe(f"{model}/package")
     record = store.get_record(last.key) if last is not None else None
-    if record is not None and record.outputs["index"].sha256 == index:
+    if record is not None and record.outputs["index"].sha256 == index_sha256:
         return record
-    return next((record for record in records_of(store.local, index) if record.recipe.stage == "package"), None)
+    return next(
+        (record for record in records_with_output(store.local, index_sha256) if record.recipe.stage == "package"), None
+    )
 
 
-def _with_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
-    engines = _json_parts(package.recipe)["engines"]
+def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
+    """Add the fields that the record of the package step, and the records that it leads to, make known (rules 1 and 3)."""
+    engines = _parts_as_json(package.recipe)["engines"]
     recipes = {}
     for name, key in engines.items():
         record = store.get_record(key)
         if record is not None:
             recipes[f"engine/{name}"] = record.recipe
-    names, weights = dict(subject.names), dict(subject.weights)
+    weight_names, weights = dict(subject.weight_names), dict(subject.weights)
     for name, partition, target in ((name, *name.rsplit("@", 1)) for name in engines):
         recipe = recipes.get(f"engine/{name}")
         slots = (subject.partitions or {})[target][partition]["weights"]
         if recipe is not None:
-            engine_weights = _json_parts(recipe)["weights"]
+            engine_weights = _parts_as_json(recipe)["weights"]
             weights.update({slot: engine_weights[f"w{number}"] for number, slot in enumerate(slots)})
     last = history.recipe(f"{subject.model}/package")
     if last is not None and last.key == package.recipe.key:
@@ -265,5 +271,7 @@ def _with_records(subject: Subject, package: Record, store: LayeredStore, histor
         trace = store.get_record(recipes["trace"].key) if "trace" in recipes else None
         if trace is not None:
             interface = Interface.from_bytes(store.get_bytes(trace.outputs["interface"].sha256))
-            names = {number: slot.name for number, slot in enumerate(interface.slots)}
-    return replace(subject, known_from="recipes", engines=engines, recipes=recipes, names=names, weights=weights)
+            weight_names = {number: slot.name for number, slot in enumerate(interface.slots)}
+    return replace(
+        subject, known_from="recipes", engines=engines, recipes=recipes, weight_names=weight_names, weights=weights
+    )

@@ -24,7 +24,7 @@ from trtbuild.driver.project import wiring
 from trtbuild.driver.project.blame import place_in_manifest
 from trtbuild.driver.project.history import LastRun
 from trtbuild.driver.project.locked import differing_engines
-from trtbuild.driver.project.outcome import Outcome, Ran, Written
+from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.workers import logs
 from trtbuild.driver.workers.pool import WorkerPool
@@ -47,7 +47,7 @@ MAX_LISTED = 20
 class Interrupted(KeyboardInterrupt):
     """A build was interrupted. `unsent`: the number of records that were not yet sent to a remote cache.
 
-    Only `cache push` sends them later.
+    Later builds do not send these records; `cache push` does.
     """
 
     def __init__(self, unsent: int) -> None:
@@ -58,48 +58,50 @@ class Interrupted(KeyboardInterrupt):
 def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     """Bring every requested output up to date.
 
-    The result contains the errors of steps. Raises UsageError, before any work, if something cannot be built on this
-    machine. Raises FrozenError if ``--frozen`` is set and a step would have to run, and Interrupted.
+    The result contains the errors of steps. Raises UsageError, before any step runs, if a step cannot run on this machine.
+    Raises FrozenError if ``--frozen`` is set and a step would have to run. Raises Interrupted if the user stops the build.
     """
-    request, started = workspace.request, time.monotonic()
+    request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)
     with workspace.store.session():
         with watcher.phase("plan"):
             plans = workspace.plans()
-        pending = _pending(plans, stages)
-        if pending and request.frozen and _stored_meanwhile(workspace, plans):
+        pending = _pending_steps(plans, stages)
+        if pending and request.frozen and _has_new_record(workspace, plans):
             plans = workspace.plans()
-            pending = _pending(plans, stages)
+            pending = _pending_steps(plans, stages)
         if pending and request.frozen:
-            listed = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
+            lines = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
             if len(pending) > MAX_LISTED:
-                listed.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
+                lines.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
             warnings = workspace.store.warnings()
-            doctor = "run trtbuild doctor to examine the remotes; or " if warnings and workspace.store.readers else ""
+            doctor_hint = (
+                "run trtbuild doctor to examine the remotes; or " if warnings and workspace.store.readers else ""
+            )
             raise FrozenError(
-                "--frozen is set, but these steps would have to run:\n    " + "\n    ".join(listed),
-                hint=f"{doctor}build without --frozen, or fill the cache first",
+                "--frozen is set, but these steps would have to run:\n    " + "\n    ".join(lines),
+                hint=f"{doctor_hint}build without --frozen, or fill the cache first",
                 warnings=warnings,
             )
         if pending:
             workspace.check_environment(plans)
         outcome = Outcome(dict(plans), stages=stages)
         try:
-            _execute(workspace, outcome, watcher)
+            _execute_steps(workspace, outcome, watcher)
             with watcher.phase("send to remotes"):
                 workspace.store.finish()
         except KeyboardInterrupt as stop:
-            raise Interrupted(workspace.store.unsent) from stop
-        finally:  # also after an interrupted build
+            raise Interrupted(workspace.store.unsent_count) from stop
+        finally:  # the history is also saved after an interrupted build
             _save_history(workspace, outcome)
             workspace.store.close()
-    unreadable = {
+    unreadable_outputs = {
         name: error for name, error in outcome.unwritten.items() if isinstance(error, BlobMissing | EntryCorrupt)
     }
-    if request.frozen and unreadable:
+    if request.frozen and unreadable_outputs:
         raise FrozenError(
             "--frozen is set, and these outputs cannot be read from the caches:\n    "
-            + "\n    ".join(f"{name}: {error.text}" for name, error in unreadable.items()),
+            + "\n    ".join(f"{name}: {error.text}" for name, error in unreadable_outputs.items()),
             hint="a remote has their records but not their blobs: build without --frozen, then run trtbuild cache push",
             warnings=workspace.store.warnings(),
         )
@@ -110,19 +112,20 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     result.warnings += workspace.store.warnings()
     if workspace.lock_file is not None:
         result.warnings += differing_engines(workspace.lock_file.lock, outcome.plans.values())
-    result.duration_s = time.monotonic() - started
+    result.duration_s = time.monotonic() - start_s
     return result
 
 
-def _pending(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[Step]:
+def _pending_steps(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> list[Step]:
+    """The steps of `stages` that are not hits."""
     steps = [step for plan in plans.values() for step in plan.steps.values()]
     return [step for step in steps if step.verdict != "hit" and step.stage in stages]
 
 
-def _stored_meanwhile(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
-    """Whether another build has stored a record since the planning, for any step that was planned to run."""
+def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
+    """Whether another build has stored a record for one of the steps that were planned to run."""
     records = [
-        workspace.lookups.stored_meanwhile(plan, step)
+        workspace.lookups.find_new_record(plan, step)
         for plan in plans.values()
         for step in plan.steps.values()
         if step.verdict == "run"
@@ -130,31 +133,31 @@ def _stored_meanwhile(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> b
     return any(record is not None for record in records)
 
 
-def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
+def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
     pool = WorkerPool(workspace.store.local.root, workspace.project)
 
-    def run(step: Step, plan: ModelPlan) -> Ran:
+    def run(step: Step, plan: ModelPlan) -> StepRun:
         with workspace.store.building(step.key or step.id):
-            record = workspace.lookups.stored_meanwhile(plan, step)
+            record = workspace.lookups.find_new_record(plan, step)
             if record is not None:
-                ran = Ran(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
+                ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
             else:
                 ran = _run_step(step, plan, workspace, pool)
         workspace.lookups.note_run(step.id, ran.record)
         return ran
 
-    def write(plan: ModelPlan) -> list[Written]:
+    def write(plan: ModelPlan) -> list[WrittenOutput]:
         if request.until not in (None, STAGES[-1]):
             return []
         with watcher.phase(f"outputs {plan.model.name}"):
-            return _write(workspace, plan, pool)
+            return _write_outputs(workspace, plan, pool)
 
     gc.freeze()
     gc.enable()  # a build runs for a long time and creates many plans
-    watcher.opened(jobs, estimates.last_duration_s)
+    watcher.build_started(jobs, estimates.last_duration_s)
     try:
         execute(
             outcome,
@@ -169,8 +172,8 @@ def _execute(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
         pool.close(kill=True)
 
 
-def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
-    folder = workspace.project / wiring.LOGS
+def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
+    folder = workspace.project / wiring.LOG_FOLDER
     try:
         ran = _run_with_typed_errors(step, plan, workspace, pool)
     except TrtbuildError as error:
@@ -185,27 +188,27 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
     return ran
 
 
-def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> Ran:
+def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
     try:
         return run_step(step, plan, workspace.facts[plan.model.name], workspace.lookups, workspace.store, pool)
     except TrtbuildError:
         raise
     except OSError as error:
         raise StoreError(f"{step.id}: {error}", hint="check the disk and the permissions of the cache") from error
-    except Exception as error:  # an error of one step must not end the others
+    except Exception as error:  # an error of one step must not end the other steps
         raise InternalError(f"{step.id}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
 
 
-def _write(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> list[Written]:
+def _write_outputs(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> list[WrittenOutput]:
     name = plan.model.name
     try:
         if "pt2" in dict(plan.model.outputs):
-            exported_files.make(workspace, plan, pool)
+            exported_files.create_files(workspace, plan, pool)
         return workspace.write_outputs(plan)
     except TrtbuildError:
         raise
     except OSError as error:
-        place = _in_parentheses(error.filename, workspace.project)
+        place = _path_in_parentheses(error.filename, workspace.project)
         raise StoreError(
             f"the outputs of model {name!r} cannot be written{place}: {error.strerror or error}",
             hint=_OUTPUT_HINTS.get(error.errno or 0, "make the outputs' directory writable")
@@ -226,7 +229,7 @@ _OUTPUT_HINTS = {
 }
 
 
-def _in_parentheses(path: object, project: Path) -> str:
+def _path_in_parentheses(path: object, project: Path) -> str:
     """The path relative to the project, in parentheses (`` (dist/vit)``); empty if `path` is not a string."""
     if not isinstance(path, str):
         return ""
@@ -242,7 +245,7 @@ def _save_history(workspace: Workspace, outcome: Outcome) -> None:
             if step.recipe is None or (step.verdict != "hit" and ran is None):
                 continue
             recipe = step.recipe if step.verdict == "hit" or ran is None else ran[1].record.recipe
-            workspace.history.note(
+            workspace.history.note_recipe(
                 step.id, recipe, _last_run(*ran) if ran else None, ran[1].uncacheable if ran else None
             )
     with contextlib.suppress(OSError):
@@ -250,5 +253,5 @@ def _save_history(workspace: Workspace, outcome: Outcome) -> None:
     workspace.lookups.save_trail()
 
 
-def _last_run(reason: Reason, ran: Ran) -> LastRun:
+def _last_run(reason: Reason, ran: StepRun) -> LastRun:
     return LastRun(reason, round(ran.duration_s, 3), ran.peak_rss_bytes or None)

@@ -17,11 +17,11 @@ from trtbuild.driver.project.history import History
 
 
 class Estimates:
-    """The last duration and memory peak of each step, by step id, and memory estimates for the steps of `models`."""
+    """Returns the last duration and the last memory peak of a step, and estimates of memory for the steps of `models`."""
 
     def __init__(self, history: History, project: Path, models: Mapping[str, Model]) -> None:
         self._history = history
-        self._weights = {name: _file_size(project, model.weights) for name, model in models.items()}
+        self._weights_bytes = {name: _file_size(project, model.weights) for name, model in models.items()}
 
     def last_duration_s(self, step: str) -> float | None:
         """The duration of a step's last run in seconds; None if it is not known."""
@@ -35,7 +35,7 @@ class Estimates:
 
     def estimate_bytes(self, step: Step) -> int:
         """The expected memory peak of a step in bytes (driver/building/memory.py, rule 3)."""
-        weights = weights_bytes(step) if step.stage == "engine" else self._weights.get(step.model, 0)
+        weights = weights_bytes(step) if step.stage == "engine" else self._weights_bytes.get(step.model, 0)
         return memory.estimate_bytes(step.stage, weights, self.last_peak_bytes(step.id))
 
 

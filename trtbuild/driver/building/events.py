@@ -3,7 +3,8 @@
 Rules
 1. Several threads call a watcher, so a watcher with state needs a lock.
 2. A watcher never raises an error about its display: a closed terminal must not fail a build.
-3. Events contain only what the build has already computed. The cost of one call is at most linear in the size of a model.
+3. Events contain only values that the build has already computed. The cost of one call is at most linear in the number of
+   a model's steps.
 4. A build without watchers gives the same results.
 """
 
@@ -18,14 +19,15 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:  # a watcher does not need the worker code that this module imports
-    from trtbuild.driver.project.outcome import Ran
+    from trtbuild.driver.project.outcome import StepRun
 
+#: Returns the seconds that the step with this id took last time; None if they are not known.
 LastDuration = Callable[[str], float | None]
 
 
 @dataclass
 class Work:
-    """The state of a piece of work: whether it has failed."""
+    """The state of a piece of work (`Watcher.work`): whether it has failed."""
 
     failed: bool = False
 
@@ -33,22 +35,22 @@ class Work:
 class Watcher:
     """Receives the events of a build. The base class ignores them. As a context manager it calls `close` at the end."""
 
-    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+    def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
         """A build begins to run steps, at most `jobs` at once.
 
         `last_duration_s` returns the seconds that a step took last time, by step id.
         """
 
-    def planned(self, plan: ModelPlan) -> None:
+    def model_planned(self, plan: ModelPlan) -> None:
         """A model was planned, for the first time or again."""
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         """A step has started."""
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         """A step has run, or another build has run it meanwhile."""
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
         """A step has failed."""
 
     def phase_started(self, name: str) -> None:
@@ -58,11 +60,11 @@ class Watcher:
         """A phase has ended, with or without an error."""
 
     def work_started(self, name: str) -> None:
-        """A piece of work begins in a command without steps: a model is verified, or its shapes are timed."""
+        """A piece of work begins that is not a step, for example the verification of a model."""
         self.phase_started(name)
 
-    def work_finished(self, name: str, *, well: bool) -> None:
-        """A piece of work has ended; `well` is whether it succeeded."""
+    def work_finished(self, name: str, *, succeeded: bool) -> None:
+        """A piece of work has ended; `succeeded` is whether it succeeded."""
         self.phase_finished(name)
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Watcher:
             work.failed = True
             raise
         finally:
-            self.work_finished(name, well=not work.failed)
+            self.work_finished(name, succeeded=not work.failed)
 
     def __enter__(self) -> Watcher:
         return self
@@ -103,25 +105,25 @@ class Watchers(Watcher):
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self._watchers = tuple(watchers)
 
-    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+    def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
         for watcher in self._watchers:
-            watcher.opened(jobs, last_duration_s)
+            watcher.build_started(jobs, last_duration_s)
 
-    def planned(self, plan: ModelPlan) -> None:
+    def model_planned(self, plan: ModelPlan) -> None:
         for watcher in self._watchers:
-            watcher.planned(plan)
+            watcher.model_planned(plan)
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         for watcher in self._watchers:
-            watcher.started(step)
+            watcher.step_started(step)
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         for watcher in self._watchers:
-            watcher.finished(step, ran)
+            watcher.step_finished(step, ran)
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
         for watcher in self._watchers:
-            watcher.failed(step, error)
+            watcher.step_failed(step, error)
 
     def phase_started(self, name: str) -> None:
         for watcher in self._watchers:
@@ -135,9 +137,9 @@ class Watchers(Watcher):
         for watcher in self._watchers:
             watcher.work_started(name)
 
-    def work_finished(self, name: str, *, well: bool) -> None:
+    def work_finished(self, name: str, *, succeeded: bool) -> None:
         for watcher in self._watchers:
-            watcher.work_finished(name, well=well)
+            watcher.work_finished(name, succeeded=succeeded)
 
     def close(self) -> None:
         for watcher in self._watchers:

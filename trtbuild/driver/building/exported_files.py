@@ -1,4 +1,4 @@
-"""Create a package's ``.pt2`` files in a torch worker, and store them under a separate recipe."""
+"""Create a package's ``.pt2`` files in a torch worker, and store them as a record with its own recipe."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from trtbuild.core.packages.package_files import read_files
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.outputs import pt2
-from trtbuild.driver.project.environment import check_torch_side
+from trtbuild.driver.project.environment import check_torch_libraries
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.results import PT2Job
 from trtbuild.driver.workers.tasks import call
 
 
-def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
+def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
     """Create the ``.pt2`` files of a finished model if its outputs include them and the store lacks them.
 
     Raises ToolchainMissing (torch is not installed), ConversionRefused or BlobMissing.
@@ -30,7 +30,7 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
     if workspace.exported_record(plan.model, package.record) is not None:
         return
     facts = workspace.facts[plan.model.name]
-    check_torch_side(plan.model.name, facts)
+    check_torch_libraries(plan.model.name, facts)
     recipe = pt2.recipe(package.record, facts.versions)
     with workspace.store.building(recipe.key):
         workspace.lookups.forget(recipe.key)
@@ -42,7 +42,7 @@ def make(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
         workspace.store.fetch([index, *files])
         reply = call(pool, "pt2", PT2Job(index))
         outputs = reply.outputs
-        provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder()}
+        provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder_name()}
         record = Record(recipe, outputs, provenance)
         workspace.lookups.note_run(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
         workspace.store.put_record(Record(keys.exported_file_with_any_torch(recipe), outputs, provenance), replace=True)

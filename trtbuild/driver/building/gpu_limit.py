@@ -1,7 +1,8 @@
 """A limit of one engine build at a time on a GPU.
 
-`tensorrt` runs kernels and chooses the fastest. Another build on the same GPU would disturb these measurements, and the
-engine would stay slower. (A second worker process would also need time and memory: 8 s and 4 GB to load TensorRT 8.6.)
+`tensorrt` measures kernels on the GPU and chooses the fastest. Another build on the same GPU would disturb the
+measurements, and the choice of slower kernels would stay in the engine. A second worker process would also need time and
+memory: loading TensorRT 8.6 takes 8 s and 4 GB.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ class _ResourceLimit(Protocol):
 
 
 class GpuLimit:
-    """Allows a step if the limit `inner` allows it, but at most one step at a time that needs a GPU."""
+    """Allows a step if the limit `inner_limit` allows it, but at most one step at a time that needs a GPU."""
 
-    def __init__(self, inner: _ResourceLimit) -> None:
-        self._inner = inner
-        self._on_gpu: set[str] = set()
+    def __init__(self, inner_limit: _ResourceLimit) -> None:
+        self._inner_limit = inner_limit
+        self._gpu_steps: set[str] = set()
 
     def allows(self, step: Step) -> bool:
         """Whether the step may start now."""
-        return not (self._on_gpu and _needs_gpu(step)) and self._inner.allows(step)
+        return not (self._gpu_steps and _needs_gpu(step)) and self._inner_limit.allows(step)
 
     def acquire(self, step: Step) -> None:
         """Note that the step starts."""
-        self._inner.acquire(step)
+        self._inner_limit.acquire(step)
         if _needs_gpu(step):
-            self._on_gpu.add(step.id)
+            self._gpu_steps.add(step.id)
 
     def release(self, step: Step) -> None:
         """Note that the step has ended."""
-        self._inner.release(step)
-        self._on_gpu.discard(step.id)
+        self._inner_limit.release(step)
+        self._gpu_steps.discard(step.id)
 
 
 def _needs_gpu(step: Step) -> bool:

@@ -1,14 +1,14 @@
 """The memory limit: free memory, the estimate for a step, and whether it may start beside the running steps.
 
 Rules
-1. A step may always start if no other step runs, even if its estimate is too large. So a build on a small machine is slow,
-   but it makes progress.
+1. A step may always start if no other step runs, even if its estimate is larger than the free memory. So a build on a
+   small machine runs one step at a time, but it makes progress.
 2. Another step starts only if its estimate is at most the memory that is free now. In addition, all estimates together
    must be at most the memory that was free when no step ran. The first condition respects other programs. The second
    respects memory that running steps have not allocated yet.
-3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE` plus `PER_BYTE` times the
-   size of the weights: the engine's weights, or the model's weights file. Both constants are larger than the measured
-   values, because a build that waits costs less than one that the kernel ends.
+3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE_BYTES` plus
+   `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both constants
+   are larger than the measured values, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups of this process
    still allow. Page cache counts as free in both. If neither value can be read, there is no limit.
 """
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 #: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured with torch 2.13 and
 #: TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
-BASE: dict[Stage, int] = {
+BASE_BYTES: dict[Stage, int] = {
     "trace": 450 * MIB,
     "lower": 450 * MIB,
     "partition": 600 * MIB,
@@ -33,7 +33,7 @@ BASE: dict[Stage, int] = {
     "package": 0,
 }
 #: Bytes for each byte of weights, by stage. Measured on ViTs of 120 and 343 MB: a trace 1.3, an engine 3.4.
-PER_BYTE: dict[Stage, float] = {
+BYTES_PER_WEIGHT_BYTE: dict[Stage, float] = {
     "trace": 3.0,
     "lower": 2.0,
     "partition": 1.0,
@@ -43,44 +43,47 @@ PER_BYTE: dict[Stage, float] = {
 }
 
 #: Larger numbers mean "no limit" in a control group (version 1 writes 2^63 less a page).
-_UNLIMITED = 1 << 60
+_UNLIMITED_BYTES = 1 << 60
 
 
 def estimate_bytes(stage: Stage, weights_bytes: int, last_peak_bytes: int | None) -> int:
     """The expected memory peak of a step in bytes (rule 3)."""
     if last_peak_bytes:
         return last_peak_bytes + last_peak_bytes // 10
-    return BASE[stage] + int(PER_BYTE[stage] * weights_bytes)
+    return BASE_BYTES[stage] + int(BYTES_PER_WEIGHT_BYTE[stage] * weights_bytes)
 
 
 def may_start(
-    estimate_bytes: int, running: Collection[int], free_at_rest_bytes: int | None, free_now_bytes: int | None
+    estimate_bytes: int, running_estimates: Collection[int], free_at_rest_bytes: int | None, free_now_bytes: int | None
 ) -> bool:
-    """Whether a step may start beside others with the estimates `running`. None means that there is no limit."""
-    if not running or estimate_bytes == 0:
+    """Whether a step may start beside the running steps, whose estimates are `running_estimates` (in bytes).
+
+    If the free memory is None, it is not known and sets no limit.
+    """
+    if not running_estimates or estimate_bytes == 0:
         return True
     if free_now_bytes is not None and estimate_bytes > free_now_bytes:
         return False
-    return free_at_rest_bytes is None or sum(running) + estimate_bytes <= free_at_rest_bytes
+    return free_at_rest_bytes is None or sum(running_estimates) + estimate_bytes <= free_at_rest_bytes
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Bytes that this process and its children can still allocate (rule 4); None if they cannot be determined."""
-    sizes = [_available(proc / "meminfo"), *_remaining_in_groups(proc / "self" / "cgroup", groups)]
+    sizes = [_available_bytes(proc / "meminfo"), *_remaining_bytes_in_groups(proc / "self" / "cgroup", groups)]
     return min((size for size in sizes if size is not None), default=None)
 
 
-def _available(meminfo: Path) -> int | None:
-    for line in _lines(meminfo):
+def _available_bytes(meminfo: Path) -> int | None:
+    for line in _read_lines(meminfo):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
 
 
-def _remaining_in_groups(membership: Path, groups: Path) -> list[int | None]:
+def _remaining_bytes_in_groups(membership: Path, groups: Path) -> list[int | None]:
     """The bytes that remain in each memory control group of this process and in its parent groups (cgroups(7))."""
-    remaining: list[int | None] = []
-    for line in _lines(membership):
+    remaining_bytes: list[int | None] = []
+    for line in _read_lines(membership):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":  # version 2; if both versions are in use, it is mounted below `unified`
             roots, names = [groups, groups / "unified"], ("memory.max", "memory.current", "inactive_file")
@@ -91,29 +94,31 @@ def _remaining_in_groups(membership: Path, groups: Path) -> list[int | None]:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for root in roots:
-            # in a container the path may be a path of the host; a directory that does not exist sets no limit
-            remaining += [_remaining(root.joinpath(*parts[:length]), *names) for length in range(len(parts) + 1)]
-    return remaining
+            # In a container, the path may be a path of the host. A directory that does not exist sets no limit.
+            remaining_bytes += [
+                _remaining_bytes(root.joinpath(*parts[:length]), *names) for length in range(len(parts) + 1)
+            ]
+    return remaining_bytes
 
 
-def _remaining(group: Path, limit_file: str, usage_file: str, cached_field: str) -> int | None:
-    limit, used = _number(group / limit_file), _number(group / usage_file)
-    if limit is None or used is None or limit >= _UNLIMITED:
+def _remaining_bytes(group: Path, limit_file: str, usage_file: str, cached_field: str) -> int | None:
+    limit_bytes, used_bytes = _read_number(group / limit_file), _read_number(group / usage_file)
+    if limit_bytes is None or used_bytes is None or limit_bytes >= _UNLIMITED_BYTES:
         return None
-    reclaimable = 0
-    for line in _lines(group / "memory.stat"):
+    reclaimable_bytes = 0
+    for line in _read_lines(group / "memory.stat"):
         name, _, value = line.partition(" ")
         if name == cached_field and value.isdigit():
-            reclaimable = int(value)
-    return max(0, limit - used + min(reclaimable, used))
+            reclaimable_bytes = int(value)
+    return max(0, limit_bytes - used_bytes + min(reclaimable_bytes, used_bytes))
 
 
-def _number(path: Path) -> int | None:
-    lines = _lines(path)
+def _read_number(path: Path) -> int | None:
+    lines = _read_lines(path)
     return int(lines[0]) if lines and lines[0].isdigit() else None
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text("ascii", errors="replace").splitlines()
     except OSError:
@@ -121,26 +126,31 @@ def _lines(path: Path) -> list[str]:
 
 
 class MemoryLimit:
-    """Decides which steps fit beside the running ones. Not thread-safe. `free` is called before each start."""
+    """Decides which steps fit in memory beside the running ones. Not thread-safe.
+
+    `estimate` returns the expected memory peak of a step, and `free` returns the free memory, both in bytes.
+    """
 
     def __init__(self, estimate: Callable[[Step], int], free: Callable[[], int | None] = free_bytes) -> None:
-        self._estimate = estimate
-        self._free = free
-        self._at_rest: int | None = None
-        self._running: dict[str, int] = {}
+        self._estimate_bytes = estimate
+        self._free_bytes = free
+        self._free_at_rest_bytes: int | None = None
+        self._running_estimates: dict[str, int] = {}
 
     def allows(self, step: Step) -> bool:
         """Whether the step may start now."""
-        if not self._running:
+        if not self._running_estimates:
             return True
-        return may_start(self._estimate(step), self._running.values(), self._at_rest, self._free())
+        return may_start(
+            self._estimate_bytes(step), self._running_estimates.values(), self._free_at_rest_bytes, self._free_bytes()
+        )
 
     def acquire(self, step: Step) -> None:
         """Note that the step starts."""
-        if not self._running:
-            self._at_rest = self._free()
-        self._running[step.id] = self._estimate(step)
+        if not self._running_estimates:
+            self._free_at_rest_bytes = self._free_bytes()
+        self._running_estimates[step.id] = self._estimate_bytes(step)
 
     def release(self, step: Step) -> None:
         """Note that the step has ended."""
-        del self._running[step.id]
+        del self._running_estimates[step.id]

@@ -1,7 +1,7 @@
 """Name the PyTorch operator and module of each ONNX node that a compiler refused.
 
-A compiler reports the canonical names of ONNX nodes. The records of earlier steps relate a node to its operator and
-module: the partitions document, the conversion's origins and the program's module paths.
+A compiler reports the canonical names of ONNX nodes. Three documents of earlier steps relate a node to its operator and its
+module: the list of partitions, the origins of a conversion's nodes, and the module paths of the program.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
     `error` was raised by the engine step `step`. Nodes without a known operator are left out.
     """
     try:
-        names = _names(plan, step, lookups)
+        operators_of_nodes = _operators_of_nodes(plan, step, lookups)
     except (BlobMissing, EntryCorrupt, LookupError, TypeError, ValueError):
         return
-    known = [(node, *names[node][:2]) for node in error.nodes if node in names]
-    if not known:
+    known_nodes = [(node, *operators_of_nodes[node][:2]) for node in error.nodes if node in operators_of_nodes]
+    if not known_nodes:
         return
-    lines = [f"{node} is {operator} in {path or 'the root module'}" for node, path, operator in known[:_MAX_NODES]]
-    more = [f"and {len(known) - _MAX_NODES} more"] if len(known) > _MAX_NODES else []
-    error.text += "".join(f"\n    {line}" for line in lines + more)
-    operators = ", ".join(dict.fromkeys(operator for _, _, operator in known))
+    lines = [
+        f"{node} is {operator} in {path or 'the root module'}" for node, path, operator in known_nodes[:_MAX_NODES]
+    ]
+    more_lines = [f"and {len(known_nodes) - _MAX_NODES} more"] if len(known_nodes) > _MAX_NODES else []
+    error.text += "".join(f"\n    {line}" for line in lines + more_lines)
+    operators = ", ".join(dict.fromkeys(operator for _, _, operator in known_nodes))
     error.hint = (
         error.hint or f"keep the refused operators in PyTorch: partition: {{torch_executed_ops: [{operators}]}}"
     )
 
 
-def _names(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, list[str]]:
+def _operators_of_nodes(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, list[str]]:
     """Node → [module path, operator, …], for the partition of an engine step. Raises LookupError if it is unknown."""
     contents = plan.contents
     if contents is None or step.target is None:
@@ -47,4 +49,4 @@ def _names(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, l
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
     partition = step.id.partition("/engine/")[2].rpartition("@")[0]
-    return name_table(contents.cuts[step.target], modules, origins)[partition]
+    return name_table(contents.partitions_by_target[step.target], modules, origins)[partition]

@@ -7,22 +7,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trtbuild.core.engines.binding import names_of
-from trtbuild.core.model.shapes import different_opts
+from trtbuild.core.engines.binding import weight_types
+from trtbuild.core.model.shapes import pairs_with_different_opts
 from trtbuild.core.packages.package_writing import index_to_bytes
-from trtbuild.core.packages.packaging import Contents, name_table
-from trtbuild.core.planning.demand import inputs_of, weights_of
+from trtbuild.core.packages.packaging import PackageContents, name_table
+from trtbuild.core.planning.demand import blobs_read_by, weights_of
 from trtbuild.core.planning.graph import Step
-from trtbuild.core.planning.jobs import PartitionJob, WeightHeads
+from trtbuild.core.planning.jobs import PartitionJob, WeightTypes
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.encoding import Value
-from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.project.lookups import StoreLookups
-from trtbuild.driver.project.outcome import Ran
+from trtbuild.driver.project.outcome import StepRun
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.results import Reply
 from trtbuild.driver.workers.tasks import call
@@ -30,25 +30,25 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 
-#: Reasons to run a step although its key may have a record. The new record replaces that record.
+#: Reasons to run a step although there may be a record under its key. The new record replaces that record.
 _REPLACING_REASONS = ("forced", "evicted", "corrupt", "untrusted")
 
 
 def run_step(
     step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
-) -> Ran:
+) -> StepRun:
     """Run one step whose inputs are in the store. Raises TrtbuildError, OSError, or any error of the step."""
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
-    started = time.monotonic()
+    start_s = time.monotonic()
     if step.stage == "package":
-        return Ran(pack(step.recipe, plan, store, lookups), time.monotonic() - started)
+        return StepRun(publish_package(step.recipe, plan, store, lookups), time.monotonic() - start_s)
     if step.stage == "trace":
-        return _trace(step, plan, facts, lookups, store, pool)
+        return _run_trace(step, plan, facts, lookups, store, pool)
     if step.stage in ("lower", "engine"):
         weights = weights_of(step)
         lookups.keep_file_weights(plan.model, [sha256 for sha256 in weights if sha256 in plan.file_weights])
-    store.fetch(sha256 for _, sha256 in inputs_of(step))
+    store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
@@ -57,14 +57,14 @@ def run_step(
     conversions = _publish_conversions(reply, store)
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
     if step.stage == "partition":
-        _publish_for_any_parser(plan, facts, record, store)
-    return Ran(
-        record, time.monotonic() - started, conversions=conversions, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
+        _publish_partitions_for_any_parser(plan, facts, record, store)
+    return StepRun(
+        record, time.monotonic() - start_s, conversions=conversions, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
     )
 
 
 def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
-    """Publish the conversions that a partition step made. Returns the seconds that each took, by key."""
+    """Publish the conversions that a partition step made. Returns the seconds that each conversion took, by key."""
     durations_s = {}
     for key, conversion in reply.conversions.items():
         record = Record.from_bytes(conversion.record.encode())
@@ -77,34 +77,34 @@ def _provenance(reply: Reply) -> dict[str, object]:
     provenance: dict[str, object] = {
         "duration_s": round(reply.duration_s, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "builder": builder(),
+        "builder": builder_name(),
     }
     if reply.statistics is not None:
         provenance["statistics"] = reply.statistics
     return provenance
 
 
-def trace_job(plan: ModelPlan, weights: WeightHeads) -> TraceJob:
+def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
     """The job of a trace worker for a model."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    points, apart = keys.proof_points(model, shapes), different_opts(shapes, model.profiles)
-    return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, apart)
+    points, untied_symbols = keys.proof_points(model, shapes), pairs_with_different_opts(shapes, model.profiles)
+    return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, untied_symbols)
 
 
-def _trace(
+def _run_trace(
     step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
-) -> Ran:
-    started = time.monotonic()
-    if not isinstance(step.job, WeightHeads):
+) -> StepRun:
+    start_s = time.monotonic()
+    if not isinstance(step.job, WeightTypes):
         raise AssertionError("the job of a trace step has the heads of its weights")
     reply = call(pool, "trace", trace_job(plan, step.job))
     observations = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
-    changed = lookups.changed_since(observations)
-    if changed:
-        names = ", ".join(dependency.name for dependency in changed[:5])
+    changed_dependencies = lookups.find_changed_dependencies(observations)
+    if changed_dependencies:
+        names = ", ".join(dependency.name for dependency in changed_dependencies[:5])
         raise SourceError(
             f"{names} changed while model {plan.model.name!r} was traced: nothing was kept",
             code="changed-during-trace",
@@ -114,32 +114,32 @@ def _trace(
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # no link is added to the chain, so no other build can find this record
+        # Links lead to the record of a trace. Without a new link, no other build can find this record.
         record = Record(keys.trace(plan.declared, plan.observations), reply.outputs, _provenance(reply))
-        return Ran(
+        return StepRun(
             record,
-            time.monotonic() - started,
+            time.monotonic() - start_s,
             uncacheable=uncacheable,
             observations=observations,
             log=reply.log,
             peak_rss_bytes=reply.peak_rss_bytes,
         )
-    lookups.set_observed(observations)
+    lookups.use_observations(observations)
     seen = chain.extend(plan.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
     recipe = keys.trace(plan.declared, seen)
     record = Record(recipe, reply.outputs, _provenance(reply))
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
-    _publish_for_any_version(plan, facts, observations, record, lookups, store)
-    return Ran(
+    _publish_trace_for_any_versions(plan, facts, observations, record, lookups, store)
+    return StepRun(
         record,
-        time.monotonic() - started,
+        time.monotonic() - start_s,
         observations=observations,
         log=reply.log,
         peak_rss_bytes=reply.peak_rss_bytes,
     )
 
 
-def _publish_for_any_version(
+def _publish_trace_for_any_versions(
     plan: ModelPlan,
     facts: Facts,
     observations: Sequence[Observation],
@@ -147,22 +147,25 @@ def _publish_for_any_version(
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer to this trace without versions, for machines that lack torch (keys.trace_with_any_versions)."""
+    """Publish a pointer to this trace under a recipe without versions (keys.trace_with_any_versions).
+
+    A machine without torch finds the trace by this pointer.
+    """
     table = lookups.weights_table(plan.model)
     declared: Sequence[tuple[str, Value]] = keys.trace_declared(
-        plan.model, plan.declared_shapes, names_of(table), facts.platform, None
+        plan.model, plan.declared_shapes, weight_types(table), facts.platform, None
     )
-    files = [seen for seen in observations if seen.dependency.kind != "distribution"]
-    seen = chain.extend(declared, files, lookups.read_link, lookups.write_link, lookups.observe)
+    unversioned = [seen for seen in observations if seen.dependency.kind != "distribution"]
+    seen = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
     pointer = keys.trace_with_any_versions(keys.trace(declared, seen))
     output = store.put_bytes(record.to_bytes())
     store.put_record(Record(pointer, {"record": output}), replace=True)
 
 
-def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """Publish a pointer to these partitions, if parsers differ between platforms (keys.partition_with_any_parser).
+def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
+    """Publish a pointer to these partitions, if machines use different parsers (keys.partition_with_any_parser).
 
-    A machine that lacks this parser finds the partitions by this pointer.
+    A machine without this parser finds the partitions by the pointer.
     """
     toolchain = str(dict(keys.partition_with_any_parser(record.recipe).parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
@@ -170,19 +173,19 @@ def _publish_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store
         store.put_record(Record(keys.partition_with_any_parser(record.recipe), {"record": output}), replace=True)
 
 
-def pack(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
+def publish_package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
     """Create a package from blobs in the store, and publish its record. Raises BlobMissing."""
     if plan.contents is not None:  # the engines may all be in a remote cache
         engines = plan.contents.engines
         store.fetch(blob.sha256 for engine in engines for blob in (engine.plan, engine.layers) if blob is not None)
-    return store.put_record(_package(recipe, plan, store, lookups), replace=True)
+    return store.put_record(_create_package_record(recipe, plan, store, lookups), replace=True)
 
 
-def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
+def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
     contents = plan.contents
     if contents is None:
         raise AssertionError("a package is made after its contents are known")
-    names = store.put_bytes(json.dumps(_names(contents, lookups), indent=1, sort_keys=True).encode())
+    names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
     index = index_to_bytes(contents.index(names))
     plans = {
         f"{engine.partition}@{engine.target}": engine.plan.sha256
@@ -197,7 +200,9 @@ def _package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: Stor
     return Record(recipe, outputs, {"plans": plans})
 
 
-def _names(contents: Contents, lookups: StoreLookups) -> dict[str, object]:
+def _names_of_targets(contents: PackageContents, lookups: StoreLookups) -> dict[str, object]:
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
-    return {target: name_table(partitions, modules, origins) for target, partitions in contents.cuts.items()}
+    return {
+        target: name_table(partitions, modules, origins) for target, partitions in contents.partitions_by_target.items()
+    }

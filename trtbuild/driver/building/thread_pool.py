@@ -1,8 +1,9 @@
 """A thread pool that runs the steps of a build.
 
 Rules
-1. The threads are daemons. A step can wait for minutes where a signal cannot interrupt it, for example for the lock of a
-   key that another build holds. Ctrl-C must not wait for such a step. When the process ends, its locks are released.
+1. The threads are daemons: the process can end while they run. A step can wait for minutes where a signal cannot interrupt
+   it, for example for the lock of a key that another build holds. Ctrl-C must not wait for such a step. When the process
+   ends, its locks are released.
 2. Each thread lives until its pool is shut down. Linux ends a worker process when the thread that started it ends
    (prctl(2), PR_SET_PDEATHSIG), and several steps use one worker after another.
 3. A thread is started only when there is a task for it.
@@ -20,24 +21,24 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 #: A task, and its result or the exception that it raised.
-Done = tuple[Task, "Result | BaseException"]
+FinishedTask = tuple[Task, "Result | BaseException"]
 
 
 class ThreadPool(Generic[Task, Result]):
-    """Up to `size` threads. Results go to the queue `done`, which several pools may share."""
+    """Up to `size` threads. Results go to the queue `results`, which several pools may share."""
 
-    def __init__(self, size: int, done: SimpleQueue[Done[Task, Result]]) -> None:
+    def __init__(self, size: int, results: SimpleQueue[FinishedTask[Task, Result]]) -> None:
         self._size = size
-        self._done = done
+        self._results = results
         self._tasks: SimpleQueue[tuple[Task, Callable[[], Result]] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        #: The number of submitted tasks whose results were not yet taken out of `done`. The owner of `done` decrements it.
-        self.busy = 0
+        #: The number of submitted tasks whose results are not yet processed. The reader of `results` decrements it.
+        self.open_task_count = 0
 
     def submit(self, task: Task, work: Callable[[], Result]) -> None:
         """Call `work` in a thread as soon as one is free."""
-        self.busy += 1
-        if len(self._threads) < min(self.busy, self._size):
+        self.open_task_count += 1
+        if len(self._threads) < min(self.open_task_count, self._size):
             thread = threading.Thread(target=self._run_tasks, name=f"trtbuild-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -60,4 +61,4 @@ class ThreadPool(Generic[Task, Result]):
                 result = work()
             except BaseException as error:
                 result = error
-            self._done.put((task, result))
+            self._results.put((task, result))

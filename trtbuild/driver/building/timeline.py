@@ -7,7 +7,7 @@ Rules
    the lowest free lane of the build itself.
 2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that were
    still running are marked as interrupted.
-3. If the file cannot be written, the command fails before the build starts, not after an hour.
+3. If the file cannot be written, the command fails before the build starts, and not at its end.
 """
 
 from __future__ import annotations
@@ -25,61 +25,64 @@ from trtbuild.atomic import replace_file
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.building.events import LastDuration, Watcher
-from trtbuild.driver.project.outcome import Ran
+from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import TrtbuildError, UsageError
 
 Event = dict[str, Any]
 
 #: The format's "processes": the build itself, and its workers.
-BUILD, WORKERS = 1, 2
+BUILD_PROCESS, WORKER_PROCESS = 1, 2
 
 
 @dataclass
 class _Lanes:
-    """The lanes of one process of the format: `taken` has the lanes in use, `most` is the highest number used at once."""
+    """The lanes of one process of the format.
+
+    `names_in_use` maps each lane in use to the name of its event. `lane_count` is the largest number of lanes in use.
+    """
 
     label: str
-    taken: dict[int, str] = field(default_factory=dict)
-    most: int = 0
+    names_in_use: dict[int, str] = field(default_factory=dict)
+    lane_count: int = 0
 
-    def take(self, name: str) -> int:
-        lane = next(lane for lane in range(len(self.taken) + 1) if lane not in self.taken)
-        self.taken[lane] = name
-        self.most = max(self.most, lane + 1)
+    def add(self, name: str) -> int:
+        lane = next(lane for lane in range(len(self.names_in_use) + 1) if lane not in self.names_in_use)
+        self.names_in_use[lane] = name
+        self.lane_count = max(self.lane_count, lane + 1)
         return lane
 
 
 class Timeline(Watcher):
     """Collects events and writes them to `path`.
 
-    Raises UsageError if `path` cannot be written. If writing fails at the end, `complain` is called with a message.
+    Raises UsageError if `path` cannot be written. If writing fails at the end, `report_error` is called with a message.
     """
 
-    def __init__(self, path: str | Path, complain: Callable[[str], None]) -> None:
-        self._complain = complain
+    def __init__(self, path: str | Path, report_error: Callable[[str], None]) -> None:
+        self._report_error = report_error
         self._path = Path(path).absolute()
         if self._path.is_dir() or not os.access(self._path if self._path.exists() else self._path.parent, os.W_OK):
             raise UsageError(f"--trace {path}: the file cannot be written", hint="name a file in a writable directory")
         self._lock = threading.Lock()
-        self._start = time.perf_counter()
-        self._epoch_s = time.time()
-        self._lanes = {BUILD: _Lanes("build"), WORKERS: _Lanes("worker")}
-        self._open: dict[tuple[int, str], tuple[int, float, Event]] = {}
+        self._start_s = time.perf_counter()
+        self._start_unix_s = time.time()
+        self._lanes = {BUILD_PROCESS: _Lanes("build"), WORKER_PROCESS: _Lanes("worker")}
+        self._open_events: dict[tuple[int, str], tuple[int, float, Event]] = {}
         self._events: list[Event] = []
 
-    def opened(self, jobs: int, last_duration_s: LastDuration) -> None:
+    def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
         """The timeline does not show this event."""
 
-    def planned(self, plan: ModelPlan) -> None:
+    def model_planned(self, plan: ModelPlan) -> None:
         """The timeline does not show this event."""
 
-    def started(self, step: Step) -> None:
+    def step_started(self, step: Step) -> None:
         reason = {"code": step.reason.code, "text": step.reason.text}
         changed = encode(step.reason.changed)
         args = {"model": step.model, "target": step.target, "key": step.key, "reason": reason, "changed": changed}
-        self._begin(WORKERS, step.id, step.stage, args)
+        self._begin(WORKER_PROCESS, step.id, step.stage, args)
 
-    def finished(self, step: Step, ran: Ran) -> None:
+    def step_finished(self, step: Step, ran: StepRun) -> None:
         # a trace step's key is complete only now, with the observed dependencies
         args: Event = {
             "verdict": "run" if ran.source == "built" else "hit",
@@ -93,74 +96,76 @@ class Timeline(Watcher):
             args["peak_rss_bytes"] = ran.peak_rss_bytes
         if ran.conversions:
             args["conversions"] = len(ran.conversions)
-        self._end(WORKERS, step.id, args)
+        self._end(WORKER_PROCESS, step.id, args)
 
-    def failed(self, step: Step, error: TrtbuildError) -> None:
-        self._end(WORKERS, step.id, {"verdict": "failed", "error": type(error).__name__, "text": error.text})
+    def step_failed(self, step: Step, error: TrtbuildError) -> None:
+        self._end(WORKER_PROCESS, step.id, {"verdict": "failed", "error": type(error).__name__, "text": error.text})
 
     def phase_started(self, name: str) -> None:
-        self._begin(BUILD, name, "phase", {})
+        self._begin(BUILD_PROCESS, name, "phase", {})
 
     def phase_finished(self, name: str) -> None:
-        self._end(BUILD, name, {})
+        self._end(BUILD_PROCESS, name, {})
 
     def close(self) -> None:
         with self._lock:
-            now = self._now_us()
-            for (process, name), (lane, since_us, event) in self._open.items():
+            now_us = self._now_us()
+            for (process, name), (lane, start_us, event) in self._open_events.items():
                 args = {**event["args"], "verdict": "interrupted"}
-                self._events.append(_complete(process, lane, name, since_us, now, {**event, "args": args}))
-            self._open.clear()
+                self._events.append(_complete_event(process, lane, name, start_us, now_us, {**event, "args": args}))
+            self._open_events.clear()
             document = json.dumps(self.document(), separators=(",", ":"))
         try:
             _write(self._path, document)
         except OSError as error:  # a watcher never raises (events.py, rule 2)
-            self._complain(f"the timeline could not be written to {self._path}: {error.strerror or error}")
+            self._report_error(f"the timeline could not be written to {self._path}: {error.strerror or error}")
 
     def document(self) -> Event:
         """The trace document: complete events (``X``) sorted by time, and metadata (``M``) with the names of lanes."""
-        names = {BUILD: "trtbuild", WORKERS: "workers"}
-        metadata = [_metadata(process, 0, "process_name", name) for process, name in names.items()]
+        names = {BUILD_PROCESS: "trtbuild", WORKER_PROCESS: "workers"}
+        metadata = [_metadata_event(process, 0, "process_name", name) for process, name in names.items()]
         for process, lanes in self._lanes.items():
-            for lane in range(lanes.most):
-                metadata.append(_metadata(process, lane, "thread_name", f"{lanes.label} {lane + 1}"))
+            for lane in range(lanes.lane_count):
+                metadata.append(_metadata_event(process, lane, "thread_name", f"{lanes.label} {lane + 1}"))
         events = sorted(self._events, key=lambda event: float(event["ts"]))
         return {
             "traceEvents": metadata + events,
             "displayTimeUnit": "ms",
-            "otherData": {"schema": "trtbuild.trace/1", "started_unix_s": round(self._epoch_s, 3)},
+            "otherData": {"schema": "trtbuild.trace/1", "started_unix_s": round(self._start_unix_s, 3)},
         }
 
     def _begin(self, process: int, name: str, category: str, args: Event) -> None:
         with self._lock:
-            lane = self._lanes[process].take(name)
-            self._open[process, name] = (lane, self._now_us(), {"cat": category, "args": args})
+            lane = self._lanes[process].add(name)
+            self._open_events[process, name] = (lane, self._now_us(), {"cat": category, "args": args})
 
     def _end(self, process: int, name: str, args: Event) -> None:
         with self._lock:
-            lane, since_us, event = self._open.pop((process, name), (0, self._now_us(), {"cat": "step", "args": {}}))
-            self._lanes[process].taken.pop(lane, None)
+            lane, start_us, event = self._open_events.pop(
+                (process, name), (0, self._now_us(), {"cat": "step", "args": {}})
+            )
+            self._lanes[process].names_in_use.pop(lane, None)
             merged = {**event, "args": {**event["args"], **args}}
-            self._events.append(_complete(process, lane, name, since_us, self._now_us(), merged))
+            self._events.append(_complete_event(process, lane, name, start_us, self._now_us(), merged))
 
     def _now_us(self) -> float:
-        return (time.perf_counter() - self._start) * 1e6
+        return (time.perf_counter() - self._start_s) * 1e6
 
 
-def _complete(process: int, lane: int, name: str, since_us: float, until_us: float, event: Event) -> Event:
+def _complete_event(process: int, lane: int, name: str, start_us: float, end_us: float, event: Event) -> Event:
     return {
         "ph": "X",
         "name": name,
         "cat": event["cat"],
         "pid": process,
         "tid": lane,
-        "ts": round(since_us, 1),
-        "dur": round(until_us - since_us, 1),
+        "ts": round(start_us, 1),
+        "dur": round(end_us - start_us, 1),
         "args": event["args"],
     }
 
 
-def _metadata(process: int, lane: int, kind: str, name: str) -> Event:
+def _metadata_event(process: int, lane: int, kind: str, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}}
 
 

@@ -1,4 +1,7 @@
-"""Export the records of a cache to one file, a bundle, and import them. Nothing is built. The rules of `transfer` apply."""
+"""Export the records of a cache to one file (a bundle), and import a bundle. Nothing is built.
+
+The rules of `transfer` apply to bundles, too.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from pathlib import Path
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, RefusedRecord
 from trtbuild.driver.cache.selection import select
-from trtbuild.driver.cache.transfer import OWN_ONLY, Progress, complete, missing_records
+from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, complete_records, missing_records
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
 from trtbuild.store.bundle import open_bundle, write_bundle
 from trtbuild.store.layers.fetching import Fetched, fetch_records
-from trtbuild.store.layers.sendable import for_others, held, reading
+from trtbuild.store.layers.sendable import complete_record, file_reader, sendable_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.trust.action_result import ActionResult, record_document
@@ -39,35 +42,39 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
                 f"{str(file)!r} is a model, but the first argument is the file to write",
                 hint=f"trtbuild cache export {file}.bundle {file}",
             )
-        with store.only_reading(), store.session():
+        with store.without_uploads(), store.session():
             selection = select(workspace)
-            incomplete, _ = complete(store, selection.keys, progress)
-            missing = [f"{record.step}: {record.reason}" for record in missing_records(selection, incomplete)]
-            if missing:
+            incomplete, _ = complete_records(store, selection.keys, progress)
+            missing_texts = [f"{record.step}: {record.reason}" for record in missing_records(selection, incomplete)]
+            if missing_texts:
                 raise StoreError(
-                    f"a build would need these records, which are missing:\n    {_listed(missing)}",
+                    f"a build would need these records, which are missing:\n    {_limited_list(missing_texts)}",
                     hint="trtbuild build, then export again",
                 )
             left_out: dict[str, str] = {}
-            entries = _entries(store.local, selection.keys, left_out)
-            refused = [f"{selection.named(key)}: {why}" for key, why in left_out.items() if key not in selection.packed]
-            if refused:
-                raise StoreError(f"these records cannot be exported:\n    {_listed(refused)}")
-            return _export(file, entries, {}, store.local, progress)
+            entries = _exportable_entries(store.local, selection.keys, left_out)
+            refused_texts = [
+                f"{selection.record_name(key)}: {why}"
+                for key, why in left_out.items()
+                if key not in selection.built_packages
+            ]
+            if refused_texts:
+                raise StoreError(f"these records cannot be exported:\n    {_limited_list(refused_texts)}")
+            return _write_entries(file, entries, {}, store.local, progress)
     finally:
         store.close()
 
 
 def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
-    """Write all complete and trusted records of the local store to one file.
+    """Write all complete and trusted records of the local store to one file. The result names the records left out.
 
     Raises StoreError if the file cannot be written.
     """
-    local = _local(request)
+    local = _open_local_store(request)
     left_out: dict[str, str] = {}
     with local.session():
-        entries = _entries(local, sorted(set(_all_keys(local))), left_out)
-        return _export(file, entries, left_out, local, progress)
+        entries = _exportable_entries(local, sorted(set(_all_keys(local))), left_out)
+        return _write_entries(file, entries, left_out, local, progress)
 
 
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
@@ -75,7 +82,7 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
 
     Raises BundleRefused if the file is not a valid bundle, UsageError if it cannot be read, and StoreUnavailable.
     """
-    local = _local(request)
+    local = _open_local_store(request)
     try:
         bundle = open_bundle(str(file), lambda done, total: progress("check the bundle", done, total, "bytes"))
     except OSError as error:
@@ -91,12 +98,12 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
     finally:
         remote.close()
         bundle.close()
-    fault = next(iter(fetched.failed.values()), None)
-    if fault is None and fetched.missing:
-        fault = f"the record {fetched.missing[0]} is missing in the bundle"
-    if fault is not None:
+    fault_text = next(iter(fetched.failed.values()), None)
+    if fault_text is None and fetched.missing:
+        fault_text = f"the record {fetched.missing[0]} is missing in the bundle"
+    if fault_text is not None:
         hint = f"{len(fetched.fetched)} valid records were imported; export the bundle again"
-        raise BundleRefused(f"the bundle is not imported: {fault}", file=str(file), hint=hint)
+        raise BundleRefused(f"the bundle is not imported: {fault_text}", file=str(file), hint=hint)
     return CacheImport(
         ok=not fetched.untrusted,
         file=str(file),
@@ -107,9 +114,9 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
     )
 
 
-def _local(request: Request) -> LocalStore:
+def _open_local_store(request: Request) -> LocalStore:
     project = request.project.absolute()
-    return wiring.open_local(project, wiring.trust_in(wiring.configuration(project).trust))
+    return wiring.open_local(project, wiring.trust_policy(wiring.load_configuration(project).trust))
 
 
 def _all_keys(local: LocalStore) -> Iterator[str]:
@@ -124,28 +131,31 @@ def _all_keys(local: LocalStore) -> Iterator[str]:
             yield key
 
 
-def _entries(local: LocalStore, keys: Iterable[str], left_out: dict[str, str]) -> dict[str, ActionResult]:
+def _exportable_entries(local: LocalStore, keys: Iterable[str], left_out: dict[str, str]) -> dict[str, ActionResult]:
     """The entry of each exportable record, by key. Each other record is added to `left_out`, with the reason."""
     entries = {}
     for key in keys:
-        record = held(local, key)
+        record = complete_record(local, key)
         if record is None:
             left_out[key] = "it is incomplete in the cache, or not trusted here"
             continue
-        sendable = for_others(record, local.trust)
+        sendable = sendable_record(record, local.trust)
         if sendable is None:
-            left_out[key] = OWN_ONLY
+            left_out[key] = ONLY_MACHINE_KEY
             continue
         entries[key] = sendable.entry({})
     return entries
 
 
-def _export(
+def _write_entries(
     file: Path, entries: dict[str, ActionResult], left_out: dict[str, str], local: LocalStore, progress: Progress
 ) -> CacheExport:
     try:
-        written = write_bundle(
-            str(file), entries, reading(local), lambda done, total: progress("write the bundle", done, total, "bytes")
+        bundle_size = write_bundle(
+            str(file),
+            entries,
+            file_reader(local),
+            lambda done, total: progress("write the bundle", done, total, "bytes"),
         )
     except OSError as error:
         raise StoreError(
@@ -155,13 +165,13 @@ def _export(
     return CacheExport(
         ok=True,
         file=str(file),
-        records=written.records,
-        files=written.files,
-        bytes=written.size_bytes,
+        records=bundle_size.records,
+        files=bundle_size.files,
+        bytes=bundle_size.size_bytes,
         left_out=[RefusedRecord(key=key, reason=why) for key, why in sorted(left_out.items())],
     )
 
 
-def _listed(names: list[str]) -> str:
+def _limited_list(names: list[str]) -> str:
     more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
     return "\n    ".join(names[:_MAX_LISTED] + more)

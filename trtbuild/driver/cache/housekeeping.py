@@ -16,7 +16,7 @@ from trtbuild.errors import RemoteFault, StoreUnavailable, UsageError
 from trtbuild.store.collection import check
 from trtbuild.store.collection.collect import collect as run_collection
 from trtbuild.store.collection.retention import CollectReport
-from trtbuild.store.collection.shared_directory import GRACE_S, LEAST_GRACE_S, collect_directory
+from trtbuild.store.collection.shared_directory import DEFAULT_GRACE_S, MIN_GRACE_S, collect_directory
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -25,7 +25,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 def stats(request: Request) -> CacheStats:
     """The numbers and sizes of the entries in the project's cache."""
-    store = _open(request)
+    store = _open_local_store(request)
     statistics = check.stats(store)
     return CacheStats(
         cache=str(wiring.store_root(request.project.absolute())),
@@ -43,7 +43,7 @@ def stats(request: Request) -> CacheStats:
 
 def verify(request: Request) -> CacheVerify:
     """Check all entries of the project's cache. Damaged entries are moved to the quarantine, and then `ok` is false."""
-    result = check.verify(_open(request))
+    result = check.verify(_open_local_store(request))
     return CacheVerify(
         ok=not result.damage,
         records=result.records,
@@ -64,20 +64,21 @@ def collect(
     grace: str | None = None,
     locks: Sequence[str] = (),
 ) -> CacheGc:
-    """Remove old entries from the project's cache, or from `directory`: a shared cache directory or another local store.
+    """Remove old entries from the project's cache, or from `directory`: a shared directory or another local store.
 
-    Records that are named by the project's lock file or by `locks` are kept. Without `max_size` the configured size limit
-    applies to the project's cache. Raises UsageError for invalid sizes and ages, ConfigurationError, and StoreUnavailable.
+    Records that are named by the project's lock file or by the lock files `locks` are kept. Without `max_size` the
+    configured size limit applies to the project's cache. `grace`: how long a shared directory keeps files that no record
+    names yet. Raises UsageError for invalid sizes and ages, ConfigurationError, and StoreUnavailable.
     """
     project = request.project.absolute()
     root = wiring.store_root(project) if directory is None else Path(directory).expanduser().absolute()
-    bounds: dict[str, Any] = {
+    limits: dict[str, Any] = {
         "max_size": None if max_size is None else size_bytes(max_size),
         "max_age_s": None if max_age is None else age_s(max_age),
         "dry_run": dry_run,
     }
     if directory is None and max_size is None:
-        bounds["max_size"] = wiring.configuration(project).cache_max_size
+        limits["max_size"] = wiring.load_configuration(project).cache_max_size
     shared_grace_s: float | None = None
     if directory is None or (root / "format").exists():
         if grace is not None:
@@ -85,10 +86,10 @@ def collect(
                 f"{root} is a local store, which has no grace period", hint="use --grace for shared directories only"
             )
         local = LocalStore(root)
-        collected = run_collection(local, pinned=_pinned(project, locks, local), **bounds)
+        collected = run_collection(local, pinned=_all_pinned_keys(project, locks, local), **limits)
     else:
-        shared_grace_s = GRACE_S if grace is None else age_s(grace)
-        collected = _collect_shared(root, project, shared_grace_s, locks, bounds)
+        shared_grace_s = DEFAULT_GRACE_S if grace is None else age_s(grace)
+        collected = _collect_shared(root, project, shared_grace_s, locks, limits)
     return CacheGc(
         cache=str(root),
         dry_run=dry_run,
@@ -108,30 +109,31 @@ def collect(
 
 
 def _collect_shared(
-    root: Path, project: Path, grace_s: float, locks: Sequence[str], bounds: dict[str, Any]
+    root: Path, project: Path, grace_s: float, locks: Sequence[str], limits: dict[str, Any]
 ) -> CollectReport:
-    if grace_s < LEAST_GRACE_S:
-        least = f"{LEAST_GRACE_S / 60:g}m"
+    if grace_s < MIN_GRACE_S:
+        least = f"{MIN_GRACE_S / 60:g}m"
         raise UsageError(
             f"a grace period of less than {least} is too short: writers may need more time to name the files they write",
             hint=f"leave --grace out (1h), or write {least} or more",
         )
     shared = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        # The links to a locked trace may be readable only in the local store: in the shared directory, they may be in
-        # entries of another trust domain.
-        pinned = _pinned(project, locks, shared) | _pinned(project, locks, wiring.open_local(project))
+        # Links lead to a locked trace. Some of them may be readable only in the local store, because their entries in the
+        # shared directory may belong to another trust domain.
+        pinned = _all_pinned_keys(project, locks, shared) | _all_pinned_keys(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault
     finally:
         shared.close()
-    return collect_directory(str(root), grace_s=grace_s, pinned=pinned, **bounds)
+    return collect_directory(str(root), grace_s=grace_s, pinned=pinned, **limits)
 
 
-def _pinned(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
+def _all_pinned_keys(project: Path, locks: Sequence[str], store: Store) -> frozenset[str]:
+    """The keys that the project's lock file and the lock files `locks` protect from collection."""
     keys = locking.pinned_keys(project, store=store)
     return keys.union(*(locking.pinned_keys(project, Path(path), store=store) for path in locks))
 
 
-def _open(request: Request) -> LocalStore:
+def _open_local_store(request: Request) -> LocalStore:
     return wiring.open_local(request.project.absolute())

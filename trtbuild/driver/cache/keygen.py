@@ -12,14 +12,14 @@ from trtbuild.errors import EnvironmentFault, UsageError
 from trtbuild.store.trust.signing import Signer
 
 
-def keygen(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
+def create_key(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
     """Create a key. In the result, `file` contains the private key, and `public` is the key that others trust.
 
     An existing file is not replaced. Raises UsageError if the file exists or cannot be written, and ConfigurationError if
     `name` is not a valid name.
     """
     signer = Signer.new(name)
-    path = _default_place(name, environ) if out is None else Path(os.path.abspath(os.path.expanduser(out)))  # noqa: PTH100, PTH111
+    path = _default_path(name, environ) if out is None else Path(os.path.abspath(os.path.expanduser(out)))  # noqa: PTH100, PTH111
     try:
         signer.save(path)
     except FileExistsError:
@@ -42,7 +42,7 @@ def keygen(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
     )
 
 
-def _default_place(name: str, environ: Mapping[str, str]) -> Path:
+def _default_path(name: str, environ: Mapping[str, str]) -> Path:
     """``<name>.key`` beside the default configuration file."""
     default, _ = config_path({key: value for key, value in environ.items() if key != "TRTBUILD_CONFIG"})
     if default is None:

@@ -1,4 +1,4 @@
-"""``trtbuild lock`` writes the current plans into the lock file. `pinned_keys` protects locked records from collection.
+"""``trtbuild lock`` writes the current plans into the lock file. Collection keeps the records of `pinned_keys`.
 
 Rules
 1. A model can be locked only if all of its steps are hits, in the local store or a remote. Nothing is built.
@@ -20,8 +20,8 @@ from typing import Any
 
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.planning.locks import (
+    LOCK_FILE,
     LOCKED_OUTPUTS,
-    NAME,
     Difference,
     Lock,
     LockedModel,
@@ -44,47 +44,52 @@ from trtbuild.toolchain.libraries import table
 def lock(request: Request, *, check: bool) -> Locked:
     """Write the lock file. With `check`, only compare the existing lock file with the current plans.
 
-    `ok` is false if a step is missing, or with `check` if the lock is out of date. Raises UsageError if the lock file
-    cannot be read or written.
+    `ok` of the result is false if a step is missing. With `check`, it is also false if the lock file is out of date. Raises
+    LockFileError if the lock file cannot be read, and UsageError if it cannot be written.
     """
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")
-    started = time.monotonic()
-    before = _existing_lock(request)
+    start_s = time.monotonic()
+    old_lock = _existing_lock(request)
     workspace = Workspace(replace(request, relock=True))
-    workspace.store.only_read()
+    workspace.store.begin_read_only()
     plans = workspace.plans()
     missing = [step for plan in plans.values() for step in plan.steps.values() if step.verdict != "hit"]
-    now = _new_lock(workspace, plans, before)
-    entries = [] if missing and not check else list(differences(before, _with_unknown_steps(now, plans, before)))
+    new_lock = _new_lock(workspace, plans, old_lock)
+    entries = (
+        [] if missing and not check else list(differences(old_lock, _with_unknown_steps(new_lock, plans, old_lock)))
+    )
     stale = [entry for entry in entries if not entry.is_informational]
     written = False
     if not missing and not check:
-        written = locked.write(workspace.project, now)
+        written = locked.write(workspace.project, new_lock)
     return Locked(
-        ok=not missing and not (check and (stale or before is None)),
-        duration_s=round(time.monotonic() - started, 3),
-        path=NAME,
-        existed=before is not None,
+        ok=not missing and not (check and (stale or old_lock is None)),
+        duration_s=round(time.monotonic() - start_s, 3),
+        path=LOCK_FILE,
+        existed=old_lock is not None,
         check=check,
         written=written,
-        models=[] if missing else [_summary(name, now.models[name]) for name in plans],
-        missing=[_missing(step) for step in missing],
-        differences=[_difference(entry) for entry in (stale if check else entries)],
-        next=_next(request, bool(missing), bool(stale)) if missing or check else [],
+        models=[] if missing else [_summary(name, new_lock.models[name]) for name in plans],
+        missing=[_missing_step(step) for step in missing],
+        differences=[_lock_difference(entry) for entry in (stale if check else entries)],
+        next=_next_commands(request, bool(missing), bool(stale)) if missing or check else [],
         errors=[],
         warnings=[],
     )
 
 
-def _next(request: Request, missing: bool, stale: bool) -> list[str]:
+def _next_commands(request: Request, missing: bool, stale: bool) -> list[str]:
     """The next commands, if a step is missing or the lock is out of date."""
     flag = " --upgrade" if request.upgrade else ""
     return [f"trtbuild build{flag}"] * missing + [f"trtbuild lock{flag}"] * (missing or stale)
 
 
 def _existing_lock(request: Request) -> Lock | None:
-    """The existing lock, or None. An unreadable lock file counts as missing if it is replaced completely."""
+    """The existing lock, or None. An unreadable lock file counts as missing if the new lock replaces it completely.
+
+    Raises LockFileError for any other unreadable lock file.
+    """
     try:
         lock_file = locked.read(request.project.absolute())
     except LockFileError:
@@ -96,7 +101,7 @@ def _existing_lock(request: Request) -> Lock | None:
 
 def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
     """The lock with the planned models, and with the old entries of the project's other models (rule 2)."""
-    models = {name: _model(workspace, plan) for name, plan in plans.items()}
+    models = {name: _locked_model(workspace, plan) for name, plan in plans.items()}
     if before is not None and workspace.request.models:
         models = {**before.models, **models}
     # "verify" is not a step of a build
@@ -104,33 +109,35 @@ def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
 
 
-def _model(workspace: Workspace, plan: ModelPlan) -> LockedModel:
+def _locked_model(workspace: Workspace, plan: ModelPlan) -> LockedModel:
     name = plan.model.name
     toolchains = workspace.facts[name].toolchains
     steps = {
-        step.id: LockedStep(step.key, _outputs(step))
+        step.id: LockedStep(step.key, _locked_outputs(step))
         for step in plan.steps.values()
         if step.verdict == "hit" and step.key is not None
     }
     targets = {target.name: LockedTarget(target.toolchain, toolchains[target].version) for target in plan.model.targets}
-    return LockedModel(_versions(workspace, plan), targets, steps)
+    return LockedModel(_trace_versions(workspace, plan), targets, steps)
 
 
-def _versions(workspace: Workspace, plan: ModelPlan) -> dict[str, str]:
+def _trace_versions(workspace: Workspace, plan: ModelPlan) -> dict[str, str]:
     """The versions of Python and of torch's libraries with which the trace was made."""
     trace = plan.steps[f"{plan.model.name}/trace"]
-    recorded = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
-    known = recorded if isinstance(recorded, Mapping) else workspace.facts[plan.model.name].versions or {}
-    return {name: str(version) for name, version in known.items()}
+    recorded_versions = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
+    versions = (
+        recorded_versions if isinstance(recorded_versions, Mapping) else workspace.facts[plan.model.name].versions or {}
+    )
+    return {name: str(version) for name, version in versions.items()}
 
 
-def _outputs(step: Step) -> dict[str, Any]:
+def _locked_outputs(step: Step) -> dict[str, Any]:
     record = step.record
     return {name: record.outputs[name] for name in LOCKED_OUTPUTS.get(step.stage, ())} if record is not None else {}
 
 
 def _with_unknown_steps(now: Lock, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
-    """`now`, and the locked entries of steps that are not known yet, so that these steps do not count as different."""
+    """The lock `now` with the old entries of steps that are not known yet. So these steps do not count as different."""
     if before is None:
         return now
     models = dict(now.models)
@@ -152,11 +159,11 @@ def _summary(name: str, model: LockedModel) -> LockedSummary:
     )
 
 
-def _missing(step: Step) -> MissingStep:
+def _missing_step(step: Step) -> MissingStep:
     return MissingStep(id=step.id, key=step.key, verdict=step.verdict, reason=step.reason)
 
 
-def _difference(entry: Difference) -> LockDifference:
+def _lock_difference(entry: Difference) -> LockDifference:
     return LockDifference(area=entry.area, name=entry.name, change=entry.change, was=entry.was, now=entry.now)
 
 
@@ -175,12 +182,12 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
             raise UsageError(f"there is no lock file {str(path)!r}", hint="trtbuild lock writes one")
         return frozenset()
     source: Store = wiring.open_local(project) if store is None else store
-    links = [key for model in lock_file.lock.models.values() for key in _links(model, source)]
-    return frozenset(lock_file.lock.by_key) | frozenset(links)
+    link_keys = [key for model in lock_file.lock.models.values() for key in _link_keys(model, source)]
+    return frozenset(lock_file.lock.by_key) | frozenset(link_keys)
 
 
-def _links(model: LockedModel, store: Store) -> Iterator[str]:
-    """The keys of the links that lead to a model's trace, with its versions and without them."""
+def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
+    """The keys of the links that lead to a model's trace: of the chain with versions, and of the chain without versions."""
     try:
         record = store.get_record(model.trace) if model.trace is not None else None
     except StoreError:  # without its record, the trace cannot be found anyway
@@ -189,13 +196,13 @@ def _links(model: LockedModel, store: Store) -> Iterator[str]:
         return
     declared = [part for part in record.recipe.parts if ":" not in part[0]]
     seen = {name: value for name, value in record.recipe.parts if ":" in name}
-    yield from _chain(declared, seen, store)
-    yield from _chain([part for part in declared if part[0] != "versions"], seen, store)
+    yield from _link_keys_of_chain(declared, seen, store)
+    yield from _link_keys_of_chain([part for part in declared if part[0] != "versions"], seen, store)
 
 
-def _chain(declared: chain.Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
-    """The keys of the links of one chain. `seen` has the observed state of each dependency."""
-    links: list[str] = []
+def _link_keys_of_chain(declared: chain.DeclaredParts, seen: Mapping[str, Any], store: Store) -> list[str]:
+    """The keys of the links of one chain. `seen` maps the name of each dependency to its observed state."""
+    link_keys: list[str] = []
 
     def read(recipe: Recipe) -> Sequence[Dependency] | None:
         try:
@@ -204,8 +211,8 @@ def _chain(declared: chain.Declared, seen: Mapping[str, Any], store: Store) -> l
         except (StoreError, KeyError, ValueError):
             return None
         if dependencies is not None:
-            links.append(recipe.key)
+            link_keys.append(recipe.key)
         return dependencies
 
     chain.follow(declared, read, lambda dependency: str(seen.get(dependency.part, "")))
-    return links
+    return link_keys

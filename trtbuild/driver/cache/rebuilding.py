@@ -3,8 +3,8 @@
 Rules
 1. An engine of this project can be checked under three conditions: it is a hit, its toolchain is reproducible, and the
    version in its recipe is installed here. The result names each engine that cannot be checked, with the reason.
-2. Each engine is built in a separate worker, into a temporary store. The result is not written to the cache. If the bytes
-   differ, the engine is built up to `TRIES` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
+2. Each engine is built in a separate worker, into a temporary store. The new engine is not written to the cache. If its
+   bytes differ, it is built up to `MAX_BUILDS` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
    bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
 3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine, so
    the next build plans again and builds the engine. The result names the remotes that have the record, so that their
@@ -29,7 +29,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import Target
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.recipes.trust import places
+from trtbuild.core.recipes.trust import lookup_keys
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.cache.documents import CacheVerify, Rebuilt, RebuiltEngine, UncheckedEngine
 from trtbuild.driver.project.weights_file import WeightsFile
@@ -41,8 +41,8 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.toolchain.libraries import table
 
-#: The number of builds of an engine. If all of them give other bytes than the cache, the engine counts as different.
-TRIES = 4
+#: The largest number of builds of an engine. If all of them give other bytes than the cache, the engine is different.
+MAX_BUILDS = 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _Candidate:
 def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Rebuilt:
     """Build a `share` (0 to 1) of the project's engines again, at least one, and compare them with the cache.
 
-    The same `seed` chooses the same sample if the engines are the same. With None a random seed is used.
+    The same `seed` chooses the same sample if the engines are the same. If `seed` is None, a random seed is used.
     """
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     workspace = Workspace(replace(request, force=False))
@@ -66,21 +66,21 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
     different: list[RebuiltEngine] = []
     same = 0
     try:
-        with workspace.store.only_reading(), workspace.store.session():
-            candidates = list(_candidates(workspace, unchecked))
+        with workspace.store.without_uploads(), workspace.store.session():
+            candidates = list(_find_candidates(workspace, unchecked))
             count = min(len(candidates), max(1, math.ceil(len(candidates) * share)))
             sample = random.Random(seed).sample(candidates, count)
             for candidate in sorted(sample, key=lambda candidate: candidate.step.id):
                 try:
                     with watcher.phase(f"build {candidate.step.id} again"):
-                        rebuilt = _rebuild(workspace, candidate, candidate.record.outputs["plan"].sha256)
+                        rebuilt_sha256 = _rebuild_engine(workspace, candidate, candidate.record.outputs["plan"].sha256)
                 except TrtbuildError as error:
                     unchecked.append((candidate.step.id, error.text.partition("\n")[0]))
                     continue
-                if rebuilt == candidate.record.outputs["plan"].sha256:
+                if rebuilt_sha256 == candidate.record.outputs["plan"].sha256:
                     same += 1
                 else:
-                    different.append(_difference(workspace, candidate, rebuilt))
+                    different.append(_quarantine_different_engine(workspace, candidate, rebuilt_sha256))
     finally:
         workspace.store.close()
     return Rebuilt(
@@ -93,13 +93,15 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
     )
 
 
-def compared(document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher) -> CacheVerify:
-    """`document` with the result of `rebuild`. `ok` is false if an engine differs, or if `document.ok` is false."""
+def add_rebuilt_engines(
+    document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher
+) -> CacheVerify:
+    """Call `rebuild`, and return `document` with its result. `ok` is false if an engine differs, or was false before."""
     rebuilt = rebuild(request, share, seed, watcher)
     return replace(document, ok=document.ok and not rebuilt.different, rebuilt=rebuilt)
 
 
-def share_of(text: str) -> float:
+def parse_share(text: str) -> float:
     """A percentage as a number: ``10%`` → 0.1. Raises UsageError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", text.strip())
     if match is None or not 0 < float(match[1]) <= 100:
@@ -107,23 +109,24 @@ def share_of(text: str) -> float:
     return float(match[1]) / 100
 
 
-def _candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
+def _find_candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
+    """Yield the engine steps that can be checked. Every other engine step is added to `unchecked`, with the reason."""
     checked_keys: set[str] = set()
     for name, model in workspace.models.items():
-        plan = workspace.plan_elsewhere(name)
+        plan = workspace.plan_without_outputs(name)
         targets = {target.name: target for target in model.targets}
         for step in plan.steps.values():
             if step.stage != "engine" or step.key in checked_keys:
                 continue
-            why_not = _why_not(step, plan, targets)
-            if why_not is not None:
-                unchecked.append((step.id, why_not))
+            reason = _reason_not_checked(step, plan, targets)
+            if reason is not None:
+                unchecked.append((step.id, reason))
             elif step.record is not None and step.key is not None:
                 checked_keys.add(step.key)
                 yield _Candidate(step, plan, step.record, step.key)
 
 
-def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str | None:
+def _reason_not_checked(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str | None:
     """The reason why an engine cannot be checked here, or None."""
     if step.verdict != "hit":
         return "it is not in the cache"
@@ -131,7 +134,7 @@ def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str 
     flavour = table.FLAVOURS[target.toolchain]
     if not flavour.reproducible:
         return f"{flavour.name} does not give the same bytes twice"
-    installed, required = table.installed_version(target.toolchain), _job(step).toolchain_version
+    installed, required = table.installed_version(target.toolchain), _engine_job(step).toolchain_version
     if installed is not None and installed != required:
         return f"it was built by {flavour.name} {required}, and {installed} is installed here"
     try:
@@ -141,69 +144,72 @@ def _why_not(step: Step, plan: ModelPlan, targets: Mapping[str, Target]) -> str 
     return None
 
 
-def _job(step: Step) -> EngineJob:
+def _engine_job(step: Step) -> EngineJob:
     if not isinstance(step.job, EngineJob):
         raise AssertionError("an engine step has an engine's job")
     return step.job
 
 
-def _rebuild(workspace: Workspace, candidate: _Candidate, recorded: str) -> str:
-    """The SHA-256 of the plan that the recorded inputs give now. It is `recorded` if one of the builds gives that (rule 2).
+def _rebuild_engine(workspace: Workspace, candidate: _Candidate, recorded_sha256: str) -> str:
+    """The SHA-256 of the plan that the recorded inputs give now: `recorded_sha256` if one of the builds gives it (rule 2).
 
     Raises the error of the worker, or StoreError.
     """
     with tempfile.TemporaryDirectory(prefix="trtbuild-rebuild-") as folder:
         temporary = LocalStore(Path(folder))
         _copy_inputs(workspace, candidate, temporary)
-        for _ in range(TRIES):
+        for _ in range(MAX_BUILDS):
             pool = WorkerPool(temporary.root, workspace.project)
             try:
-                reply = call(pool, "engine", _job(candidate.step))
+                reply = call(pool, "engine", _engine_job(candidate.step))
             finally:
                 pool.close(kill=True)
-            rebuilt = reply.outputs["plan"].sha256
-            if rebuilt == recorded:
+            rebuilt_sha256 = reply.outputs["plan"].sha256
+            if rebuilt_sha256 == recorded_sha256:
                 break
-    return rebuilt
+    return rebuilt_sha256
 
 
 def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalStore) -> None:
-    """Copy the inputs of an engine step into a temporary store."""
-    job, model = _job(candidate.step), candidate.plan.model
-    from_file = []
+    """Copy the inputs of an engine step into a temporary store: from the cache, or weights from the weights file."""
+    job, model = _engine_job(candidate.step), candidate.plan.model
+    missing_inputs = []
     for sha256 in dict.fromkeys([job.onnx, *(weight.sha256 for weight in job.weights)]):
         try:
             temporary.put_bytes(workspace.store.get_bytes(sha256))
         except StoreError as error:
             if sha256 not in candidate.plan.file_weights:
                 raise StoreError("its inputs are not in the cache any more") from error
-            from_file.append(sha256)
+            missing_inputs.append(sha256)
     tensors = workspace.lookups.weights_table(model)
-    if from_file and model.weights is not None and tensors is not None:
-        WeightsFile(model.weights, workspace.project / model.weights).keep(tensors, from_file, temporary)
+    if missing_inputs and model.weights is not None and tensors is not None:
+        WeightsFile(model.weights, workspace.project / model.weights).keep(tensors, missing_inputs, temporary)
 
 
-def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> RebuiltEngine:
-    store, key, plan = workspace.store, candidate.key, candidate.record.outputs["plan"].sha256
+def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, rebuilt_sha256: str) -> RebuiltEngine:
+    """Move the local entries of an engine that differs to the quarantine, and describe the engine (rule 3)."""
+    store, key, plan_sha256 = workspace.store, candidate.key, candidate.record.outputs["plan"].sha256
     source = store.source_of(key)
-    entries = dict(_entries(store.local, key, plan))
+    entries = dict(_local_entries(store.local, key, plan_sha256))
     signatures = [signature for entry in entries.values() for signature in entry.signatures]
     remotes = []
     for remote in store.readers:
         with suppress(StoreError):  # the remote cannot be read, or its record is not trusted
             remote_copy = remote.find(key)
-            if remote_copy is not None and remote_copy.record.outputs["plan"].sha256 == plan:
+            if remote_copy is not None and remote_copy.record.outputs["plan"].sha256 == plan_sha256:
                 remotes.append(remote.name)
                 signatures += remote_copy.signatures
-    why = f"{candidate.step.id} was built again, and is another engine ({rebuilt})"
+    why = f"{candidate.step.id} was built again, and is another engine ({rebuilt_sha256})"
     for name in entries:
         store.local.entries.quarantine("ac", name, why)
-    shutil.rmtree(workspace.project / null_build.FOLDER, ignore_errors=True)  # the next build has to plan (rule 3)
+    shutil.rmtree(
+        workspace.project / null_build.SNAPSHOT_FOLDER, ignore_errors=True
+    )  # the next build has to plan (rule 3)
     return RebuiltEngine(
         step=candidate.step.id,
         key=key,
-        recorded=plan,
-        rebuilt=rebuilt,
+        recorded=plan_sha256,
+        rebuilt=rebuilt_sha256,
         source=source,
         quarantined=bool(entries),
         remotes=remotes,
@@ -212,9 +218,9 @@ def _difference(workspace: Workspace, candidate: _Candidate, rebuilt: str) -> Re
     )
 
 
-def _entries(store: LocalStore, key: str, plan: str) -> Iterator[tuple[str, ActionResult]]:
-    """The local entries of a record that name this plan, by entry name."""
-    for name in places(store.trust, key):
+def _local_entries(store: LocalStore, key: str, plan_sha256: str) -> Iterator[tuple[str, ActionResult]]:
+    """The local entries of the record with this key that contain the plan with this digest. Each with its name."""
+    for name in lookup_keys(store.trust, key):
         entry = store.get_action(name)
-        if entry is not None and plan in entry.blobs():
+        if entry is not None and plan_sha256 in entry.blobs():
             yield name, entry

@@ -1,16 +1,17 @@
 """Select the records that make every step of some models a hit, on any machine.
 
 Rules
-1. The selection is made by planning: a plan on another machine looks up the same records. The project's outputs are
-   ignored, because another machine does not have them.
-2. A machine with torch looks up a trace by its installed versions, and a machine without torch only by files. The selection
-   does both lookups, so that both kinds of machines find the trace. The same applies to a partition and the available
-   parsers.
+1. A plan is made, and every record that it looks up is selected. A plan on another machine looks up the same records. The
+   project's outputs are ignored, because another machine does not have them.
+2. A machine with torch looks up a trace by files and installed versions. A machine without torch looks it up by files
+   only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions are also looked up in
+   two ways: a machine with a parser looks them up by this parser, and a machine without a parser looks them up by a pointer
+   that names no parser.
 3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.
-5. The package for some targets (``--target``) differs from the package for all targets. If only this package is missing, it
-   is built: that needs no compiler and little time.
+5. The package for some targets (``--target``) differs from the package for all targets. If only the package for the
+   requested targets is missing, the selection builds it, because that needs no compiler and little time.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtbuild.core.engines.binding import names_of
+from trtbuild.core.engines.binding import weight_types
 from trtbuild.core.planning.graph import ModelPlan, Step, stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
-from trtbuild.driver.building.steps import pack
+from trtbuild.driver.building.steps import publish_package
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
@@ -31,30 +32,30 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected records: their sorted `keys`.
+    """The selected records: `keys` are their keys, in ascending order.
 
-    `steps` maps a key to its step, and `missing` has the steps without a record. `packed` has the keys of packages that the
-    selection has built (rule 5).
+    `steps` maps the key of a record to the id of its step. `missing` has the steps without a record. `built_packages` has
+    the keys of the packages that the selection has built (rule 5).
     """
 
     keys: tuple[str, ...]
     steps: Mapping[str, str]
     missing: tuple[Step, ...]
-    packed: frozenset[str]
+    built_packages: frozenset[str]
 
-    def named(self, key: str) -> str:
-        """The name of a record in messages."""
+    def record_name(self, key: str) -> str:
+        """The name of the record with this key in messages: the id of its step, if a step has made it."""
         return self.steps.get(key, f"record {key}")
 
 
 def select(workspace: Workspace) -> Selection:
-    """All records that a build of the requested models needs. Raises ManifestErrors."""
+    """Select all records that a build of the requested models needs. Raises ManifestErrors."""
     plans: list[ModelPlan] = []
-    packed = set[str]()
+    built_packages = set[str]()
     problems: list[Problem] = []
     for name in workspace.models:
         try:
-            plans.append(_with_package(workspace, workspace.plan_elsewhere(name), packed))
+            plans.append(_plan_with_package(workspace, workspace.plan_without_outputs(name), built_packages))
         except ManifestErrors as error:
             problems += error.problems
     if problems:
@@ -62,22 +63,25 @@ def select(workspace: Workspace) -> Selection:
     selected = set[str]()
     for plan in plans:
         _look_up_trace_as_other_machine(workspace, plan)
-        _look_up_without_parser(workspace, plan)
+        _look_up_partitions_without_parser(workspace, plan)
         _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
         if weights is not None and weights in workspace.lookups.weights_digests:
             selected.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
     not_hits = [step for step in steps if step.verdict != "hit"]
-    selected |= workspace.lookups.seen_records() - {step.key for step in not_hits if step.key is not None}
+    selected |= workspace.lookups.found_record_keys() - {step.key for step in not_hits if step.key is not None}
     stages = stages_until(workspace.request.until)
     missing = [step for step in not_hits if step.stage in stages]
     step_of_key = {step.key: step.id for step in reversed(steps) if step.key is not None}
-    return Selection(tuple(sorted(selected)), step_of_key, tuple(missing), frozenset(packed))
+    return Selection(tuple(sorted(selected)), step_of_key, tuple(missing), frozenset(built_packages))
 
 
-def _with_package(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> ModelPlan:
-    """Build the package of a plan if no other step is missing (rule 5). Return the new plan, or otherwise the same plan."""
+def _plan_with_package(workspace: Workspace, plan: ModelPlan, built_packages: set[str]) -> ModelPlan:
+    """Build the package of a plan if no other step is missing (rule 5). Return a new plan with this package.
+
+    If the package is not built, return the given plan.
+    """
     package, contents, store = plan.package, plan.contents, workspace.store
     missing = [step for step in plan.steps.values() if step.verdict != "hit"]
     if package is None or contents is None or package.recipe is None or missing != [package]:
@@ -85,16 +89,16 @@ def _with_package(workspace: Workspace, plan: ModelPlan, packed: set[str]) -> Mo
     if package.reason.code not in ("new", "changed", "evicted"):  # an untrusted or refused record is reported instead
         return plan
     try:
-        record = pack(package.recipe, plan, store, workspace.lookups)
+        record = publish_package(package.recipe, plan, store, workspace.lookups)
     except (BlobMissing, EntryCorrupt):
         return plan
-    packed.add(record.recipe.key)
+    built_packages.add(record.recipe.key)
     workspace.lookups.note_run(package.id, record)
-    return workspace.plan_elsewhere(plan.model.name)
+    return workspace.plan_without_outputs(plan.model.name)
 
 
-def _look_up_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look up partitions like a machine without a parser for them, if parsers differ between machines (rule 2)."""
+def _look_up_partitions_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look up partitions as a machine without a parser does, if machines use different parsers (rule 2)."""
     facts = workspace.facts[plan.model.name]
     toolchains = {target.toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ}
     for step in plan.steps.values():
@@ -103,7 +107,7 @@ def _look_up_without_parser(workspace: Workspace, plan: ModelPlan) -> None:
 
 
 def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look up ``.pt2`` files like a machine with this version of torch, and like a machine without torch (rule 3)."""
+    """Look up ``.pt2`` files as a machine with this version of torch does, and as a machine without torch does (rule 3)."""
     package = plan.package
     if package is None or package.record is None or "pt2" not in dict(plan.model.outputs):
         return
@@ -114,13 +118,14 @@ def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
 def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> None:
     """Look up a trace as the other kind of machine does (rule 2).
 
-    If this machine has torch, that is a machine without torch. Otherwise it is a machine with torch.
+    If this machine has torch, the other kind is a machine without torch. Otherwise it is a machine with torch. The lookups
+    themselves are the effect: `lookups` remembers each record and each link that it finds.
     """
     lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
     trace = next((step for step in plan.steps.values() if step.stage == "trace"), None)
     if trace is None or trace.recipe is None:
         return
-    names = names_of(lookups.weights_table(plan.model))
+    names = weight_types(lookups.weights_table(plan.model))
     if facts.versions is not None:
         declared = keys.trace_declared(plan.model, plan.declared_shapes, names, facts.platform, None)
         recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))
@@ -142,4 +147,5 @@ def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> No
         facts.platform,
         {name: str(version) for name, version in versions.items()},
     )
-    chain.follow(declared, lookups.read_link, observe)  # finds the trace that was already found by its files
+    # The result is not needed: the trace is already selected. The call selects the links that a machine with torch follows.
+    chain.follow(declared, lookups.read_link, observe)

@@ -1,9 +1,10 @@
 """Push records to a remote cache, and pull records from one. Nothing is built.
 
 Rules
-1. Complete records are transferred (`selection`). The result names each record that could not be transferred, with the
-   reason. If there is such a record, `ok` is false. (A build does not fail because of a remote.)
-2. A file that the other side has is not transferred again. So an interrupted transfer continues where it stopped.
+1. The selected records are transferred (`selection`), and only complete ones. The result names each record that could not
+   be transferred, with the reason. If there is such a record, `ok` is false. A build, in contrast, does not fail because of
+   a remote.
+2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
 3. Signatures are not changed. Records that only this machine's own key signs are not sent. Records that are not trusted
    here are neither fetched nor sent.
 4. Pointers are sent last, after the records that they lead to, so that a pointer never leads to a missing record.
@@ -25,22 +26,22 @@ from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord,
 from trtbuild.driver.cache.selection import Selection, select
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteFault, StoreError, UsageError
-from trtbuild.store.layers.fetching import Fetched, Turns, fetch_records
+from trtbuild.store.layers.fetching import Fetched, NameLocks, fetch_records
 from trtbuild.store.layers.layered import LayeredStore
-from trtbuild.store.layers.sendable import for_others, found_locally, held, reading
+from trtbuild.store.layers.sendable import complete_record, file_reader, read_local_record, sendable_record
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.records import INLINE
+from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
 
-#: A function that reports progress. Its arguments: a description, the finished part, the total, and the unit of both,
-#: ``records`` or ``bytes``.
+#: A function that reports progress. Its arguments are a description, the finished number, the total number, and the unit of
+#: both numbers (``records`` or ``bytes``).
 Progress = Callable[[str, int, int, str], None]
 
 #: The reason why a record that only this machine's own key signs is not sent, and what to do.
-OWN_ONLY = "only this machine's own key has signed it: configure a signing key, and build it with --force"
+ONLY_MACHINE_KEY = "only this machine's own key has signed it: configure a signing key, and build it with --force"
 
-#: The number of records that are sent in parallel. Most consist of a few small files, which are sent one after another.
-_PARALLEL = 8
+#: The number of records that are sent in parallel. Most records have a few small files, which are sent one after another.
+_PARALLEL_RECORDS = 8
 
 
 def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
@@ -51,27 +52,28 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
-        targets = _named(store.writers, remote, "may be written")
+        targets = _choose_remotes(store.writers, remote, "may be written")
         with store.session():
-            with store.only_reading():
+            with store.without_uploads():
                 selection = select(workspace)
-                incomplete, _ = complete(store, selection.keys, progress)
-            sendings = [_Sending(store.local, target) for target in targets]
-            for sending in sendings:
-                sending.send([key for key in selection.keys if key not in incomplete], progress)
+                incomplete, _ = complete_records(store, selection.keys, progress)
+            senders = [_Sender(store.local, target) for target in targets]
+            for sender in senders:
+                sender.send([key for key in selection.keys if key not in incomplete], progress)
     finally:
         store.close()
     not_sent = [
-        UnsentRecord(remote=sending.name, step=selection.named(key), key=key, reason=reason)
-        for sending in sendings
-        for key, reason in sorted(sending.failures.items())
-        if (key in selection.packed, reason) != (True, OWN_ONLY)  # other machines can make this package themselves
+        UnsentRecord(remote=sender.name, step=selection.record_name(key), key=key, reason=reason)
+        for sender in senders
+        for key, reason in sorted(sender.failures.items())
+        if (key in selection.built_packages, reason)
+        != (True, ONLY_MACHINE_KEY)  # other machines can build this package
     ]
     missing = missing_records(selection, incomplete)
     return CachePush(
         ok=not (not_sent or missing),
         records=len(selection.keys),
-        remotes=[sending.sent() for sending in sendings],
+        remotes=[sender.summary() for sender in senders],
         not_sent=not_sent,
         missing=missing,
         warnings=store.warnings(),
@@ -86,14 +88,14 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
     try:
-        with store.only_reading(_named(store.readers, remote, "may be read")), store.session():
+        with store.without_uploads(_choose_remotes(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
-            incomplete, fetched = complete(store, selection.keys, progress)
+            incomplete, fetched = complete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # planning fetched some of the records (`sources`), and `complete` fetched the rest (`fetched`)
+            # Planning fetched some of the records (`sources`), and `complete_records` fetched the other ones (`fetched`).
             for name, result in fetched.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
-            moved = {report.name: report.bytes_down for report in store.reports()}
+            downloaded_bytes = {report.name: report.bytes_down for report in store.reports()}
             warnings = store.warnings()
     finally:
         store.close()
@@ -103,27 +105,31 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
         ok=not missing,
         records=len(selection.keys),
         present=len(selection.keys) - len(incomplete) - sum(pulled.values()),
-        remotes=[PulledFrom(name=name, records=pulled[name], bytes=moved.get(name, 0)) for name in sorted(pulled)],
+        remotes=[
+            PulledFrom(name=name, records=pulled[name], bytes=downloaded_bytes.get(name, 0)) for name in sorted(pulled)
+        ],
         missing=missing,
         warnings=warnings,
     )
 
 
-def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Complete the records with these keys in the local store, with the files that the remotes have.
+def complete_records(
+    store: LayeredStore, keys: Sequence[str], progress: Progress
+) -> tuple[dict[str, str], dict[str, Fetched]]:
+    """Fetch the files that the records with these keys lack in the local store from the readable remotes.
 
-    Returns the keys that are still incomplete, each with the reason, and the result of each remote by its name. Raises
-    StoreUnavailable.
+    Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
+    Raises StoreUnavailable.
     """
     incomplete: dict[str, str] = {}
-    tolerated: list[str] = []
+    tolerated_keys: list[str] = []
     for key in keys:
-        local_copy = held(store.local, key)
-        why = "it is incomplete in the cache" if local_copy is None else store.refuses(key, local_copy.record, False)
+        local_copy = complete_record(store.local, key)
+        why = "it is incomplete in the cache" if local_copy is None else store.refusal_of(key, local_copy.record, False)
         if why is not None:
             incomplete[key] = why
-        if why is not None and local_copy is not None and store.refuses(key, local_copy.record, True) is None:
-            tolerated.append(key)
+        if why is not None and local_copy is not None and store.refusal_of(key, local_copy.record, True) is None:
+            tolerated_keys.append(key)
     results: dict[str, Fetched] = {}
     for remote in store.readers:
         if not incomplete:
@@ -133,12 +139,12 @@ def complete(store: LayeredStore, keys: Sequence[str], progress: Progress) -> tu
         def report(fetched: Fetched, description: str = description, total: int = total) -> None:
             progress(description, fetched.done, total, "records")
 
-        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refuses)
+        fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refusal_of)
         incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):
             del incomplete[key]
-    for key in tolerated:  # no remote has a record that matches the lock
+    for key in tolerated_keys:  # no remote has a record that matches the lock
         incomplete.pop(key, None)
     return incomplete, results
 
@@ -155,27 +161,31 @@ def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[Mi
         for step in to_run
         if step.stage != "package" or step.model not in incomplete_models
     ]
-    records = [MissingRecord(step=selection.named(key), key=key, reason=why) for key, why in sorted(incomplete.items())]
+    records = [
+        MissingRecord(step=selection.record_name(key), key=key, reason=why) for key, why in sorted(incomplete.items())
+    ]
     return steps + records
 
 
-def _named(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
+def _choose_remotes(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
     """The remote with this name, or all remotes if it is None. Raises UsageError if there is no such remote."""
-    known = {remote.name: remote for remote in remotes}
-    if name is not None and name not in known:
+    remotes_by_name = {remote.name: remote for remote in remotes}
+    if name is not None and name not in remotes_by_name:
         hint = (
-            suggestion(name, known, "remotes") if known else "its mode has to be rw; trtbuild doctor names the remotes"
+            suggestion(name, remotes_by_name, "remotes")
+            if remotes_by_name
+            else "its mode has to be rw; trtbuild doctor names the remotes"
         )
         raise UsageError(f"no remote that {ability} is called {name!r}", hint=hint)
-    if not known:
+    if not remotes_by_name:
         raise UsageError(
             f"no remote is configured that {ability}",
             hint='set TRTBUILD_REMOTES="team=rw:https://…", or add a [[remote]] section to your config.toml',
         )
-    return tuple(known.values()) if name is None else (known[name],)
+    return tuple(remotes_by_name.values()) if name is None else (remotes_by_name[name],)
 
 
-class _Sending:
+class _Sender:
     """Sends records from the local store to one remote."""
 
     def __init__(self, local: LocalStore, remote: RemoteStore) -> None:
@@ -184,11 +194,11 @@ class _Sending:
         self.failures: dict[str, str] = {}
         self._local = local
         self._remote = remote
-        self._read = reading(local)
-        self._lock, self._turns = threading.Lock(), Turns()
-        #: SHA-256 of each file of the records → its size in bytes. The same for the files that were sent.
-        self._files: dict[str, int] = {}
-        self._sent_files: dict[str, int] = {}
+        self._read_file = file_reader(local)
+        self._lock, self._blob_locks = threading.Lock(), NameLocks()
+        #: SHA-256 → size in bytes: of all files of the records, and of those files that were sent.
+        self._sizes_of_files: dict[str, int] = {}
+        self._sizes_of_sent_files: dict[str, int] = {}
         self._records_sent = self._records_present = 0
 
     def send(self, keys: Sequence[str], progress: Progress) -> None:
@@ -196,7 +206,7 @@ class _Sending:
         progress(f"push to {self.name}", 0, len(keys), "records")
         pointers = {key for key in keys if self._is_pointer(key)}
         done = 0
-        with ThreadPoolExecutor(_PARALLEL) as pool:
+        with ThreadPoolExecutor(_PARALLEL_RECORDS) as pool:
             for batch in ([key for key in keys if key not in pointers], sorted(pointers)):  # rule 4
                 running = {pool.submit(self._send, key): key for key in batch}
                 try:
@@ -212,46 +222,52 @@ class _Sending:
 
     def _is_pointer(self, key: str) -> bool:
         with suppress(StoreError, KeyError, ValueError):  # `_send` reports the error
-            local_copy = found_locally(self._local, key)
+            local_copy = read_local_record(self._local, key)
             return local_copy is not None and local_copy.record.recipe.stage in POINTER_STAGES
         return False
 
     def _send(self, key: str) -> str | None:
         """Send one record. Returns None, or the reason why it could not be sent."""
-        record = held(self._local, key)
+        record = complete_record(self._local, key)
         if record is None:
             return "it is not complete in the cache any more"
-        sendable = for_others(record, self._remote.trust)
+        sendable = sendable_record(record, self._remote.trust)
         if sendable is None:
-            return OWN_ONLY
+            return ONLY_MACHINE_KEY
         sent: dict[str, int] = {}
 
         def read(file: Output) -> bytes | memoryview:
-            data = self._read(file)
+            data = self._read_file(file)
             sent[file.sha256] = file.size
             return data
 
         try:
-            with self._turns.of(sendable.parts):  # a blob of several records is sent once
+            with self._blob_locks.hold(
+                sendable.files_by_blob
+            ):  # a blob that belongs to several records is sent only once
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text
         with self._lock:
-            self._files.update({part.sha256: part.size for parts in sendable.parts.values() for part in parts})
+            self._sizes_of_files.update(
+                {part.sha256: part.size for parts in sendable.files_by_blob.values() for part in parts}
+            )
             if stored is sendable:
                 self._records_sent += 1
-                self._sent_files.update(sent)
+                self._sizes_of_sent_files.update(sent)
             else:  # small files were read for the entry, but not sent
                 self._records_present += 1
-                self._sent_files.update({name: size for name, size in sent.items() if size > INLINE})
+                self._sizes_of_sent_files.update({name: size for name, size in sent.items() if size > INLINE_FILE_SIZE})
         return None
 
-    def sent(self) -> SentTo:
+    def summary(self) -> SentTo:
         """The numbers of records and bytes that were sent, and that the remote already had."""
         return SentTo(
             name=self.name,
             records_sent=self._records_sent,
             records_there=self._records_present,
-            bytes_sent=sum(self._sent_files.values()),
-            bytes_there=sum(size for name, size in self._files.items() if name not in self._sent_files),
+            bytes_sent=sum(self._sizes_of_sent_files.values()),
+            bytes_there=sum(
+                size for name, size in self._sizes_of_files.items() if name not in self._sizes_of_sent_files
+            ),
         )

@@ -1,7 +1,7 @@
 """The configuration of a user or of CI: remotes, trusted keys, and the size limit of the cache (docs/configuration.md).
 
 Input: the environment and one TOML file. Output: a `Configuration`. `file` reads the file and finds line numbers. `sources`
-joins the file with the variables. `remotes` and `trust` interpret the entries. `settings` has the value types and rules.
+combines the file and the variables. `remotes` and `trust` interpret the entries. `settings` has the dataclasses and rules.
 This package imports no other package of `driver`.
 """
 
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtbuild.driver.configuration.settings import Configuration, TrustSettings, expanded
+from trtbuild.driver.configuration.settings import Configuration, TrustSettings, expand_home
 from trtbuild.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from trtbuild.driver.configuration.file import ConfigFile
 
-__all__ = ["VARIABLES", "Configuration", "TrustSettings", "config_path", "expanded", "load"]
+__all__ = ["VARIABLES", "Configuration", "TrustSettings", "config_path", "expand_home", "load"]
 
-#: The variables, except those of a single remote: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``, ``…_CONNECTIONS``, and the
-#: credentials (``…_TOKEN``, ``…_USER``, ``…_PASSWORD``).
+#: The environment variables of the configuration. Each remote has further variables: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``,
+#: ``…_CONNECTIONS``, and the credentials (``…_TOKEN``, ``…_USER``, ``…_PASSWORD``).
 VARIABLES = (
     "TRTBUILD_CACHE_MAX_SIZE",
     "TRTBUILD_REMOTES",
@@ -35,7 +35,10 @@ VARIABLES = (
 
 
 def load(environ: Mapping[str, str], project: Path) -> Configuration:
-    """Return the configuration of this user in `project`. Raises ConfigurationError, or ConfigurationErrors for several."""
+    """Return the configuration of this user in `project`.
+
+    Raises ConfigurationError for one problem, and ConfigurationErrors for several problems.
+    """
     path, from_variable = config_path(environ)
     file = None
     if path is not None and (from_variable or _may_exist(path)):
@@ -48,8 +51,8 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
     sources = Sources(environ, file)
     loaded = Configuration(
         sources.size("TRTBUILD_CACHE_MAX_SIZE", "cache", "max_size"),
-        remotes.configured(sources),
-        trust.configured(sources),
+        remotes.read_remotes(sources),
+        trust.read_trust(sources),
         path,
         None if file is None else file.sha256,
     )
@@ -58,7 +61,7 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
 
 
 def _may_exist(path: str) -> bool:
-    """Whether the path exists. Also True if that cannot be checked, because an unreadable file must not be ignored."""
+    """Whether the path exists. If that cannot be checked, the result is True: an unreadable file must not be ignored."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -71,10 +74,10 @@ def _may_exist(path: str) -> bool:
 def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
     """The configuration file's absolute path, and whether ``$TRTBUILD_CONFIG`` names it."""
     if named_path := environ.get("TRTBUILD_CONFIG"):
-        return os.path.abspath(expanded(named_path, environ)), True  # noqa: PTH100
+        return os.path.abspath(expand_home(named_path, environ)), True  # noqa: PTH100
     base = environ.get("XDG_CONFIG_HOME", "")
     if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
-        base = expanded("~/.config", environ)
+        base = expand_home("~/.config", environ)
     return (f"{base}/trtbuild/config.toml" if base.startswith("/") else None), False
 
 

@@ -6,7 +6,7 @@ import getpass
 import platform
 
 
-def builder() -> str:
+def builder_name() -> str:
     """Return ``user@host``; the user is ``unknown`` if the user id has no name."""
     try:
         user = getpass.getuser()

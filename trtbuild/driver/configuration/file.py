@@ -6,8 +6,8 @@ Rules
    A group may write it only if this user is the group's only member (many systems give every user a group of the same
    name). Root accepts a file of any owner, because a file that is mounted into a container keeps its outside owner.
 2. It is a regular file of UTF-8 text. The checks apply to the opened file, not to the path.
-3. TOML parsers do not report the lines of entries. They are found in the text: table headers, and keys at the beginning of
-   a line. For an entry that is not found in this way (in an inline table), the line of the enclosing entry is used.
+3. TOML parsers do not report the lines of entries. So this module searches the text for table headers, and for keys at the
+   beginning of a line. An entry of an inline table is not found in this way: the line of the enclosing entry is used.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from trtbuild.errors import ConfigurationError
 
 #: The largest accepted file, in bytes.
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 
-_POSITION = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
-_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+)["']?\s*=""")
+_POSITION_PATTERN = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
+_HEADER_PATTERN = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY_PATTERN = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+)["']?\s*=""")
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,14 @@ class ConfigFile:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise ConfigurationError("it is not UTF-8 text", file=path, line=line, hint="save it as UTF-8") from None
-        self.values = _parsed(path, self._text)
+        self.values = _parse(path, self._text)
         self._lines = self._text.splitlines()
 
     def place(self, table: str, key: str | None = None, *, nth: int = 0, item: str | None = None) -> Place:
-        """Return the place of a table (the `nth` of its array), of a key in it, or of an item of the key's array."""
+        """Return the place of a table, or of its entry `key`, or of `item` in the array of this entry.
+
+        If the file has several tables of this name, `nth` is the index of the table.
+        """
         table_line, key_line = 0, None
         for number, current, index, name in self._entries():
             if current != table or index != nth:
@@ -71,28 +74,28 @@ class ConfigFile:
             if name is not None and name.split(".")[0] == key:
                 key_line = number
                 break
-        line = key_line or table_line or self._line_of_key(table)
+        line = key_line or table_line or self._line_of_inline_table(table)
         if key_line and item is not None:
             line = next((n for n in range(key_line, len(self._lines) + 1) if item in self._lines[n - 1]), key_line)
         return Place(self.path, line)
 
     def _entries(self) -> list[tuple[int, str, int, str | None]]:
-        """Return (line, table, index in an array of tables, key) for each header and key; the key of a header is None."""
+        """Return (line, table, index in an array of tables, key) for each header and each key. A header has key None."""
         table, index, counts = "", 0, dict[str, int]()
         entries: list[tuple[int, str, int, str | None]] = []
         for number, line in enumerate(self._lines, 1):
-            header = _HEADER.match(line)
+            header = _HEADER_PATTERN.match(line)
             if header and "=" not in line.split("#")[0]:
                 table = header[2].strip("\"' ")
                 index = counts.get(table, 0) if header[1] == "[[" else 0
                 counts[table] = counts.get(table, 0) + 1
                 entries.append((number, table, index, None))
-            elif key := _KEY.match(line):
+            elif key := _KEY_PATTERN.match(line):
                 entries.append((number, table, index, key[1]))
         return entries
 
-    def _line_of_key(self, name: str) -> int | None:
-        """Return the line of a table that is written as ``name = …`` or ``name.key = …``."""
+    def _line_of_inline_table(self, name: str) -> int | None:
+        """Return the line of a table that is written as ``name = {…}`` or ``name.key = …``."""
         for number, _, _, key in self._entries():
             if key is not None and key.split(".")[0] == name:
                 return number
@@ -100,7 +103,10 @@ class ConfigFile:
 
 
 def read(path: str, *, must_exist: bool) -> ConfigFile | None:
-    """Read and check the file. None for ``/dev/null`` and for a missing optional file. Raises ConfigurationError."""
+    """Read and check the file. Return None for ``/dev/null``, and for a missing file if it need not exist.
+
+    Raises ConfigurationError.
+    """
     if path == os.devnull:
         return None
     try:
@@ -112,27 +118,29 @@ def read(path: str, *, must_exist: bool) -> ConfigFile | None:
             "TRTBUILD_CONFIG names a file that does not exist", file=path, hint="create it, or unset TRTBUILD_CONFIG"
         ) from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
     try:
-        _check(path, os.fstat(descriptor))
+        _check_status(path, os.fstat(descriptor))
         with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable_error(path, error) from None
     finally:
         os.close(descriptor)
-    if len(data) > LARGEST:
-        raise ConfigurationError(f"it has more than {LARGEST} bytes", file=path, hint="see docs/configuration.md")
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigurationError(
+            f"it has more than {MAX_FILE_BYTES} bytes", file=path, hint="see docs/configuration.md"
+        )
     return ConfigFile(path, data)
 
 
-def _unreadable(path: str, error: OSError) -> ConfigurationError:
+def _unreadable_error(path: str, error: OSError) -> ConfigurationError:
     reason = (error.strerror or str(error)).lower()
     hint = "make it readable, or set TRTBUILD_CONFIG to another file (/dev/null: no configuration)"
     return ConfigurationError(f"it cannot be read: {reason}", file=path, hint=hint)
 
 
-def _check(path: str, status: os.stat_result) -> None:
+def _check_status(path: str, status: os.stat_result) -> None:
     """Check the type, owner and mode (rules 1 and 2)."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError("it is not a regular file", file=path, hint="name a TOML file")
@@ -144,7 +152,7 @@ def _check(path: str, status: os.stat_result) -> None:
             hint=f'copy it to a file that you own: cp "{path}" ~/.config/trtbuild/config.toml',
         )
     others = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-    if others & stat.S_IWOTH or (others and not _alone_in_group(status.st_gid)):
+    if others & stat.S_IWOTH or (others and not _is_only_member(status.st_gid)):
         raise ConfigurationError(
             f"other users can write it (mode {stat.S_IMODE(status.st_mode):04o}), and could use it to run code as you",
             file=path,
@@ -152,7 +160,7 @@ def _check(path: str, status: os.stat_result) -> None:
         )
 
 
-def _alone_in_group(gid: int) -> bool:
+def _is_only_member(gid: int) -> bool:
     """Whether this user is the only member of a group with the user's name (rule 1)."""
     import grp
     import pwd
@@ -164,7 +172,7 @@ def _alone_in_group(gid: int) -> bool:
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-def _parsed(path: str, text: str) -> Mapping[str, Any]:
+def _parse(path: str, text: str) -> Mapping[str, Any]:
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -173,8 +181,8 @@ def _parsed(path: str, text: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        position = _POSITION.search(str(error))
-        reason = _POSITION.sub("", str(error)).replace("(at end of document)", "at the end of the file").strip()
+        position = _POSITION_PATTERN.search(str(error))
+        reason = _POSITION_PATTERN.sub("", str(error)).replace("(at end of document)", "at the end of the file").strip()
         raise ConfigurationError(
             f"it is not valid TOML: {reason[:1].lower()}{reason[1:]}",
             file=path,

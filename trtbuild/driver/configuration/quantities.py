@@ -6,7 +6,7 @@ import re
 
 from trtbuild.errors import UsageError
 
-_SIZES = {
+_BYTES_OF_UNIT = {
     "": 1,
     "B": 1,
     "KIB": 2**10,
@@ -18,20 +18,20 @@ _SIZES = {
     "GB": 10**9,
     "TB": 10**12,
 }
-_AGES = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
+_SECONDS_OF_UNIT = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
 
 
 def size_bytes(text: str) -> int:
     """Parse a size such as ``50GiB`` and return bytes. Raises UsageError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _SIZES:
+    if match is None or match[2].upper() not in _BYTES_OF_UNIT:
         raise UsageError(f"{text!r} is not a size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
-    return int(float(match[1]) * _SIZES[match[2].upper()])
+    return int(float(match[1]) * _BYTES_OF_UNIT[match[2].upper()])
 
 
 def age_s(text: str) -> float:
     """Parse an age such as ``30d`` and return seconds. Raises UsageError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z])", text.strip())
-    if match is None or match[2].upper() not in _AGES:
+    if match is None or match[2].upper() not in _SECONDS_OF_UNIT:
         raise UsageError(f"{text!r} is not an age", hint="write a number and a unit: 30d, 12h, 90m")
-    return float(match[1]) * _AGES[match[2].upper()]
+    return float(match[1]) * _SECONDS_OF_UNIT[match[2].upper()]

@@ -19,16 +19,16 @@ from trtbuild.store.transports.settings import RemoteSettings
 MODES = ("r", "w", "rw")
 
 #: The pattern of a remote's name, which appears in ``TRTBUILD_REMOTES``, in names of variables and in summaries.
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 #: Names that no remote may have, because the `source` of a step in ``--json`` is one of these or a remote's name.
-RESERVED = ("local", "built")
+RESERVED_NAMES = ("local", "built")
 
 #: The upper limits of `patience_s` (seconds that a remote may be silent) and `connections`.
 LONGEST_PATIENCE_S = 600.0
 MOST_CONNECTIONS = 256
 
-EXAMPLE = "team=rw:https://cache.example"
-_EXAMPLES = f"write one such as {EXAMPLE.partition(':')[2]}, file:///mnt/cache or s3://bucket/prefix"
+EXAMPLE_REMOTE = "team=rw:https://cache.example"
+_URL_HINT = f"write one such as {EXAMPLE_REMOTE.partition(':')[2]}, file:///mnt/cache or s3://bucket/prefix"
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,14 @@ class _Entry:
     name: str
     mode: str
     url: str
+    #: ``patience_s`` and ``connections``, as far as they are set: the value and its place.
     numbers: Mapping[str, tuple[Any, Place]] = field(default_factory=dict)
-    #: Field → its place, for a remote whose fields are at different places.
+    #: Field → its place. Empty if all fields are at `place`.
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
-def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
-    """Return the remotes, in the order of lookup. Errors are added to the problems of `sources`."""
+def read_remotes(sources: Sources) -> tuple[RemoteSettings, ...]:
+    """Return the configured remotes, in the order of lookup. Errors are added to the problems of `sources`."""
     entries = list(_entries(sources))
     _check_distinct(sources, entries)
     remotes = []
@@ -59,8 +60,8 @@ def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
                 except ConfigurationError as error:
                     sources.add_problem(entry.places.get(key, entry.place), error.text, error.hint)
         default = RemoteSettings(entry.name, entry.url)
-        patience_s = _number(sources, entry, "patience_s", LONGEST_PATIENCE_S)
-        connections = _number(sources, entry, "connections", MOST_CONNECTIONS)
+        patience_s = _read_number(sources, entry, "patience_s", LONGEST_PATIENCE_S)
+        connections = _read_number(sources, entry, "connections", MOST_CONNECTIONS)
         if problems_before == len(sources.problems) and entry.name and entry.mode and entry.url:
             remotes.append(
                 RemoteSettings(
@@ -75,8 +76,8 @@ def configured(sources: Sources) -> tuple[RemoteSettings, ...]:
     return tuple(remotes)
 
 
-def variable_part(name: str) -> str:
-    """Return a remote's name as its variables spell it, such as in ``TRTBUILD_REMOTE_<this>_TOKEN``."""
+def name_in_variables(name: str) -> str:
+    """Return a remote's name as environment variables spell it: ``my-team`` as in ``TRTBUILD_REMOTE_MY_TEAM_TOKEN``."""
     return name.upper().replace("-", "_")
 
 
@@ -85,38 +86,38 @@ def _entries(sources: Sources) -> Iterator[_Entry]:
     if text is not None:
         place = Place(variable="TRTBUILD_REMOTES")
         for word in text.split():
-            parts = sources.attempt(place, lambda: _parts(word))  # noqa: B023
+            parts = sources.attempt(place, lambda: _parse_word(word))  # noqa: B023
             if parts is not None:
                 yield _Entry(place, *parts)
     elif sources.file is not None:
         tables = sources.file.values.get("remote", [])
         for number, table in enumerate(tables if isinstance(tables, list) else ()):
             if isinstance(table, dict):
-                yield _table_entry(sources, sources.file, number, table)
+                yield _entry_of_table(sources, sources.file, number, table)
 
 
-def _parts(word: str) -> tuple[str, str, str]:
-    """Return (name, mode, URL) of one word of ``TRTBUILD_REMOTES``. Raises ConfigurationError without a place."""
+def _parse_word(word: str) -> tuple[str, str, str]:
+    """Return (name, mode, URL) of a word of ``TRTBUILD_REMOTES``. Raises ConfigurationError; the caller adds the place."""
     name, equals, rest = word.partition("=")
     mode, colon, url = rest.partition(":")
     if not equals or "/" in name:
-        raise ConfigurationError(f"{shown(word)!r} has no name", hint=f"write {EXAMPLE}")
+        raise ConfigurationError(f"{without_credentials(word)!r} has no name", hint=f"write {EXAMPLE_REMOTE}")
     if not colon or url.startswith("//"):
-        hint = f"write {name}=rw:{shown(rest)}: r (read), w (write) or rw (both) before the URL"
+        hint = f"write {name}=rw:{without_credentials(rest)}: r (read), w (write) or rw (both) before the URL"
         raise ConfigurationError(f"remote {name!r} has no mode", hint=hint)
     if not url:
-        raise ConfigurationError(f"remote {name!r} has no URL", hint=f"write {EXAMPLE}")
+        raise ConfigurationError(f"remote {name!r} has no URL", hint=f"write {EXAMPLE_REMOTE}")
     return name, mode, url
 
 
-def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping[str, Any]) -> _Entry:
+def _entry_of_table(sources: Sources, file: ConfigFile, number: int, table: Mapping[str, Any]) -> _Entry:
     for key in table:
         if key not in FIELDS["remote"]:
             sources.add_unknown_key(
                 file.place("remote", key, nth=number), key, FIELDS["remote"], "fields of [[remote]]"
             )
     texts = {}
-    for key, example in (("name", "team"), ("mode", "rw"), ("url", EXAMPLE.partition(":")[2])):
+    for key, example in (("name", "team"), ("mode", "rw"), ("url", EXAMPLE_REMOTE.partition(":")[2])):
         value = table.get(key, "rw" if key == "mode" else None)
         texts[key] = value.strip() if isinstance(value, str) else ""
         if not texts[key]:
@@ -132,10 +133,10 @@ def _table_entry(sources: Sources, file: ConfigFile, number: int, table: Mapping
     return _Entry(places["name"], **texts, numbers=numbers, places=places)
 
 
-def _number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
-    """Return a number of a remote, from its variable or, if that is not set, from the entry."""
+def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
+    """Return the number `key` of a remote, from its environment variable. If that is not set, use the entry."""
     is_integer = key == "connections"
-    variable = sources.variable(f"TRTBUILD_REMOTE_{variable_part(entry.name)}_{key.upper()}")
+    variable = sources.variable(f"TRTBUILD_REMOTE_{name_in_variables(entry.name)}_{key.upper()}")
     place = variable[1] if variable is not None else entry.numbers.get(key, (None, entry.place))[1]
     value = entry.numbers[key][0] if variable is None and key in entry.numbers else None
     if variable is not None:
@@ -160,79 +161,82 @@ def _number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float 
 
 def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
     """Check that no two remotes share a name or variables, so that no credential is sent to another remote."""
-    by_part: dict[str, str] = {}
+    names_by_prefix: dict[str, str] = {}
     for entry in entries:
-        part = variable_part(entry.name)
-        if not part:
+        prefix = name_in_variables(entry.name)
+        if not prefix:
             continue
-        earlier_name = by_part.setdefault(part, entry.name) if part in by_part else None
-        by_part.setdefault(part, entry.name)
+        earlier_name = names_by_prefix.setdefault(prefix, entry.name) if prefix in names_by_prefix else None
+        names_by_prefix.setdefault(prefix, entry.name)
         if earlier_name == entry.name:
             sources.add_problem(entry.place, f"two remotes are called {entry.name!r}", "give one of them another name")
         elif earlier_name is not None:
-            text = (
-                f"remotes {earlier_name!r} and {entry.name!r} would have the same variables (TRTBUILD_REMOTE_{part}_…)"
-            )
+            text = f"remotes {earlier_name!r} and {entry.name!r} would have the same variables (TRTBUILD_REMOTE_{prefix}_…)"
             sources.add_problem(entry.place, text, "give one of them another name")
 
 
 def _check_name(name: str) -> None:
-    """Raises ConfigurationError without a place."""
-    if not NAME.fullmatch(name):
+    """Check a remote's name. Raises ConfigurationError; the caller adds the place."""
+    if not NAME_PATTERN.fullmatch(name):
         raise ConfigurationError(
             f"{name!r} is not a valid name of a remote", hint="letters, digits, - and _, at most 32, a letter first"
         )
-    if name in RESERVED:
+    if name in RESERVED_NAMES:
         raise ConfigurationError(
             f"no remote may be called {name!r}: reports use this name for other sources", hint="call it team"
         )
 
 
 def _check_mode(mode: str) -> None:
-    """Raises ConfigurationError without a place."""
+    """Check a remote's mode. Raises ConfigurationError; the caller adds the place."""
     if mode not in MODES:
         raise ConfigurationError(f"{mode!r} is not a mode", hint="r (read), w (write) or rw (both)")
 
 
 def _check_url(url: str) -> None:
-    """Raises ConfigurationError without a place."""
+    """Check a remote's URL. Raises ConfigurationError; the caller adds the place."""
     from urllib.parse import urlsplit
 
     if any(character <= " " or character == "\x7f" for character in url):
-        raise ConfigurationError(f"{shown(url)!r} has a space or control character in it", hint="write %20 for a space")
+        raise ConfigurationError(
+            f"{without_credentials(url)!r} has a space or control character in it", hint="write %20 for a space"
+        )
     scheme, separator, rest = url.partition("://")
     if not separator:
-        hint = f"write file://{shown(url)}" if url.startswith("/") else _EXAMPLES
-        raise ConfigurationError(f"{shown(url)!r} is not the URL of a remote", hint=hint)
+        hint = f"write file://{without_credentials(url)}" if url.startswith("/") else _URL_HINT
+        raise ConfigurationError(f"{without_credentials(url)!r} is not the URL of a remote", hint=hint)
     try:
         address = kind_of(url).address
     except ConfigurationError as error:
-        raise ConfigurationError(f"{shown(url)!r} is not the URL of a remote", hint=error.hint) from None
+        raise ConfigurationError(f"{without_credentials(url)!r} is not the URL of a remote", hint=error.hint) from None
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         raise ConfigurationError(
-            f"{shown(url)!r} is not a valid URL: its host or port cannot be read",
-            hint=f"write one such as {EXAMPLE.partition(':')[2]}",
+            f"{without_credentials(url)!r} is not a valid URL: its host or port cannot be read",
+            hint=f"write one such as {EXAMPLE_REMOTE.partition(':')[2]}",
         ) from None
     if "?" in url or "#" in url:
         raise ConfigurationError(
-            f"{shown(url)!r} has a query or fragment, and names of entries are added to the URL", hint="leave it out"
+            f"{without_credentials(url)!r} has a query or fragment, and names of entries are added to the URL",
+            hint="leave it out",
         )
     if address == "directory":
         _check_directory(scheme, parts.netloc, parts.path, rest)
     elif not host:
-        raise ConfigurationError(f"{shown(url)!r} has no {address}", hint=f"write {scheme}://{address}/path")
+        raise ConfigurationError(
+            f"{without_credentials(url)!r} has no {address}", hint=f"write {scheme}://{address}/path"
+        )
     elif address == "bucket" and (port is not None or "@" in parts.netloc):
         raise ConfigurationError(
-            f"{shown(url)!r} has more than a bucket before its path",
+            f"{without_credentials(url)!r} has more than a bucket before its path",
             hint="credentials and endpoints come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)",
         )
 
 
 def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
-    url, example = shown(f"{scheme}://{rest}"), f"{scheme}:///mnt/cache"
+    url, example = without_credentials(f"{scheme}://{rest}"), f"{scheme}:///mnt/cache"
     if host == "~" or rest.startswith(("~", "./", "../")) or host not in ("", "localhost"):
         raise ConfigurationError(
             f"{url!r} is not an absolute path", hint=f"write three slashes and the whole path: {example}"
@@ -243,7 +247,7 @@ def _check_directory(scheme: str, host: str, path: str, rest: str) -> None:
         raise ConfigurationError(f"{url!r} has .. in it", hint="write the path without it")
 
 
-def shown(url: str) -> str:
+def without_credentials(url: str) -> str:
     """Return a URL without its credentials and its query, which may contain a signature. The URL may be invalid."""
     head, separator, rest = url.partition("://")
     if not separator:

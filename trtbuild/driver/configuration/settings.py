@@ -3,15 +3,15 @@
 Rules
 1. The file is ``$TRTBUILD_CONFIG``, or ``$XDG_CONFIG_HOME/trtbuild/config.toml`` if that variable is not set. Each entry
    also has a variable, which replaces the entry of the file completely (``TRTBUILD_REMOTES`` replaces all remotes).
-2. A project cannot set any of these values: manifests and other files of a project are not read. If the default file is
-   inside the project (in a home directory that is a checkout), it is rejected, and ``$TRTBUILD_CONFIG`` has to name it.
+2. A project cannot set any of these values, because manifests and other files of a project are not read. The default file
+   may be inside the project if the home directory is a checkout. Then it is rejected unless ``$TRTBUILD_CONFIG`` names it.
 3. An unknown entry is an error and is never ignored: with a misspelt `revoked`, a stolen key would stay trusted. All
    problems are reported together.
 4. An empty variable counts as not set, because CI passes an empty string for a secret that a fork may not see. There are
    two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error, because
    every signature would be trusted.
 5. Messages and reprs contain no secrets (the signing key, URLs with passwords).
-6. If there is no configuration, `load` looks for one file and imports nothing.
+6. If there is no configuration, `load` only checks whether one file exists, and imports no other module.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Configuration:
     sha256: str | None = None
 
 
-def expanded(path: str, environ: Mapping[str, str]) -> str:
+def expand_home(path: str, environ: Mapping[str, str]) -> str:
     """Return a path with ``~`` replaced by the home directory."""
     home = environ.get("HOME")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else os.path.expanduser(path)  # noqa: PTH111

@@ -1,4 +1,4 @@
-"""The entries of the file and of the variables, each with its place, and the list of all problems."""
+"""The entries of the configuration file and of the environment variables, each with its place, and all problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 
 #: Fields that users look for in the file → the place where they are set.
-_ELSEWHERE = {
+_WHERE_TO_SET = {
     "signing_key": "put the key into a separate file (signing_key_file), or into TRTBUILD_SIGNING_KEY",
     "dir": "TRTBUILD_CACHE_DIR sets the directory of the cache",
     "token": "put credentials into TRTBUILD_REMOTE_<NAME>_TOKEN, or …_USER and …_PASSWORD, or into ~/.netrc",
@@ -28,7 +28,7 @@ _ELSEWHERE = {
 
 
 class Sources:
-    """The file and the variables, and the problems found so far."""
+    """The configuration file and the environment variables, and the problems that were found so far."""
 
     def __init__(self, environ: Mapping[str, str], file: ConfigFile | None) -> None:
         self.environ = environ
@@ -38,7 +38,7 @@ class Sources:
             self._check_tables(file)
 
     def raise_problems(self) -> None:
-        """Raise the problems that were found: ConfigurationError, or ConfigurationErrors for several."""
+        """Raise ConfigurationError if one problem was found, and ConfigurationErrors if several were found."""
         if len(self.problems) > 1:
             raise ConfigurationErrors(self.problems)
         if self.problems:
@@ -49,7 +49,10 @@ class Sources:
         self.problems.append(place.error(text, hint))
 
     def attempt(self, place: Place, check: Callable[[], Value]) -> Value | None:
-        """Return the result of `check`. If it raises ConfigurationError, add that as a problem at `place`."""
+        """Return the result of `check`. If it raises ConfigurationError, add the error as a problem at `place`.
+
+        The result is then None.
+        """
         try:
             return check()
         except ConfigurationError as error:
@@ -57,12 +60,15 @@ class Sources:
             return None
 
     def variable(self, name: str) -> tuple[str, Place] | None:
-        """Return the value and place of a variable; None if it is not set or empty."""
+        """Return the value and place of an environment variable; None if it is not set or empty."""
         value = self.environ.get(name, "").strip()
         return (value, Place(variable=name)) if value else None
 
     def text(self, variable: str, table: str, key: str) -> tuple[str, Place] | None:
-        """Return a string and its place; None if it is not set or invalid. An invalid entry is added as a problem."""
+        """Return a string from the variable or the file, and its place; None if it is not set or invalid.
+
+        An invalid entry is added as a problem.
+        """
         from_variable = self.variable(variable)
         if from_variable is not None or (value := self.in_table(table).get(key)) is None or self.file is None:
             return from_variable
@@ -77,7 +83,9 @@ class Sources:
         from_variable = self.variable(variable)
         if from_variable is not None:
             return [(word, from_variable[1]) for word in from_variable[0].split()]
-        return [(value.strip(), place) for value, place in self.items(table, key) if self._is_text(value, place, key)]
+        return [
+            (value.strip(), place) for value, place in self.items(table, key) if self._check_text(value, place, key)
+        ]
 
     def items(self, table: str, key: str) -> list[tuple[Any, Place]]:
         """Return the items of a list in the file, each with its place."""
@@ -110,10 +118,11 @@ class Sources:
         return value if isinstance(value, dict) else {}
 
     def add_unknown_key(self, place: Place, key: str, known: Sequence[str], kind: str) -> None:
-        """Add a problem for a key that the table does not have."""
-        self.add_problem(place, f"{key!r} is not known here", _ELSEWHERE.get(key) or suggestion(key, known, kind))
+        """Add a problem for a key that is not allowed in its table."""
+        self.add_problem(place, f"{key!r} is not known here", _WHERE_TO_SET.get(key) or suggestion(key, known, kind))
 
-    def _is_text(self, value: object, place: Place, key: str) -> bool:
+    def _check_text(self, value: object, place: Place, key: str) -> bool:
+        """Whether an item of a list is a string. If it is not, add a problem."""
         if isinstance(value, str) and value.strip():
             return True
         self.add_problem(place, f"{key} has an item that is not a string", f'write {key} = ["…"]')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.configuration.file import Place
-from trtbuild.driver.configuration.settings import TrustSettings, expanded
+from trtbuild.driver.configuration.settings import TrustSettings, expand_home
 from trtbuild.driver.configuration.sources import Sources
 from trtbuild.errors import ConfigurationError
 
@@ -21,15 +21,15 @@ KEY_FIELDS = ("name", "key", "expires", "domains")
 _KEY_EXAMPLE = '"ci:<base64>", as `trtbuild cache keygen` prints it'
 
 
-def configured(sources: Sources) -> TrustSettings:
+def read_trust(sources: Sources) -> TrustSettings:
     """Return the trust settings. Errors are added to the problems of `sources`."""
-    key_file, key = _signing(sources)
+    key_file, key = _signing_key(sources)
     domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
-    own_domains = _parsed(sources, "check_domain", [] if domain is None else [domain])
-    read_domains = _parsed(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
+    own_domains = _parse_all(sources, "check_domain", [] if domain is None else [domain])
+    read_domains = _parse_all(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
     return TrustSettings(
-        _keys(sources),
-        frozenset(_parsed(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))),
+        _trusted_keys(sources),
+        frozenset(_parse_all(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))),
         key_file,
         key,
         own_domains[0] if own_domains else None,
@@ -37,8 +37,11 @@ def configured(sources: Sources) -> TrustSettings:
     )
 
 
-def _parsed(sources: Sources, function: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
-    """Parse each text with the named function of `store.trust.signing`. The module is imported only if there is a text."""
+def _parse_all(sources: Sources, function: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
+    """Parse each text with a function of `store.trust.signing`, whose name is `function`.
+
+    The module is imported only if there is a text. A text that cannot be parsed is added as a problem.
+    """
     values = []
     for text, place in texts:
         from trtbuild.store.trust import signing
@@ -49,7 +52,7 @@ def _parsed(sources: Sources, function: str, texts: Iterable[tuple[str, Place]])
     return values
 
 
-def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
+def _trusted_keys(sources: Sources) -> tuple[TrustedKey, ...]:
     if sources.environ.get("TRTBUILD_TRUSTED_KEYS", "-").strip() == "":
         sources.add_problem(
             Place(variable="TRTBUILD_TRUSTED_KEYS"),
@@ -63,11 +66,14 @@ def _keys(sources: Sources) -> tuple[TrustedKey, ...]:
         line = sources.attempt(place, lambda: _key_as_text(item))  # noqa: B023
         if line is not None:
             lines.append((line, place))
-    return tuple(_parsed(sources, "parse_trusted", lines))
+    return tuple(_parse_all(sources, "parse_trusted", lines))
 
 
 def _key_as_text(item: Any) -> str:
-    """Return a trusted key as ``name:<base64>;expires=…;domains=…``. Raises ConfigurationError without a place."""
+    """Return a trusted key as ``name:<base64>;expires=…;domains=…``.
+
+    Raises ConfigurationError; the caller adds the place.
+    """
     if isinstance(item, str):
         return item.strip()
     if not isinstance(item, dict):
@@ -78,12 +84,12 @@ def _key_as_text(item: Any) -> str:
     for key in ("name", "key"):
         if not isinstance(item.get(key), str):
             raise ConfigurationError(f"a trusted key has no {key}", hint='write {name = "ci", key = "<base64>"}')
-    return f"{item['name']}:{item['key']}{_limits(item)}"
+    return f"{item['name']}:{item['key']}{_key_limits(item)}"
 
 
-def _limits(item: Mapping[str, Any]) -> str:
+def _key_limits(item: Mapping[str, Any]) -> str:
     text = ""
-    if "expires" in item:  # a TOML date or a string; the line's parser rejects invalid dates
+    if "expires" in item:  # a TOML date or a string; `signing.parse_trusted` rejects invalid dates
         text += f";expires={item['expires']}"
     if "domains" in item:
         domains = item["domains"]
@@ -93,8 +99,8 @@ def _limits(item: Mapping[str, Any]) -> str:
     return text
 
 
-def _signing(sources: Sources) -> tuple[Path | None, str | None]:
-    """Return (file, key); at most one of them is set."""
+def _signing_key(sources: Sources) -> tuple[Path | None, str | None]:
+    """Return the file of the signing key, and the signing key itself. At most one of them is set."""
     key = sources.variable("TRTBUILD_SIGNING_KEY")
     if key is not None:
         if sources.variable("TRTBUILD_SIGNING_KEY_FILE") is not None:
@@ -104,7 +110,7 @@ def _signing(sources: Sources) -> tuple[Path | None, str | None]:
     entry = sources.text("TRTBUILD_SIGNING_KEY_FILE", "trust", "signing_key_file")
     if entry is None:
         return None, None
-    path = Path(expanded(entry[0], sources.environ))
+    path = Path(expand_home(entry[0], sources.environ))
     if not path.is_absolute() and entry[1].variable is None:
         sources.add_problem(entry[1], f"signing_key_file {entry[0]!r} is not an absolute path", "begin it with / or ~/")
         return None, None

@@ -1,12 +1,12 @@
-"""The keys of this user on this machine: the configured keys, and the machine's key."""
+"""The keys of this user on this machine: the configured keys, and the key that only this machine uses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from trtbuild.driver.configuration.builder import builder
-from trtbuild.driver.configuration.settings import TrustSettings, expanded
+from trtbuild.driver.configuration.builder import builder_name
+from trtbuild.driver.configuration.settings import TrustSettings, expand_home
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust.keyring import Keyring, MachineKey
 from trtbuild.store.trust.signing import Signer
@@ -14,15 +14,15 @@ from trtbuild.store.trust.signing import Signer
 
 def keyring(settings: TrustSettings, environ: Mapping[str, str]) -> Keyring:
     """Return the trusted keys and the signer. Raises ConfigurationError for a key that cannot be read."""
-    machine = machine_key_path(environ)
+    key_path = machine_key_path(environ)
     return Keyring(
         settings.keys,
         revoked=settings.revoked,
         read_domains=settings.read_domains,
         signer=_signer(settings),
         domain=settings.domain,
-        machine=None if machine is None else MachineKey(machine),
-        builder=builder(),
+        machine=None if key_path is None else MachineKey(key_path),
+        builder=builder_name(),
     )
 
 
@@ -42,5 +42,5 @@ def machine_key_path(environ: Mapping[str, str]) -> Path | None:
     """Return the path of the key that is valid on this machine only: ``$XDG_STATE_HOME/trtbuild/local.key``."""
     base = environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):  # the XDG Base Directory Specification: a relative path must be ignored
-        base = expanded("~/.local/state", environ)
+        base = expand_home("~/.local/state", environ)
     return Path(base) / "trtbuild" / "local.key" if base.startswith("/") else None

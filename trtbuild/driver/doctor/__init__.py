@@ -1,9 +1,9 @@
-"""``trtbuild doctor``: find the problems of an installation, with the command that fixes each.
+"""``trtbuild doctor``: find the problems of an installation, and name the command that corrects each problem.
 
 * `interpreter`: Python, trtbuild, the command on PATH
 * `libraries`: torch, onnx and the toolchains, each imported in a separate process
-* `machine`: GPU, clock, encoding
-* `storage`: cache, index, state
+* `machine`: GPU, clock, text encoding
+* `storage`: the cache, the project's local state, and the index of file digests in it
 * `remotes`: configuration, remote caches, keys
 * `project`: manifest and targets
 

@@ -3,8 +3,8 @@
 Rules
 1. A check returns findings and never raises. An unexpected exception becomes a finding.
 2. A check changes nothing. It removes the temporary files that it writes.
-3. A problem means that something does not work. A warning means that something may not work. Each has the command that
-   fixes it (`fix`).
+3. A problem means that something does not work. A warning means that something may not work. Both name the command that
+   corrects it (`Finding.fix`).
 4. A machine without torch is valid: it can plan, and can use packages that were built elsewhere.
 """
 
@@ -35,25 +35,26 @@ def examine(request: Request) -> Diagnosis:
     folder = request.project.absolute()
     if not folder.is_dir():
         raise UsageError(f"{request.project} is not a directory", hint="-C names the project's directory")
-    findings = list(_findings(folder, request))
+    findings = list(_run_checks(folder, request))
     return Diagnosis(ok=all(finding.status != "problem" for finding in findings), checks=findings)
 
 
-def _findings(folder: Path, request: Request) -> Iterator[Finding]:
+def _run_checks(folder: Path, request: Request) -> Iterator[Finding]:
+    """Yield the findings of all checks, in order."""
     checks: list[tuple[str, Callable[[], Finding | Iterable[Finding]]]] = [
-        ("python", interpreter.python),
-        ("trtbuild", interpreter.installations),
-        ("command", interpreter.command),
-        ("encoding", machine.text_encoding),
-        ("torch", libraries.torch_side),
-        ("toolchain", libraries.toolchains),
-        ("gpu", machine.gpu),
-        ("cache", lambda: storage.cache(folder)),
-        ("state", lambda: storage.state(folder)),
-        ("clock", lambda: machine.clock(folder)),
-        ("configuration", lambda: remotes.configured(folder, request)),
-        ("manifest", lambda: project.declared(folder, request.files)),
-        ("completion", interpreter.completion),
+        ("python", interpreter.check_python),
+        ("trtbuild", interpreter.check_installations),
+        ("command", interpreter.check_command),
+        ("encoding", machine.check_text_encoding),
+        ("torch", libraries.check_torch_libraries),
+        ("toolchain", libraries.check_toolchains),
+        ("gpu", machine.check_gpu),
+        ("cache", lambda: storage.check_cache(folder)),
+        ("state", lambda: storage.check_state(folder)),
+        ("clock", lambda: machine.check_clock(folder)),
+        ("configuration", lambda: remotes.check_configuration(folder, request)),
+        ("manifest", lambda: project.check_manifest(folder, request.files)),
+        ("completion", interpreter.completion_hint),
     ]
     for name, check in checks:
         try:

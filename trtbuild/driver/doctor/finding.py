@@ -1,4 +1,4 @@
-"""The result of a check."""
+"""The result of a check of ``trtbuild doctor``."""
 
 from __future__ import annotations
 

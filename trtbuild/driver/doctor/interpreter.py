@@ -13,25 +13,25 @@ from trtbuild import errors
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 
 #: `requires-python` of pyproject.toml.
-OLDEST = (3, 10)
+OLDEST_PYTHON = (3, 10)
 
 
-def python() -> Finding:
+def check_python() -> Finding:
     """Check Python's version, and that it is a 64-bit build."""
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if sys.version_info < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
         return problem("python", f"{version}; trtbuild needs {oldest}", f"python{oldest} -m venv .venv")
     if struct.calcsize("P") < 8:
         return problem("python", f"{version}, 32 bits: no torch and no TensorRT", "install a 64-bit Python")
     return ok("python", f"{version}, {sys.prefix}")
 
 
-def installations() -> list[Finding]:
+def check_installations() -> list[Finding]:
     """Check the imported trtbuild, and look for other copies of it."""
     folder = Path(errors.__file__).resolve().parent
-    versions = _installed()
-    other_copies = [path for path in _packages() if path != folder]
+    versions = _installed_versions()
+    other_copies = [path for path in _package_folders() if path != folder]
     version = versions[0][1] if versions else None
     pip = f"{sys.executable} -m pip"
     if version is None:
@@ -57,7 +57,7 @@ def installations() -> list[Finding]:
     return findings
 
 
-def _installed() -> list[tuple[str, str]]:
+def _installed_versions() -> list[tuple[str, str]]:
     """Return (entry of ``sys.path``, version) for each installed distribution of trtbuild."""
     versions: dict[str, str] = {}
     for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in sys.path):
@@ -66,26 +66,26 @@ def _installed() -> list[tuple[str, str]]:
     return list(versions.items())
 
 
-def _packages() -> list[Path]:
+def _package_folders() -> list[Path]:
     """Return the folders that ``import trtbuild`` could find, in the order of ``sys.path``."""
     entries = dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path)
     return [entry / "trtbuild" for entry in entries if (entry / "trtbuild" / "__init__.py").is_file()]
 
 
-def command() -> Finding:
+def check_command() -> Finding:
     """Check that the ``trtbuild`` on PATH belongs to this Python."""
-    scripts = Path(sys.executable).parent
+    script_folder = Path(sys.executable).parent
     path = shutil.which("trtbuild")
     if path is None:
-        if (scripts / "trtbuild").exists():
-            return warning("command", "no `trtbuild` on PATH", f'export PATH="{scripts}:$PATH"')
+        if (script_folder / "trtbuild").exists():
+            return warning("command", "no `trtbuild` on PATH", f'export PATH="{script_folder}:$PATH"')
         return warning("command", "no `trtbuild` on PATH", f"{sys.executable} -m trtbuild is the same command")
     if _belongs_to_this_python(Path(path)):
         return ok("command", path)
     return warning(
         "command",
         f"the first `trtbuild` on PATH, {path}, does not belong to this Python ({sys.executable})",
-        f'export PATH="{scripts}:$PATH"',
+        f'export PATH="{script_folder}:$PATH"',
     )
 
 
@@ -99,7 +99,7 @@ def _belongs_to_this_python(script: Path) -> bool:
     return os.fsencode(sys.executable) in beginning
 
 
-def completion() -> Finding:
+def completion_hint() -> Finding:
     """Return a finding with the line that turns on completion in the user's shell."""
     shell = os.path.basename(os.environ.get("SHELL", "")) or "bash"
     lines = {

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
-from trtbuild.driver.project.environment import TORCH_SIDE
+from trtbuild.driver.project.environment import TORCH_DISTRIBUTIONS
 from trtbuild.toolchain.libraries import table
 
-#: The time limit of an import, in seconds.
-LIMIT_S = 120.0
+#: The time limit of an import.
+IMPORT_LIMIT_S = 120.0
 
-_MODULES = {"onnx-ir": "onnx_ir"}
+#: Distribution → its module, if the names differ.
+_MODULE_NAMES = {"onnx-ir": "onnx_ir"}
 
-_IMPORT = """\
+_IMPORT_SCRIPT = """\
 import importlib, sys
 module = importlib.import_module(sys.argv[1])
 print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__file__", None))
@@ -31,7 +32,7 @@ print("trtbuild-found", getattr(module, "__version__", ""), getattr(module, "__f
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ImportResult:
     """The result of an import: the version and file that the library reports, or the error."""
 
     version: str = ""
@@ -39,11 +40,11 @@ class Loaded:
     error: str | None = None
 
 
-def load(module: str, limit_s: float = LIMIT_S) -> Loaded:
+def import_in_child(module: str, limit_s: float = IMPORT_LIMIT_S) -> ImportResult:
     """Import `module` in a child process and return its version and file, or the error."""
     try:
         process = subprocess.run(
-            [sys.executable, "-c", _IMPORT, module],
+            [sys.executable, "-c", _IMPORT_SCRIPT, module],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -52,52 +53,56 @@ def load(module: str, limit_s: float = LIMIT_S) -> Loaded:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Loaded(error=f"importing it takes longer than {limit_s:.0f} s")
+        return ImportResult(error=f"importing it takes longer than {limit_s:.0f} s")
     except OSError as error:
-        return Loaded(error=f"no process can be started: {error.strerror}")
+        return ImportResult(error=f"no process can be started: {error.strerror}")
     match = re.search(r"^trtbuild-found (\S*) (.*)$", process.stdout, re.MULTILINE)
     if process.returncode == 0 and match:
-        return Loaded(match[1], match[2])
+        return ImportResult(match[1], match[2])
     last_line = (process.stderr.strip().splitlines() or [f"it ended with status {process.returncode}"])[-1]
     if process.returncode < 0:
-        return Loaded(error=f"importing it ends the process: {_signal(-process.returncode)}")
-    return Loaded(error=last_line[:300])
+        return ImportResult(error=f"importing it ends the process: {_signal_name(-process.returncode)}")
+    return ImportResult(error=last_line[:300])
 
 
-def _signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def torch_side() -> list[Finding]:
+def check_torch_libraries() -> list[Finding]:
     """Check the libraries that trace and convert. Planning and downloading do not need them (rule 4 of `examination`)."""
-    installed = {name: version for name in TORCH_SIDE if (version := _version(name)) is not None}
+    installed = {name: version for name in TORCH_DISTRIBUTIONS if (version := _installed_version(name)) is not None}
     if not installed:
-        text = f"{', '.join(TORCH_SIDE)} are not installed: this machine plans, and downloads results"
+        text = f"{', '.join(TORCH_DISTRIBUTIONS)} are not installed: this machine plans, and downloads results"
         return [ok("torch", text, "pip install 'trtbuild[torch]'  to build here")]
     with ThreadPoolExecutor(2) as pool:
-        loaded = dict(zip(installed, pool.map(load, [_MODULES.get(name, name) for name in installed]), strict=True))
+        import_results = dict(
+            zip(
+                installed, pool.map(import_in_child, [_MODULE_NAMES.get(name, name) for name in installed]), strict=True
+            )
+        )
     findings = []
-    for name in TORCH_SIDE:
+    for name in TORCH_DISTRIBUTIONS:
         if name in installed:
-            findings.append(compared(name, installed[name], loaded[name]))
+            findings.append(compare_versions(name, installed[name], import_results[name]))
         else:
             text = "not installed; models cannot be traced without it"
             findings.append(problem(name, text, "pip install 'trtbuild[torch]'"))
     return findings
 
 
-def toolchains() -> list[Finding]:
+def check_toolchains() -> list[Finding]:
     """Check the installed toolchains, which compile engines."""
     findings = []
     for flavour in table.FLAVOURS.values():
-        version = _version(flavour.distribution)
+        version = _installed_version(flavour.distribution)
         if version is None:
             continue
         expected = flavour.library_versions.get(version, version)
-        finding = compared(flavour.distribution, version, load(flavour.module), expected)
+        finding = compare_versions(flavour.distribution, version, import_in_child(flavour.module), expected)
         if finding.status == "problem" and _is_stub(flavour.distribution):
             why, requirement = finding.text.partition(": ")[2], f"'{flavour.distribution}=={version}'"
             finding = problem(
@@ -106,36 +111,42 @@ def toolchains() -> list[Finding]:
                 f"pip install --force-reinstall --extra-index-url https://pypi.nvidia.com {requirement}",
             )
         findings.append(finding)
-        findings += _mixed_versions(flavour.distribution, version)
+        findings += _check_mixed_versions(flavour.distribution, version)
     if not findings:
         text = "no toolchain is installed: engines cannot be built here, only downloaded for targets that pin a version"
         return [warning("toolchain", text, "pip install 'trtbuild[rtx]'")]
     return findings
 
 
-def compared(name: str, version: str, loaded: Loaded, expected: str | None = None) -> Finding:
-    """Check that the imported version is `expected`. The default of `expected` is the installed `version`."""
+def compare_versions(name: str, version: str, imported: ImportResult, expected: str | None = None) -> Finding:
+    """Check that the library could be imported, and that its version is `expected` (default: the installed `version`)."""
     reinstall = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
-    if loaded.error is not None:
-        return problem(name, f"{version} is installed, but cannot be imported: {loaded.error}", reinstall)
-    if loaded.version and loaded.version != (expected or version):
-        text = f"{version} is installed, but {loaded.file} is {loaded.version}"
+    if imported.error is not None:
+        return problem(name, f"{version} is installed, but cannot be imported: {imported.error}", reinstall)
+    if imported.version and imported.version != (expected or version):
+        text = f"{version} is installed, but {imported.file} is {imported.version}"
         return problem(name, text, f"pip uninstall -y {name} && {reinstall}")
     return ok(name, version)
 
 
-def _mixed_versions(name: str, version: str) -> list[Finding]:
+def _check_mixed_versions(name: str, version: str) -> list[Finding]:
     """Return a problem if the distributions of one toolchain have different versions."""
     stem = re.compile(re.escape(name).replace("\\-", "[-_]") + r"[-_](?:cu\d+)(?:[-_].*)?", re.IGNORECASE)
     parts = {entry.name: entry.version for entry in metadata.distributions() if stem.fullmatch(entry.name or "")}
     differing = {part: found for part, found in parts.items() if found != version}
     if not differing:
         return []
-    listed = ", ".join(f"{part} {found}" for part, found in sorted(differing.items()))
-    return [problem(name, f"{version} with parts of other versions: {listed}", _reinstall([name, *differing], version))]
+    differing_text = ", ".join(f"{part} {found}" for part, found in sorted(differing.items()))
+    return [
+        problem(
+            name,
+            f"{version} with parts of other versions: {differing_text}",
+            _reinstall_command([name, *differing], version),
+        )
+    ]
 
 
-def _reinstall(names: Sequence[str], version: str) -> str:
+def _reinstall_command(names: Sequence[str], version: str) -> str:
     return f"pip uninstall -y {' '.join(names)} && pip install '{names[0]}=={version}'"
 
 
@@ -152,7 +163,7 @@ def _is_stub(name: str) -> bool:
     return not parts and not any(".so" in file.name or file.name.endswith(".dll") for file in files)
 
 
-def _version(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -13,14 +13,15 @@ from pathlib import Path
 from trtbuild.driver.doctor.finding import Finding, ok, warning
 from trtbuild.toolchain.libraries import table
 
-LIMIT_S = 30.0
+#: The time limit for the answer of the CUDA driver.
+DRIVER_LIMIT_S = 30.0
 
-#: The allowed difference between the clocks of the file system and of the machine, in seconds. make and the check for
-#: unchanged files compare times of the two clocks.
-SKEW_S = 2.0
+#: The largest allowed difference between the clocks of the file system and of the machine. make, and trtbuild's check for
+#: unchanged files, compare times of both clocks.
+MAX_SKEW_S = 2.0
 
 
-def gpu() -> Finding:
+def check_gpu() -> Finding:
     """Check that the installed toolchains can build for the GPUs of this machine.
 
     A child process calls the driver, because a broken driver can crash its process.
@@ -32,7 +33,7 @@ def gpu() -> Finding:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=DRIVER_LIMIT_S,
             check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
         )
@@ -48,26 +49,26 @@ def _gpu_finding(sms: tuple[int, ...]) -> Finding:
     """Return the finding about GPUs with these SMs."""
     installed = [flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None]
     without_gpu = [flavour for flavour in installed if flavour.sms is not None]
-    built = "; ".join(
-        f"{flavour.name} builds for SM {_listed(flavour.sms or ())} without a GPU" for flavour in without_gpu
+    build_text = "; ".join(
+        f"{flavour.name} builds for SM {_join_numbers(flavour.sms or ())} without a GPU" for flavour in without_gpu
     )
     if not sms:
         if installed and not without_gpu:
             return warning("gpu", "no GPU found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
-        return ok("gpu", f"no GPU found{'; ' + built if built else ''}; engines cannot be run here")
+        return ok("gpu", f"no GPU found{'; ' + build_text if build_text else ''}; engines cannot be run here")
     unsupported = [sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed)]
-    text = f"SM {_listed(sms)}"
+    text = f"SM {_join_numbers(sms)}"
     if unsupported and installed:
-        text += f"; no installed toolchain builds for SM {_listed(tuple(dict.fromkeys(unsupported)))}"
+        text += f"; no installed toolchain builds for SM {_join_numbers(tuple(dict.fromkeys(unsupported)))}"
         return warning("gpu", text, "pip install 'trtbuild[tensorrt]'")
     return ok("gpu", text)
 
 
-def _listed(numbers: tuple[int, ...]) -> str:
+def _join_numbers(numbers: tuple[int, ...]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def clock(folder: Path) -> Finding:
+def check_clock(folder: Path) -> Finding:
     """Check that files in `folder` get the time of this machine."""
     while not folder.is_dir():
         folder = folder.parent
@@ -78,13 +79,13 @@ def clock(folder: Path) -> Finding:
             skew_s = os.stat(file.name).st_mtime - time.time()  # noqa: PTH116
     except OSError as error:
         return ok("clock", f"not checked: {folder} cannot be written ({error.strerror})")
-    if abs(skew_s) > SKEW_S:
+    if abs(skew_s) > MAX_SKEW_S:
         text = f"files in {folder} get times {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the system's"
         return warning("clock", text, "set both clocks (timedatectl set-ntp true), here and on the file server")
     return ok("clock", "files get the system's time")
 
 
-def text_encoding() -> Finding:
+def check_text_encoding() -> Finding:
     """Check that file names and text use UTF-8."""
     names, text = sys.getfilesystemencoding(), locale.getpreferredencoding(False)
     if all(encoding.lower().replace("-", "") in ("utf8", "utf8mode") for encoding in (names, text)):

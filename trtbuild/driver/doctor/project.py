@@ -1,4 +1,4 @@
-"""Checks of the manifest, and of its targets: whether this machine can build them."""
+"""Checks of the manifest: whether it is valid, and whether this machine can build its targets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
 
-def declared(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding about the manifest, then a warning for each target that cannot be built here."""
+def check_manifest(project: Path, files: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding about the manifest, then a warning for each target that this machine cannot build."""
     try:
         loaded = manifest.load(project, files or None)
     except ManifestErrors as error:

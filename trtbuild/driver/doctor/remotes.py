@@ -1,7 +1,7 @@
 """Checks of the user's configuration: whether it can be read, whether each remote answers, and whether the keys are valid.
 
-The check requests an entry with a random name from each remote, and writes nothing there. Uploads are not checked, because
-the uploaded entry would remain.
+The check of a remote requests an entry with a random name, and writes nothing. Uploads are not checked, because the
+uploaded entry would stay in the remote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trtbuild.core.recipes.trust import TrustAll
 from trtbuild.core.values.nearest import nearest
 from trtbuild.driver import configuration
 from trtbuild.driver.configuration import Configuration, TrustSettings
-from trtbuild.driver.configuration.remotes import variable_part
+from trtbuild.driver.configuration.remotes import name_in_variables
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
@@ -28,20 +28,20 @@ from trtbuild.store.transports.kinds import kind_of
 from trtbuild.store.transports.settings import RemoteSettings
 
 #: A trusted key that expires within this many days gives a warning.
-SOON_DAYS = 30
+EXPIRY_WARNING_DAYS = 30
 
-#: A remote that takes longer than this to answer gives a warning (in seconds).
-SLOW_S = 1.0
+#: A remote that takes more seconds than this to answer gives a warning.
+SLOW_ANSWER_S = 1.0
 
 #: Variables that trtbuild reads, in addition to those of `configuration`.
 _OTHER_VARIABLES = ("TRTBUILD_CONFIG", "TRTBUILD_CACHE_DIR")
 #: Endings of the variables of single remotes.
 _REMOTE_ENDINGS = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")
-#: Variables of the tests and of the shells' completion.
+#: Variables that the tests, or the completion scripts of shells, set.
 _NOT_CONFIGURATION = ("TRTBUILD_COMPLETE", "TRTBUILD_TEST_CACHE")
 
 
-def configured(folder: Path, request: Request) -> Iterator[Finding]:
+def check_configuration(folder: Path, request: Request) -> Iterator[Finding]:
     """Yield findings about the configuration, then about its remotes and its keys."""
     try:
         settings = configuration.load(os.environ, folder)
@@ -50,7 +50,7 @@ def configured(folder: Path, request: Request) -> Iterator[Finding]:
             text = f"{entry.where()}: {entry.text}" if entry.where() else entry.text
             yield problem("configuration", text, entry.hint or "see docs/configuration.md")
         return
-    yield ok("configuration", _sources(settings))
+    yield ok("configuration", _source_names(settings))
     yield from _unknown_variables(os.environ, settings)
     if request.offline and settings.remotes:
         yield ok("remotes", f"not checked (--offline): {', '.join(remote.name for remote in settings.remotes)}")
@@ -58,30 +58,32 @@ def configured(folder: Path, request: Request) -> Iterator[Finding]:
         yield ok("remotes", "no remotes are configured: results stay on this machine")
     else:
         for remote in settings.remotes:
-            yield _remote(remote)
-    yield from _trust(settings.trust, _today())
+            yield _check_remote(remote)
+    yield from _check_trust(settings.trust, _today())
 
 
-def _sources(settings: Configuration) -> str:
+def _source_names(settings: Configuration) -> str:
     variables = [name for name in configuration.VARIABLES if name in os.environ]
     parts = ([str(settings.path)] if settings.sha256 is not None else []) + variables
     return ", ".join(parts) if parts else f"none ({settings.path} does not exist)" if settings.path else "none"
 
 
 def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> Iterator[Finding]:
-    """Yield a warning for each unknown ``TRTBUILD_`` variable: if a name is misspelt, its setting has no effect."""
+    """Yield a warning for each unknown ``TRTBUILD_`` variable. A variable with a misspelt name has no effect."""
     known = {*configuration.VARIABLES, *_OTHER_VARIABLES, *_NOT_CONFIGURATION}
     known |= {
-        f"TRTBUILD_REMOTE_{variable_part(remote.name)}{end}" for remote in settings.remotes for end in _REMOTE_ENDINGS
+        f"TRTBUILD_REMOTE_{name_in_variables(remote.name)}{end}"
+        for remote in settings.remotes
+        for end in _REMOTE_ENDINGS
     }
     for name in sorted(environ):
         if name.startswith("TRTBUILD_") and name not in known:
-            like = nearest(name, known)
-            fix = f"unset {name}" + (f", or set {like}" if like is not None else "")
+            similar_name = nearest(name, known)
+            fix = f"unset {name}" + (f", or set {similar_name}" if similar_name is not None else "")
             yield warning("configuration", f"{name} is set, but trtbuild has no such variable", fix)
 
 
-def _remote(settings: RemoteSettings) -> Finding:
+def _check_remote(settings: RemoteSettings) -> Finding:
     name = f"remote {settings.name}"
     try:
         transport = wiring.open_remote(settings, TrustAll()).transport
@@ -89,7 +91,7 @@ def _remote(settings: RemoteSettings) -> Finding:
         return problem(name, error.text, error.hint or "see docs/configuration.md")
     try:
         times = []
-        for _ in range(2):  # the second time does not include connecting
+        for _ in range(2):  # the second request does not include the time to connect
             started = time.perf_counter()
             if settings.read:
                 transport.get("ac", secrets.token_hex(32), 1 << 20)
@@ -97,26 +99,28 @@ def _remote(settings: RemoteSettings) -> Finding:
                 transport.has("cas", secrets.token_hex(32))
             times.append(time.perf_counter() - started)
     except RemoteRefused as error:
-        return problem(name, f"{_mode(settings)}: {error.text}", error.hint or _login_hint(settings))
+        return problem(name, f"{_mode_text(settings)}: {error.text}", error.hint or _login_hint(settings))
     except RemoteFault as error:
-        fix = error.hint or f"builds go on without it; use --offline, or remove it from {_where_remotes_are()}"
-        return warning(name, f"{_mode(settings)}: {error.text}", fix)
+        fix = error.hint or f"builds go on without it; use --offline, or remove it from {_place_of_remotes()}"
+        return warning(name, f"{_mode_text(settings)}: {error.text}", fix)
     finally:
         transport.close()
-    text = f"{transport.place} ({_mode(settings)}) answers in {min(times) * 1000:.0f} ms{_credentials_note(settings)}"
-    if min(times) > SLOW_S:
+    text = (
+        f"{transport.place} ({_mode_text(settings)}) answers in {min(times) * 1000:.0f} ms{_credentials_note(settings)}"
+    )
+    if min(times) > SLOW_ANSWER_S:
         return warning(name, text, "each lookup waits this long: put a nearer remote first in the configuration")
     if warnings := transport.report().warnings:
         return warning(name, f"{text}; {'; '.join(warnings)}", "see docs/team-cache.md")
     if kind_of(settings.url).address == "directory" and not Path(unquote(urlsplit(settings.url).path)).is_dir():
-        missing = f"{transport.place} ({_mode(settings)}): there is no such directory"
+        missing = f"{transport.place} ({_mode_text(settings)}): there is no such directory"
         return warning(
             name, missing, "is the share mounted? if so, make the directory, or let the first upload make it"
         )
     return ok(name, text, _upload_hint(settings))
 
 
-def _mode(settings: RemoteSettings) -> str:
+def _mode_text(settings: RemoteSettings) -> str:
     return "read and write" if settings.read and settings.write else "read" if settings.read else "write"
 
 
@@ -127,20 +131,20 @@ def _upload_hint(settings: RemoteSettings) -> str | None:
 
 
 def _credentials_note(settings: RemoteSettings) -> str:
-    """Return the source of the credentials, as the end of a sentence."""
+    """Return the end of a sentence that names the source of the credentials; empty if the remote is not a host."""
     if kind_of(settings.url).address != "host":
         return ""
     from trtbuild.store.transports import credentials
 
-    credential = credentials.find(settings.name, settings.url)
+    credential = credentials.find_credentials(settings.name, settings.url)
     return ", without credentials" if credential is None else f", with credentials from {credential.source}"
 
 
 def _login_hint(settings: RemoteSettings) -> str:
-    return f"export TRTBUILD_REMOTE_{variable_part(settings.name)}_TOKEN, or write its host into ~/.netrc"
+    return f"export TRTBUILD_REMOTE_{name_in_variables(settings.name)}_TOKEN, or write its host into ~/.netrc"
 
 
-def _where_remotes_are() -> str:
+def _place_of_remotes() -> str:
     return "TRTBUILD_REMOTES" if "TRTBUILD_REMOTES" in os.environ else "config.toml"
 
 
@@ -148,7 +152,7 @@ def _today() -> datetime.date:
     return datetime.datetime.now(datetime.timezone.utc).date()
 
 
-def _trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
+def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
     """Yield findings about the trusted keys, their expiry dates, and the signing key."""
     if not settings.keys and settings.signing_key is None and settings.signing_key_file is None:
         if settings.domain is not None:
@@ -159,7 +163,7 @@ def _trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
             )
         return
     try:
-        trust = wiring.trust_in(settings)
+        trust = wiring.trust_policy(settings)
     except ConfigurationError as error:
         text = f"{error.where()}: {error.text}" if error.where() else error.text
         yield problem("trust", text, error.hint or "trtbuild cache keygen")
@@ -180,15 +184,15 @@ def _trust(settings: TrustSettings, today: datetime.date) -> Iterator[Finding]:
         elif key.expires is not None and key.expires < today:
             text = f"key {key.name!r} expired on {key.expires}: results with its signature are built again"
             yield warning("trust", text, "trust its successor, or change the date")
-        elif key.expires is not None and (key.expires - today).days <= SOON_DAYS:
+        elif key.expires is not None and (key.expires - today).days <= EXPIRY_WARNING_DAYS:
             text = f"key {key.name!r} expires on {key.expires}, in {(key.expires - today).days} days"
             yield warning("trust", text, "trtbuild cache keygen, and trust the new key before that day")
     if any(key.expires is not None for key in settings.keys):
-        yield from _clock()
+        yield from _check_clock()
 
 
-def _clock() -> Iterator[Finding]:
-    """Yield a warning if the clock shows a time before trtbuild's installation: keys would expire too late."""
+def _check_clock() -> Iterator[Finding]:
+    """Yield a warning if the clock shows a time before trtbuild's installation. Keys would then expire too late."""
     installed_s = Path(errors.__file__).stat().st_mtime
     if time.time() < installed_s - 86400:
         yield warning(

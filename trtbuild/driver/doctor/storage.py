@@ -13,14 +13,15 @@ from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project import wiring
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.digests.index import Index
-from trtbuild.store.local.layout import Layout, listed
+from trtbuild.store.local.layout import Layout, list_folder
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
-#: Free space, in bytes: with less than `LITTLE` a build may fail, with less than `TOO_LITTLE` it will.
-LITTLE = 10 << 30
-TOO_LITTLE = 1 << 30
+#: With less free space than `LITTLE_SPACE_BYTES` a build may fail. With less than `TOO_LITTLE_SPACE_BYTES` it will fail.
+LITTLE_SPACE_BYTES = 10 << 30
+TOO_LITTLE_SPACE_BYTES = 1 << 30
 
-NETWORK = (
+#: Types of file systems that are on a server, by their names in mount(8).
+NETWORK_FILE_SYSTEMS = (
     "nfs",
     "nfs4",
     "cifs",
@@ -36,7 +37,7 @@ NETWORK = (
 )
 
 
-def cache(project: Path) -> Iterator[Finding]:
+def check_cache(project: Path) -> Iterator[Finding]:
     """Yield findings about the store's directory: its format, write access, free space and file system."""
     root = wiring.store_root(project)
     try:
@@ -44,32 +45,32 @@ def cache(project: Path) -> Iterator[Finding]:
     except StoreUnavailable as error:
         yield problem("cache", error.text, error.hint or "set TRTBUILD_CACHE_DIR to another directory")
         return
-    existing = _existing(root)
-    why_not = _why_not_writable(root / "tmp" if (root / "tmp").is_dir() else existing)
+    nearest_directory = _nearest_directory(root)
+    why_not = _reason_not_writable(root / "tmp" if (root / "tmp").is_dir() else nearest_directory)
     if why_not is not None:
         yield problem(
             "cache",
             f"{root} cannot be written: {why_not}; cached results are used, but nothing can be built",
-            f'chmod u+rwX "{existing}", or export TRTBUILD_CACHE_DIR to another directory',
+            f'chmod u+rwX "{nearest_directory}", or export TRTBUILD_CACHE_DIR to another directory',
         )
     else:
         yield ok("cache", f"{root}{'' if root.is_dir() else ', which the first build creates'}")
-    yield _space(existing)
-    kind = file_system(existing)
-    if kind in NETWORK:
+    yield _check_space(nearest_directory)
+    kind = file_system(nearest_directory)
+    if kind in NETWORK_FILE_SYSTEMS:
         text = f"{root} is on {kind}: locks and durability depend on the server, and are slow"
         yield warning("cache", text, "export TRTBUILD_CACHE_DIR to a local directory")
-    yield from _leftovers(Layout(str(root)))
+    yield from _check_leftovers(Layout(str(root)))
 
 
-def _existing(path: Path) -> Path:
+def _nearest_directory(path: Path) -> Path:
     """Return the nearest existing directory: `path` or one of its parents."""
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
 
 
-def _why_not_writable(folder: Path) -> str | None:
+def _reason_not_writable(folder: Path) -> str | None:
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".trtbuild-doctor-") as file:
             file.write(b"?")
@@ -79,47 +80,49 @@ def _why_not_writable(folder: Path) -> str | None:
     return None
 
 
-def _space(folder: Path) -> Finding:
+def _check_space(folder: Path) -> Finding:
     try:
-        free = shutil.disk_usage(folder).free
+        free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         return warning("space", f"the free space of {folder} is not known: {error.strerror}", f'df -h "{folder}"')
-    text = f"{free / 2**30:,.1f} GiB free for the cache"
-    if free < TOO_LITTLE:
+    text = f"{free_bytes / 2**30:,.1f} GiB free for the cache"
+    if free_bytes < TOO_LITTLE_SPACE_BYTES:
         return problem("space", text, "trtbuild cache gc --max-size 10GiB")
-    if free < LITTLE:
+    if free_bytes < LITTLE_SPACE_BYTES:
         return warning("space", text, "trtbuild cache gc --max-size 10GiB")
     return ok("space", text)
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the file system of `folder`, by its name in mount(8); None if it is not known."""
+    """Return the type of the file system of `folder`, as mount(8) names it; None if it is not known."""
     try:
         lines = mounts.read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    path, best = os.path.realpath(folder), ("", None)
+    path, best_mount = os.path.realpath(folder), ("", None)
     for line in lines:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
-        point = fields[1].replace("\\040", " ")
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
-            best = (point, fields[2])  # type: ignore[assignment]
-    return best[1]
+        mount_point = fields[1].replace("\\040", " ")
+        if (path == mount_point or path.startswith(mount_point.rstrip("/") + "/")) and len(mount_point) >= len(
+            best_mount[0]
+        ):
+            best_mount = (mount_point, fields[2])  # type: ignore[assignment]
+    return best_mount[1]
 
 
-def _leftovers(layout: Layout) -> Iterator[Finding]:
-    """Yield warnings about quarantined entries, and about unfinished files of killed processes."""
-    quarantined = len(listed(layout.quarantine))
-    if quarantined:
+def _check_leftovers(layout: Layout) -> Iterator[Finding]:
+    """Yield warnings about entries in quarantine, and about unfinished files of processes that were killed."""
+    quarantined_count = len(list_folder(layout.quarantine))
+    if quarantined_count:
         yield warning(
-            "quarantine", f"{quarantined} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
+            "quarantine", f"{quarantined_count} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
         )
     before_s = time.time() - UNFINISHED_AGE_S
-    old = sum(_is_older(entry, before_s) for entry in listed(layout.tmp))
-    if old:
-        yield warning("leftovers", f"{old} unfinished files of processes that were killed", "trtbuild cache gc")
+    old_count = sum(_is_older(entry, before_s) for entry in list_folder(layout.tmp))
+    if old_count:
+        yield warning("leftovers", f"{old_count} unfinished files of processes that were killed", "trtbuild cache gc")
 
 
 def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
@@ -129,15 +132,17 @@ def _is_older(entry: os.DirEntry[str], limit_s: float) -> bool:
         return False
 
 
-def state(project: Path) -> Iterator[Finding]:
+def check_state(project: Path) -> Iterator[Finding]:
     """Yield findings about ``.trtbuild/`` and the index in it. Both can be deleted at any time."""
-    folder = project / wiring.STATE
+    folder = project / wiring.STATE_FOLDER
     why_not = (
-        _why_not_writable(_existing(folder)) if not folder.exists() or folder.is_dir() else "it is not a directory"
+        _reason_not_writable(_nearest_directory(folder))
+        if not folder.exists() or folder.is_dir()
+        else "it is not a directory"
     )
     if why_not is not None:
         text = f"{folder} cannot be written: {why_not}. Builds work, but are slower: nothing is remembered"
-        yield warning("state", text, f'chmod u+rwX "{_existing(folder)}"')
+        yield warning("state", text, f'chmod u+rwX "{_nearest_directory(folder)}"')
         return
     yield ok("state", f"{folder}{'' if folder.exists() else ', which the first build creates'}")
     with tempfile.TemporaryDirectory(prefix="trtbuild-doctor-") as scratch:

@@ -1,7 +1,7 @@
 """`trtbuild.compile`: build engines for a module in memory, and return a module that runs them.
 
 The module is traced in this process (`stages.trace.in_memory`). All later steps are planned, looked up and run as on the
-command line. So a program finds the engines that CI has built from a manifest, and CI finds the engines of a program.
+command line. So a program uses the engines that CI has built from a manifest, and CI uses the engines of a program.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.answers import report
 from trtbuild.driver.in_program.arguments import checked
-from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.driver.in_program.arguments.inputs import Input
-from trtbuild.driver.in_program.messages import in_arguments
-from trtbuild.driver.in_program.modules import inputs_of, label_of, module_for, positional_inputs
+from trtbuild.driver.in_program.messages import reword_errors
+from trtbuild.driver.in_program.modules import class_name_of, describe_module, module_to_trace, positional_inputs
 from trtbuild.driver.in_program.options import Options, options_of
 from trtbuild.driver.in_program.targets import ensure_gpu
-from trtbuild.driver.in_program.tracing import caller, shape_plan, trace_job
+from trtbuild.driver.in_program.tracing import calling_line, shape_plan, trace_job
 from trtbuild.errors import InternalError
 
 if TYPE_CHECKING:
@@ -60,26 +60,28 @@ def compile(
       `kwarg_inputs`: the same by name. They can be left out for an ``ExportedProgram``. `arg_inputs` is another name of
       `inputs`.
     * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.arguments.inputs`).
-    * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default is the one for the
+    * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default depends on the
       type of `module`. ``"ts"`` scripts an ``nn.Module``.
     * `name`: the model's name in the package and in messages. The default is the name of the module's class.
     * `options`: what to build, and where it runs (`options_of`). ``torch.compile`` accepts the same options.
 
-    The result is the module that ``trtbuild.load(…).module()`` returns, with two more attributes: the method `save`
+    The result is a module as ``trtbuild.load(…).module()`` returns it, with two more attributes: the method `save`
     (`trtbuild.save`), and `report`, the document of ``trtbuild build --json``.
 
     Raises UsageError (wrong arguments, or a machine that cannot build), NoFittingTarget (no GPU to run the result on),
     SourceError (the module's code fails or cannot be traced), ConversionRefused and ToolchainError (TensorRT rejects the
     model). The hint of each error says what to do next.
     """
-    with in_arguments():
-        chosen = module_for(module, ir)
-        label = checked.text("name", name) if name is not None else label_of(chosen)
-        described = inputs_of(chosen, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes)
-        return build_module(chosen, described, options_of(**options), label, caller())
+    with reword_errors():
+        traced_module = module_to_trace(module, ir)
+        class_name = checked.text("name", name) if name is not None else class_name_of(traced_module)
+        module_inputs = describe_module(
+            traced_module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
+        )
+        return build_module(traced_module, module_inputs, options_of(**options), class_name, calling_line())
 
 
-def build_module(module: Any, inputs: Described, options: Options, name: str, origin: Origin) -> Any:
+def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str, origin: Origin) -> Any:
     """Trace `module` in this process, build or look up all later steps, and load the result.
 
     `origin` is the line of the program that called trtbuild.
@@ -93,7 +95,7 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     shapes = shape_plan(inputs)
     model = Model(
         name=re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("-.") or "module",
-        source=Source("module", label_of(module)),
+        source=Source("module", class_name_of(module)),
         inputs=inputs.inputs,
         profiles=inputs.profiles,
         targets=(options.target,),
@@ -108,15 +110,15 @@ def build_module(module: Any, inputs: Described, options: Options, name: str, or
     if not is_cpu(options.device):
         ensure_gpu(options.target, model.name)
     with new_tensors_on_cpu():
-        traced = _traced(module, model, shapes)
+        traced = _trace(module, model, shapes)
     workspace = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
     with workspace.store.session():
         outputs = _store_trace(traced, workspace.store.put_bytes)
-        # the label distinguishes this trace from others with the same name
-        label = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
-        workspace.models[model.name] = replace(model, source=replace(model.source, kwargs=label))
+        # these digests distinguish this trace from others with the same name
+        digests = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
+        workspace.models[model.name] = replace(model, source=replace(model.source, kwargs=digests))
         workspace.set_trace(model.name, outputs, time.monotonic() - started)
-        document = _build(workspace)
+        document = _run_build(workspace)
         target = None if is_cpu(options.device) else options.target.name
         loaded = load_package(workspace.package, device=options.device, target=target)
         result = loaded.module()
@@ -134,8 +136,8 @@ def is_cpu(device: Any) -> bool:
 # -- building --------------------------------------------------------------------------------------------------------
 
 
-def _traced(module: Any, model: Model, shapes: ShapePlan) -> Any:
-    """Trace `module`; return a `stages.trace.run.Traced`."""
+def _trace(module: Any, model: Model, shapes: ShapePlan) -> Any:
+    """Trace `module`; return a `stages.trace.run.TraceResult`."""
     from trtbuild.stages.trace.in_memory import trace_in_memory
 
     return trace_in_memory(module, trace_job(model, shapes), Path.cwd())
@@ -151,17 +153,17 @@ def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> di
         "modules": put(json.dumps(traced.modules).encode()),
         "interface": put(json.dumps(traced.interface).encode()),
     }
-    table: dict[str, Weight] = {}
+    weights_by_slot: dict[str, Weight] = {}
     for slot, tensor in traced.weights:
         dtype, shape, data = tensor_bytes(tensor)
         blob = put(data)
         outputs[f"weight:{slot}"] = blob
-        table[str(slot)] = Weight(dtype, tuple(shape), blob.sha256)
-    outputs["weights"] = put(json.dumps(weights_to_json(table)).encode())
+        weights_by_slot[str(slot)] = Weight(dtype, tuple(shape), blob.sha256)
+    outputs["weights"] = put(json.dumps(weights_to_json(weights_by_slot)).encode())
     return outputs
 
 
-def _build(workspace: ProgramWorkspace) -> dict[str, Any]:
+def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     """Build, and return the document of the report. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
     from trtbuild.driver.building.events import Watcher

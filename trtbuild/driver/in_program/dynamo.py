@@ -1,18 +1,18 @@
 """The backend of ``torch.compile(model, backend="trtbuild", options={…})``.
 
 Rules
-1. `options` are those of `options.options_of`, and `pass_through_build_failures` and `max_specializations`.
-2. A graph is built at its first call. At that time its weights exist, torch is not tracing, and errors reach the program
-   unchanged. Results that another process or CI has put into the cache are used.
-3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``; opt is the size of the first
-   call. For a size without a range, and for an integer argument, engines are built for each value, for at most
+1. `options` are the options of `options.options_of`, and also `pass_through_build_failures` and `max_specializations`.
+2. Engines for a graph are built at its first call. At that time its weights exist, torch is not tracing, and errors reach
+   the program unchanged. The build uses results that another process or CI has put into the cache.
+3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
+   first call. For a size without a range, and for an integer argument, engines are built for each value, for at most
    `max_specializations` values. One warning explains how to set a range.
 4. A graph that cannot become an engine runs in PyTorch, with a warning (with `pass_through_build_failures`: an error).
    Wrong options, and a machine that cannot build, are always errors.
 5. The engines contain the weights. If a parameter is replaced or written to, the next call detects it, and the graph is
    built again. (Writes to ``parameter.data`` are not detected, because torch does not count them.) Frequent changes mean
-   that the model is being trained, and engines for each training step are useless. So after `CHANGES` changes PyTorch runs
-   the graph, with a warning. A change after more than `SETTLED` calls does not count.
+   that the model is being trained, and engines for each training step are useless. So after more than `MAX_CHANGES` changes
+   PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls starts a new count.
 6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient, and under autocast.
 """
 
@@ -23,45 +23,45 @@ from typing import Any
 
 from trtbuild.core.model import spec
 from trtbuild.core.model.spec import NamedDim, Origin, Profile, ShapeRange
-from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.driver.in_program.arguments.inputs import dtype_name
 from trtbuild.driver.in_program.compiling import build_module
 from trtbuild.driver.in_program.kept_weights import KeptWeights
-from trtbuild.driver.in_program.messages import in_arguments
+from trtbuild.driver.in_program.messages import reword_errors
 from trtbuild.driver.in_program.options import Options, options_of
-from trtbuild.driver.in_program.tracing import caller
+from trtbuild.driver.in_program.tracing import calling_line
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
 from trtbuild.runtime.calls.callers import warn
 
-#: The weights may change `CHANGES` times within `SETTLED` calls each (rule 5).
-CHANGES, SETTLED = 2, 100
+#: The weights may change at most `MAX_CHANGES` times in a row, each time within `SETTLED_CALLS` calls (rule 5).
+MAX_CHANGES, SETTLED_CALLS = 2, 100
 #: The default of `max_specializations` (rule 3).
-SPECIALIZATIONS = 8
+MAX_SPECIALIZATIONS = 8
 
 
 def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Callable[..., Any]:
     """Return the function that runs `graph`. TorchDynamo calls this for each graph. Raises UsageError for wrong options."""
-    from trtbuild.stages.dynamo.graph import NotSupported, capture
+    from trtbuild.stages.dynamo.graph import NotSupported, read_graph
 
     options = dict(arguments.get("options") or {})
     strict = bool(options.pop("pass_through_build_failures", False))
-    max_specializations = options.pop("max_specializations", SPECIALIZATIONS)
+    max_specializations = options.pop("max_specializations", MAX_SPECIALIZATIONS)
     if type(max_specializations) is not int:
         raise UsageError(
             f"max_specializations is {max_specializations!r}", hint="write a number of sets of engines, such as 8"
         )
-    options.setdefault("device", _device(graph, example_inputs))
-    with in_arguments():
+    options.setdefault("device", _device_of(graph, example_inputs))
+    with reword_errors():
         resolved = options_of(**options)
     strict = strict or resolved.partition.require_full_compilation
     try:
-        captured = capture(graph)
+        captured = read_graph(graph)
     except NotSupported as reason:
         if strict:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
         _warn(f"a graph of torch.compile runs in PyTorch: {reason}")
         return graph.forward  # type: ignore[no-any-return]
-    return _Graph(captured, resolved, strict, max_specializations, caller())
+    return _Graph(captured, resolved, strict, max_specializations, calling_line())
 
 
 class _Graph:
@@ -71,50 +71,50 @@ class _Graph:
         self._captured = captured
         self._options = options
         self._strict = strict
-        self._limit = max_specializations
+        self._max_specializations = max_specializations
         self._origin = origin
-        self._eager: Callable[..., Any] = captured.module.forward
-        #: Values of the open symbols → the module for these values, or None if PyTorch runs the graph.
-        self._built: dict[tuple[int, ...], Any] = {}
+        self._eager_forward: Callable[..., Any] = captured.module.forward
+        #: Values of the open symbols (sizes without a range) → the module for them, or None if PyTorch runs the graph.
+        self._modules: dict[tuple[int, ...], Any] = {}
         self._weights: KeptWeights | None = None
         self._calls = self._changes = 0
         self._runs_in_pytorch = False
         self._positions = tuple(entry.position for entry in captured.tensors)
-        self._open_symbols = tuple(captured.open)
+        self._open_symbols = tuple(captured.open_symbols)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
         if self._runs_in_pytorch or self._needs_gradient(arguments):
-            return self._eager(*arguments)
+            return self._eager_forward(*arguments)
         self._calls += 1
         if self._weights is None or self._weights.have_changed(arguments):
-            if self._changes_too_often():
-                return self._eager(*arguments)
-            self._built.clear()
+            if self._note_new_weights():
+                return self._eager_forward(*arguments)
+            self._modules.clear()
             self._weights = KeptWeights(
                 [(weight.position, arguments[weight.position]) for weight in self._captured.weights]
             )
         sizes = self._captured.sizes(arguments)
         key = tuple(sizes.get(symbol, 0) for symbol in self._open_symbols)
-        if key not in self._built:
-            self._built[key] = self._module_for(arguments, sizes, key)
-        module = self._built[key]
+        if key not in self._modules:
+            self._modules[key] = self._module_for(arguments, sizes, key)
+        module = self._modules[key]
         if module is None:
-            return self._eager(*arguments)
-        return self._captured.put_back(module(*[arguments[position] for position in self._positions]), sizes)
+            return self._eager_forward(*arguments)
+        return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
 
-    def _changes_too_often(self) -> bool:
-        """Whether PyTorch has to run the graph from now on, because its weights change too often (rule 5)."""
+    def _note_new_weights(self) -> bool:
+        """Count a change of the weights. Return whether PyTorch runs the graph from now on (rule 5)."""
         if self._weights is not None:
-            self._changes = 1 if self._calls > SETTLED else self._changes + 1
+            self._changes = 1 if self._calls > SETTLED_CALLS else self._changes + 1
         self._calls = 0
-        if self._changes <= CHANGES:
+        if self._changes <= MAX_CHANGES:
             return False
         self._runs_in_pytorch, self._weights = True, None
-        self._built.clear()
+        self._modules.clear()
         _warn(
             f"a graph of torch.compile runs in PyTorch from now on: its weights have changed {self._changes} times, each "
-            f"time within {SETTLED} calls, and each change needs new engines; compile the model after training"
+            f"time within {SETTLED_CALLS} calls, and each change needs new engines; compile the model after training"
         )
         return True
 
@@ -124,23 +124,26 @@ class _Graph:
         return torch.is_grad_enabled() and any(arguments[position].requires_grad for position in self._positions)
 
     def _module_for(self, arguments: Sequence[Any], sizes: Mapping[Any, int], key: tuple[int, ...]) -> Any:
-        """Return a module for the values `key` of the open symbols; None if PyTorch runs the graph."""
+        """Return a module for `sizes`, in which the open symbols have the values `key`; None if PyTorch runs the graph."""
         if self._open_symbols:
-            if len(self._built) >= self._limit:
-                _warn(f"a graph of torch.compile has had {self._limit} sizes without a range: PyTorch runs the others")
+            if len(self._modules) >= self._max_specializations:
+                _warn(
+                    f"a graph of torch.compile has had {self._max_specializations} sizes without a range: "
+                    "PyTorch runs the others"
+                )
                 return None
-            if not self._built:
+            if not self._modules:
                 _warn(
                     "torch.compile passed sizes without a range, or integers, and engines are built for each value; "
                     "torch._dynamo.mark_dynamic(x, axis, min=…, max=…) sets a range"
                 )
-        if _is_autocast(self._options):
+        if _is_autocast_on(self._options):
             _warn("a graph of torch.compile runs in PyTorch: it is called under autocast; use precision= instead")
             return None
-        fixed = {symbol: sizes.get(symbol, 0) for symbol in self._open_symbols}
+        fixed_values = {symbol: sizes.get(symbol, 0) for symbol in self._open_symbols}
         try:
-            with in_arguments():
-                return self._build(arguments, fixed)
+            with reword_errors():
+                return self._build(arguments, fixed_values)
         except UsageError:
             raise
         except (SourceError, ConversionRefused, ToolchainError) as error:
@@ -149,55 +152,57 @@ class _Graph:
             _warn(f"a graph of torch.compile runs in PyTorch: {error}")
             return None
 
-    def _build(self, arguments: Sequence[Any], fixed: Mapping[Any, int]) -> Any:
+    def _build(self, arguments: Sequence[Any], fixed_values: Mapping[Any, int]) -> Any:
         from trtbuild.stages.dynamo.graph import NotSupported
-        from trtbuild.stages.dynamo.rewriting import as_module
+        from trtbuild.stages.dynamo.rewriting import convert_to_module
 
         try:
-            module = as_module(self._captured, arguments, fixed)
+            module = convert_to_module(self._captured, arguments, fixed_values)
         except NotSupported as reason:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
         first_error: TrtbuildError | None = None
-        for marked in (True, False):  # rule 3 of stages.dynamo.graph
-            described = self._describe(arguments, fixed, marked)
-            if first_error is not None and described == self._describe(arguments, fixed, True):
+        for with_marks in (True, False):  # rule 3 of stages.dynamo.graph
+            module_inputs = self._describe(arguments, fixed_values, with_marks)
+            if first_error is not None and module_inputs == self._describe(arguments, fixed_values, True):
                 break
             try:
-                return build_module(module, described, self._options, "graph", self._origin)
+                return build_module(module, module_inputs, self._options, "graph", self._origin)
             except SourceError as error:
                 first_error = first_error or error
         if first_error is None:
             raise AssertionError("a graph is built or refused")
         raise first_error
 
-    def _describe(self, arguments: Sequence[Any], fixed: Mapping[Any, int], marked: bool) -> Described:
+    def _describe(self, arguments: Sequence[Any], fixed_values: Mapping[Any, int], with_marks: bool) -> ModuleInputs:
         """Return the inputs with their ranges. Static axes have the sizes of the first call.
 
-        With `marked`, the lower bounds of ``mark_dynamic`` replace those of dynamo.
+        With `with_marks`, the lower bounds of ``mark_dynamic`` replace those of TorchDynamo.
         """
         captured = self._captured
-        dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed}
+        dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed_values}
         inputs, shapes = [], []
         for number, entry in enumerate(captured.tensors):
-            first = tuple(int(size) for size in arguments[entry.position].shape)
-            low, high = list(first), list(first)
+            first_sizes = tuple(int(size) for size in arguments[entry.position].shape)
+            min_sizes, max_sizes = list(first_sizes), list(first_sizes)
             for dim in dims.values():
-                lowest = dim.marked_low if marked and dim.marked_low is not None else dim.low
-                for owner, axis, unit in dim.at:
-                    if owner == number:
-                        low[axis], high[axis] = max(1, lowest) * unit, int(dim.high or 0) * unit
+                lower_bound = dim.marked_low if with_marks and dim.marked_low is not None else dim.low
+                for tensor_number, axis, factor in dim.at:
+                    if tensor_number == number:
+                        min_sizes[axis], max_sizes[axis] = max(1, lower_bound) * factor, int(dim.high or 0) * factor
             inputs.append(spec.Input(entry.name, dtype_name(entry.dtype)))
-            shapes.append((entry.name, ShapeRange(tuple(low), first, tuple(high))))
+            shapes.append((entry.name, ShapeRange(tuple(min_sizes), first_sizes, tuple(max_sizes))))
         named_dims = []
         for number, dim in enumerate(dims.values()):
-            units: dict[int, list[tuple[str, int]]] = {}
-            for owner, axis, unit in dim.at:
-                units.setdefault(unit, []).append((captured.tensors[owner].name, axis))
-            named_dims += [NamedDim(f"s{number}_{unit}", tuple(axes), unit) for unit, axes in units.items()]
-        return Described(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named_dims))
+            axes_by_factor: dict[int, list[tuple[str, int]]] = {}
+            for tensor_number, axis, factor in dim.at:
+                axes_by_factor.setdefault(factor, []).append((captured.tensors[tensor_number].name, axis))
+            named_dims += [
+                NamedDim(f"s{number}_{factor}", tuple(axes), factor) for factor, axes in axes_by_factor.items()
+            ]
+        return ModuleInputs(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named_dims))
 
 
-def _device(graph: Any, example_inputs: Sequence[Any]) -> str | None:
+def _device_of(graph: Any, example_inputs: Sequence[Any]) -> str | None:
     """Return the device of the graph's first tensor; None if it has no tensor."""
     for value in example_inputs:
         device = getattr(value, "device", None)
@@ -206,7 +211,7 @@ def _device(graph: Any, example_inputs: Sequence[Any]) -> str | None:
     return None
 
 
-def _is_autocast(options: Options) -> bool:
+def _is_autocast_on(options: Options) -> bool:
     import torch
 
     kind = str(options.device if options.device is not None else "cuda").partition(":")[0]

@@ -1,11 +1,11 @@
-"""Reword errors for `trtbuild.compile`: they name arguments instead of fields of a manifest.
+"""Reword errors for `trtbuild.compile`: the texts name arguments instead of fields of a manifest.
 
 The code that raises these errors is shared with the command line, so its messages mention manifests.
 
 Rules
-1. An error keeps its type and its place. Its text and hint are reworded by `_WORDS` when it leaves `in_arguments`.
+1. An error keeps its type and its place. Its text and hint are reworded when it leaves a block of `reword_errors`.
 2. Errors from a call of a built module are not reworded, because they mention neither manifests nor arguments.
-3. A test covers every entry. If a message changes at its source, that test fails because of the word "manifest".
+3. A test covers every entry of `_REPLACEMENTS`. If the original message changes, a test finds the word "manifest".
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from trtbuild.errors import TrtbuildError
 
-#: (pattern, replacement). All of these are applied, in order.
-_SETTINGS = (
+#: (pattern, replacement). All replacements are made, in this order.
+_SETTING_WORDS = (
     (
         r"set `reference: true` in the manifest and build again; then device=\"cpu\" runs it",
         'compile it with device="cpu", which runs it',
@@ -37,7 +37,7 @@ _SETTINGS = (
         "give a cache_dir that can be written, or set TRTBUILD_CACHE_DIR",
     ),
 )
-_INPUTS = (
+_INPUT_WORDS = (
     (r"these are the first profile's opt (.+?): correct the profiles", r"these are its opt_shape \1: correct inputs"),
     (r"the manifest has (\d+) positional inputs", r"inputs has \1 entries"),
     (
@@ -69,7 +69,7 @@ _INPUTS = (
     ),
     (r"in the manifest\b", "in inputs"),
 )
-_SHAPES = (
+_SHAPE_WORDS = (
     (r"leave that size out of the profiles", "leave that size out of inputs"),
     (r"or declare two models with their own profiles", "or compile the module twice, each time for other inputs"),
     (r"which the profiles allow", "which inputs allow"),
@@ -83,29 +83,31 @@ _SHAPES = (
     (r"dims: \{(\w+): \{at: \[([^\]]*)\]\}\}", r'dims={"\1": "\2"}'),
     (r"dims: \{(\w+): \{at: \[([^\]]*)\], multiple_of: (\d+)\}\}", r'dims={"\1": {"at": "\2", "multiple_of": \3}}'),
 )  # fmt: skip
-_WORDS = tuple((re.compile(pattern), words) for pattern, words in (*_SETTINGS, *_INPUTS, *_SHAPES))
-#: The axes of a dim in one string, ``"x.0, y.0"``. `reworded` converts the string to a list.
-_PLACES = re.compile(r'(dims=\{"\w+": (?:\{"at": )?)"([^"]*)"')
+_REPLACEMENTS = tuple(
+    (re.compile(pattern), words) for pattern, words in (*_SETTING_WORDS, *_INPUT_WORDS, *_SHAPE_WORDS)
+)
+#: A dim whose axes are one string, ``"x.0, y.0"``. `reword` converts the string to a list.
+_AXES_OF_DIM = re.compile(r'(dims=\{"\w+": (?:\{"at": )?)"([^"]*)"')
 
 
 @contextlib.contextmanager
-def in_arguments() -> Iterator[None]:
+def reword_errors() -> Iterator[None]:
     """Reword every TrtbuildError that leaves this block."""
     try:
         yield
     except TrtbuildError as error:
-        error.text = reworded(error.text)
-        error.hint = None if error.hint is None else reworded(error.hint)
+        error.text = reword(error.text)
+        error.hint = None if error.hint is None else reword(error.hint)
         error.args = (error.text,)
         raise
 
 
-def reworded(text: str) -> str:
+def reword(text: str) -> str:
     """Return `text` with the names of arguments instead of fields of a manifest."""
-    for pattern, words in _WORDS:
+    for pattern, words in _REPLACEMENTS:
         text = pattern.sub(words, text)
-    return _PLACES.sub(lambda match: f"{match[1]}[{_quoted(match[2])}]", text)
+    return _AXES_OF_DIM.sub(lambda match: f"{match[1]}[{_quote_axes(match[2])}]", text)
 
 
-def _quoted(places: str) -> str:
-    return ", ".join(f'"{place}"' for place in places.split(", "))
+def _quote_axes(axes: str) -> str:
+    return ", ".join(f'"{axis}"' for axis in axes.split(", "))

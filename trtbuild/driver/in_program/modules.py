@@ -1,8 +1,8 @@
 """The kinds of modules that a program can give to `compile` and `trace`, and their inputs.
 
 Rules
-1. `ir` has Torch-TensorRT's names. None and ``"default"`` mean: the type of the module decides.
-2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as by Torch-TensorRT.
+1. The values of `ir` are Torch-TensorRT's. None and ``"default"`` mean that the type of the module decides.
+2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as Torch-TensorRT does.
 3. ``ir="dynamo"`` is for an ``nn.Module``, and for a program of torch.export. ``ir="exported_program"`` is for a program
    only.
 """
@@ -13,32 +13,32 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.driver.in_program.arguments.exported import describe_program
-from trtbuild.driver.in_program.arguments.inputs import describe
+from trtbuild.driver.in_program.arguments.inputs import describe_inputs
 from trtbuild.errors import SourceError, UsageError
 
 Kind = Literal["module", "program", "script"]
 
-#: `ir` → the kinds of modules that it is for.
-_IRS: Mapping[str, tuple[Kind, ...]] = {
+#: `ir` → the kinds of modules that this value is for.
+_KINDS_BY_IR: Mapping[str, tuple[Kind, ...]] = {
     "default": ("module", "program", "script"),
     "dynamo": ("module", "program"),
     "exported_program": ("program",),
     "ts": ("module", "script"),
     "torchscript": ("module", "script"),
 }
-#: Values of `ir` in Torch-TensorRT that trtbuild does not have → what to write instead.
-_OTHER_IRS: Mapping[str, str] = {
+#: Values of `ir` that only Torch-TensorRT has → what to write instead.
+_OTHER_IR_HINTS: Mapping[str, str] = {
     "torch_compile": 'write torch.compile(module, backend="trtbuild", options={…})',
     "fx": "leave ir out: torch.export traces the module",
 }
-_CALLED: Mapping[Kind, str] = {
+_KIND_NAMES: Mapping[Kind, str] = {
     "module": "an nn.Module",
     "program": "an ExportedProgram",
     "script": "a module of TorchScript",
 }
-_INSTEAD: Mapping[Kind, str] = {
+_IR_HINTS: Mapping[Kind, str] = {
     "module": "leave ir out, or give the ExportedProgram that trtbuild.trace(module, inputs) returns",
     "program": 'leave ir out, or write ir="dynamo"',
     "script": 'leave ir out, or write ir="ts"',
@@ -54,40 +54,42 @@ def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
     return arg_inputs if inputs is None else inputs
 
 
-def module_for(module: Any, ir: Any) -> Any:
+def module_to_trace(module: Any, ir: Any) -> Any:
     """Return the module to trace: `module`, or its script (rule 2). Raises UsageError, SourceError."""
-    kind = _kind(module)
+    kind = _kind_of(module)
     if ir is None:
         ir = "default"
-    if isinstance(ir, str) and ir in _OTHER_IRS:
-        raise UsageError(f"trtbuild has no ir={ir!r}", hint=_OTHER_IRS[ir])
-    if not isinstance(ir, str) or ir not in _IRS:
-        raise UsageError(f"ir must be one of {', '.join(map(repr, _IRS))}, not {ir!r:.60}", hint="or leave it out")
-    if kind not in _IRS[ir]:
-        raise UsageError(f"ir={ir!r} is not for {_CALLED[kind]}", hint=_INSTEAD[kind])
+    if isinstance(ir, str) and ir in _OTHER_IR_HINTS:
+        raise UsageError(f"trtbuild has no ir={ir!r}", hint=_OTHER_IR_HINTS[ir])
+    if not isinstance(ir, str) or ir not in _KINDS_BY_IR:
+        raise UsageError(
+            f"ir must be one of {', '.join(map(repr, _KINDS_BY_IR))}, not {ir!r:.60}", hint="or leave it out"
+        )
+    if kind not in _KINDS_BY_IR[ir]:
+        raise UsageError(f"ir={ir!r} is not for {_KIND_NAMES[kind]}", hint=_IR_HINTS[kind])
     if kind == "module" and ir in ("ts", "torchscript"):
-        return _scripted(module)
+        return _script(module)
     return module
 
 
-def label_of(module: Any) -> str:
-    """Return the name of a module's class. For a script, it is the class of the module that was scripted."""
-    original = getattr(module, "original_name", None) if _kind(module) == "script" else None
+def class_name_of(module: Any) -> str:
+    """Return the name of a module's class. For a script, it is the name of the scripted module's class."""
+    original = getattr(module, "original_name", None) if _kind_of(module) == "script" else None
     return original if isinstance(original, str) and original else type(module).__name__
 
 
-def inputs_of(
+def describe_module(
     module: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
-) -> Described:
+) -> ModuleInputs:
     """Return the inputs of a module. Raises UsageError, SourceError."""
-    kind = _kind(module)
+    kind = _kind_of(module)
     if kind == "program":
         return describe_program(module, inputs, kwarg_inputs, dims, dynamic_shapes)
-    arguments = _script_arguments(module) if kind == "script" else _arguments(module)
-    return describe(inputs, kwarg_inputs, arguments=arguments, dims=dims, dynamic_shapes=dynamic_shapes)
+    arguments = _script_argument_names(module) if kind == "script" else _argument_names(module)
+    return describe_inputs(inputs, kwarg_inputs, arguments=arguments, dims=dims, dynamic_shapes=dynamic_shapes)
 
 
-def _kind(module: Any) -> Kind:
+def _kind_of(module: Any) -> Kind:
     """Return the kind of `module`. Raises UsageError for values that cannot be traced."""
     name = type(module).__name__
     if name == "ExportedProgram":
@@ -114,7 +116,7 @@ def _is_quantized(module: Any) -> bool:
     return any(getattr(node.target, "namespace", None) == "quantized_decomposed" for node in module.graph.nodes)
 
 
-def _scripted(module: Any) -> Any:
+def _script(module: Any) -> Any:
     import torch
 
     try:
@@ -128,12 +130,12 @@ def _scripted(module: Any) -> Any:
         ) from error
 
 
-def _arguments(module: Any) -> list[str]:
+def _argument_names(module: Any) -> list[str]:
     """Return the names of the module's positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [entry.name for entry in inspect.signature(module.forward).parameters.values() if entry.kind in kinds]
 
 
-def _script_arguments(script: Any) -> list[str]:
+def _script_argument_names(script: Any) -> list[str]:
     """Return the names of a script's positional arguments, without ``self``."""
     return [entry.name for entry in script.forward.schema.arguments[1:] if not entry.kwarg_only]

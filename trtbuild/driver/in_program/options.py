@@ -61,7 +61,7 @@ def options_of(
       `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
       manifest.
     * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
-      `truncate_long_and_double` is another name of it: int64 is never truncated.
+      `truncate_long_and_double` is another name of this option; int64 values are never truncated.
     * `reference`: whether the package also runs without engines. The default is True if `device` is the CPU.
     * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` or, if that is not set, ``cache/`` in
       the working directory.
@@ -79,15 +79,17 @@ def options_of(
     for argument, value in (("toolchain_version", toolchain_version), ("compatibility", compatibility)):
         if value is not None:
             checked.text(argument, value)
-    in_builder = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
+    builder_settings = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
     if hardware_compatible and compatibility not in (None, "ampere_plus"):
         raise UsageError(
             f'hardware_compatible=True is compatibility="ampere_plus", and compatibility is {compatibility!r}',
             hint="leave one of the two out",
         )
-    policy = "ampere_plus" if hardware_compatible else compatibility
+    compatibility_policy = "ampere_plus" if hardware_compatible else compatibility
     return Options(
-        target=target_of(target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=policy),
+        target=target_of(
+            target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=compatibility_policy
+        ),
         device=device,
         precision=precision_of(precision, enabled_precisions),
         partition=partition_of(
@@ -98,12 +100,12 @@ def options_of(
             truncate_double,
             truncate_long_and_double,
         ),
-        builder=builder_of({**in_builder, **settings}, OPTIONS),
+        builder=builder_of({**builder_settings, **settings}, OPTION_NAMES),
         reference=on_cpu if reference is None else reference,
         cache_dir=None if cache_dir is None else checked.path("cache_dir", cache_dir),
         jobs=None if jobs is None else checked.count("jobs", jobs),
     )
 
 
-#: The names of the options, for suggestions: a misspelt option arrives as a builder setting.
-OPTIONS = [option for option in inspect.signature(options_of).parameters if option != "settings"]
+#: The names of the options, for suggestions. A misspelt option is passed on as a builder setting.
+OPTION_NAMES = [option for option in inspect.signature(options_of).parameters if option != "settings"]

@@ -11,21 +11,21 @@ from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.arguments.saved_inputs import refuse_other_inputs
 from trtbuild.driver.in_program.modules import positional_inputs
 from trtbuild.driver.outputs.files import remove
-from trtbuild.driver.outputs.packages import before
+from trtbuild.driver.outputs.packages import previous_files
 from trtbuild.errors import UsageError
-from trtbuild.runtime.packages.package import INDEX, Package
+from trtbuild.runtime.packages.package import INDEX_NAME, Package
 
 #: Endings of files of torch.export. ``.ep`` is Torch-TensorRT's.
-_PROGRAMS = (".pt2", ".ep")
+_PT2_SUFFIXES = (".pt2", ".ep")
 
-#: Endings of files of other formats. A package directory must not look like one of these files.
-_FILES = frozenset({".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
+#: Endings of files of other formats. A new package directory gets such an ending only if `output_format` is given.
+_OTHER_SUFFIXES = frozenset({".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
 
-#: The allowed values of `output_format`, with Torch-TensorRT's name for ``"pt2"``.
+#: The allowed values of `output_format` → the format. ``"exported_program"`` is Torch-TensorRT's name for ``"pt2"``.
 FORMATS = {"package": "package", "pt2": "pt2", "exported_program": "pt2"}
 
-#: Formats of Torch-TensorRT that trtbuild does not write → what to do instead.
-_OTHER_FORMATS = {
+#: Formats of Torch-TensorRT that trtbuild does not write → the reason, or what to do instead.
+_OTHER_FORMAT_HINTS = {
     "torchscript": 'TorchScript has no operator for these engines: write output_format="exported_program"',
     "aot_inductor": "torch._inductor.aoti_compile_and_package(torch.export.load(path), …) packages what "
     'output_format="exported_program" writes',
@@ -52,10 +52,11 @@ def save(
     * ``output_format="exported_program"`` or ``"pt2"`` (the default if `path` ends with ``.pt2`` or ``.ep``): a file that
       `trtbuild.load` opens, and ``torch.export.load`` after ``import trtbuild``. It is for one `target`, which has to be
       named if the package has several.
-    * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are Torch-TensorRT's names. They are not needed, and
-      have to be those that the module was compiled for. `retrace` has no effect, because nothing is traced.
+    * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are arguments of Torch-TensorRT's `save`. They are not
+      needed. If they are given, the module must have been compiled for them. `retrace` has no effect, because nothing is
+      traced.
 
-    For paths with the ending of another format (``.ts``, ``.pt``), `output_format` is required.
+    If `path` has the ending of another format (``.ts``, ``.pt``), `output_format` is required.
 
     Raises UsageError, ConversionRefused (torch.export rejects the model), PackageDamaged, OSError.
     """
@@ -66,23 +67,25 @@ def save(
             hint="give the result of trtbuild.compile or trtbuild.load",
         )
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise checked.wrong("path", "a path", path)
+        raise checked.wrong_value("path", "a path", path)
     destination = Path(path)
     format_name = (
-        output_format if output_format is not None else "pt2" if destination.suffix in _PROGRAMS else "package"
+        output_format if output_format is not None else "pt2" if destination.suffix in _PT2_SUFFIXES else "package"
     )
-    if output_format is None and destination.suffix in _FILES and not destination.is_dir():
+    if output_format is None and destination.suffix in _OTHER_SUFFIXES and not destination.is_dir():
         raise UsageError(
             f"{destination.name!r} has the ending of a file, but a package is a directory",
             hint=f'write {destination.stem}.pt2 for a file of torch.export.load, or give output_format="pt2" or "package"',
         )
-    if format_name in _OTHER_FORMATS:
-        raise UsageError(f"trtbuild does not write output_format={format_name!r}", hint=_OTHER_FORMATS[format_name])
+    if format_name in _OTHER_FORMAT_HINTS:
+        raise UsageError(
+            f"trtbuild does not write output_format={format_name!r}", hint=_OTHER_FORMAT_HINTS[format_name]
+        )
     if format_name not in FORMATS:
         raise UsageError(f"there is no output_format {format_name!r}", hint=f"there are: {', '.join(FORMATS)}")
     refuse_other_inputs(package.index, positional_inputs(inputs, arg_inputs), kwarg_inputs, dynamic_shapes)
     if FORMATS[format_name] == "pt2":
-        _write(destination, pt2_bytes(package, _target(package, target)))
+        _write(destination, pt2_bytes(package, _target_name(package, target)))
         return destination
     if target is not None:
         raise UsageError("a package has all its targets", hint='leave target out, or write output_format="pt2"')
@@ -98,31 +101,33 @@ def pt2_bytes(package: Package, target: str) -> bytes:
     """Return the bytes of the ``.pt2`` file for one target of a package."""
     from trtbuild.driver.packages.engine_operator import register
     from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
-    from trtbuild.stages.pt2.writing import about, write_pt2
+    from trtbuild.stages.pt2.writing import about_text, write_pt2
 
     register()
     index = package.index
     with new_tensors_on_cpu():
-        return write_pt2(index, target, lambda name: package.read([name])[name], about(index, target, package.digest))
+        return write_pt2(
+            index, target, lambda name: package.read([name])[name], about_text(index, target, package.digest)
+        )
 
 
-def _target(package: Package, target: str | None) -> str:
+def _target_name(package: Package, target: str | None) -> str:
     names = list(package.index.targets)
     if target is None and len(names) == 1:
         return names[0]
     if target not in names:
-        fault = "the package has several targets" if target is None else f"the package has no target {target!r}"
-        raise UsageError(f"{fault}, and a .pt2 file is for one", hint=f"target= one of: {', '.join(names)}")
+        problem = "the package has several targets" if target is None else f"the package has no target {target!r}"
+        raise UsageError(f"{problem}, and a .pt2 file is for one", hint=f"target= one of: {', '.join(names)}")
     return target
 
 
 def _write_package(package: Package, root: Path) -> None:
     if root.exists() and package.path.exists() and root.samefile(package.path):
         return
-    old_files = before(root, (), None)
+    old_files = previous_files(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])
-    _write(root / INDEX, package.raw)
+    _write(root / INDEX_NAME, package.index_bytes)
     new_files = {root / name for name in package.index.files}
     for path in old_files:
         if path not in new_files:

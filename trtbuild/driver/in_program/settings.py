@@ -1,4 +1,4 @@
-"""The settings of precision, partitions and the builder, checked by the rules of a manifest.
+"""The settings of precision, partitioning and the builder, which are checked by the rules of a manifest.
 
 The names of a manifest and of Torch-TensorRT (`ALIASES`) are accepted. Any other name is an error with a suggestion.
 """
@@ -13,7 +13,7 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings, Precision
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.in_program.arguments import checked
-from trtbuild.driver.in_program.arguments.inputs import SHORT, dtype_name
+from trtbuild.driver.in_program.arguments.inputs import DTYPE_ALIASES, dtype_name
 from trtbuild.errors import UsageError
 
 #: Torch-TensorRT's name of a builder setting → the manifest's name, and a function that converts the value.
@@ -26,35 +26,35 @@ ALIASES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "enable_weight_streaming": ("weight_streaming", lambda on: on),
 }
 
-_ONE_CACHE = "engines are always kept, in cache_dir"
+_CACHE_REASON = "engines are always kept, in cache_dir"
 
-#: Settings of Torch-TensorRT without a counterpart → the reason.
-NOT_NEEDED: Mapping[str, str] = {
+#: Settings of Torch-TensorRT that trtbuild does not need → the reason.
+SUPERFLUOUS_SETTINGS: Mapping[str, str] = {
     "ir": "the result of torch.compile is always traced by TorchDynamo",
     "debug": "the result's `report` lists what was built, and the errors of a failed build explain it",
     "use_python_runtime": "there is one runtime",
     "use_fast_partitioner": "there is one partitioner",
     "use_explicit_typing": "an engine computes in the types that the module has, or that `precision` gives it",
     "assume_dynamic_shape_support": "every operator is converted with dynamic shapes",
-    "engine_cache_dir": _ONE_CACHE,
-    "engine_cache_size": _ONE_CACHE,
-    "cache_built_engines": _ONE_CACHE,
-    "reuse_cached_engines": _ONE_CACHE,
+    "engine_cache_dir": _CACHE_REASON,
+    "engine_cache_size": _CACHE_REASON,
+    "cache_built_engines": _CACHE_REASON,
+    "reuse_cached_engines": _CACHE_REASON,
     "timing_cache_path": "timings are kept in .trtbuild/timing, for releases that can reuse them",
     "immutable_weights": "the weights of an engine cannot be changed, unless make_refittable=True",
 }
 
-_BUILDER = tuple(entry.name for entry in fields(BuilderSettings))
+_BUILDER_NAMES = tuple(entry.name for entry in fields(BuilderSettings))
 
 
 def precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
     """Return the precision. `enabled_precisions` may contain float32 and one other precision. Raises UsageError."""
-    enabled = (
-        () if enabled_precisions is None else checked.listed("enabled_precisions", enabled_precisions, "{torch.half}")
+    enabled_list = (
+        () if enabled_precisions is None else checked.items("enabled_precisions", enabled_precisions, "{torch.half}")
     )
-    lower = {_precision(entry, "enabled_precisions") for entry in enabled} - {"float32"}
-    single = _precision(precision, "precision") if precision is not None else None
-    precisions = lower | ({single} if single is not None else set())
+    reduced_precisions = {_precision_name(entry, "enabled_precisions") for entry in enabled_list} - {"float32"}
+    requested_precision = _precision_name(precision, "precision") if precision is not None else None
+    precisions = reduced_precisions | ({requested_precision} if requested_precision is not None else set())
     if not precisions:
         return "float32"
     if len(precisions) > 1 or not precisions <= {"float32", "float16", "bfloat16"}:
@@ -76,17 +76,17 @@ def partition_of(
     """Return the settings of partitioning. Raises UsageError."""
     from trtbuild.manifest.format.fields import PartitionFields
 
-    operators = checked.listed("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
+    operators = checked.items("torch_executed_ops", torch_executed_ops, '["aten.relu"]')
     truncates = checked.flag("truncate_double", truncate_double)
     if truncate_long_and_double is not None:
-        other = checked.flag("truncate_long_and_double", truncate_long_and_double)
-        if truncates and not other:
+        truncates_both = checked.flag("truncate_long_and_double", truncate_long_and_double)
+        if truncates and not truncates_both:
             raise UsageError(
                 "truncate_double=True and truncate_long_and_double=False contradict each other", hint="leave one out"
             )
-        truncates = other
+        truncates = truncates_both
     arguments: dict[str, Any] = {
-        "torch_executed_ops": [_operator(entry) for entry in operators],
+        "torch_executed_ops": [_operator_name(entry) for entry in operators],
         "require_full_compilation": require_full_compilation,
     }
     if truncates:
@@ -95,10 +95,8 @@ def partition_of(
         arguments["min_block_size"] = min_block_size
     if granularity is not None:
         is_text = isinstance(granularity, str)
-        arguments["granularity"] = (
-            granularity if is_text else checked.listed("granularity", granularity, '["layers.*"]')
-        )
-    return _settings(PartitionSettings(), PartitionFields, arguments)  # type: ignore[no-any-return]
+        arguments["granularity"] = granularity if is_text else checked.items("granularity", granularity, '["layers.*"]')
+    return _checked_settings(PartitionSettings(), PartitionFields, arguments)  # type: ignore[no-any-return]
 
 
 def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) -> BuilderSettings:
@@ -118,66 +116,70 @@ def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) ->
             if manifest_name == "workspace" and value is None:
                 continue
             name = manifest_name
-        if name in NOT_NEEDED:
-            raise UsageError(f"{name!r} is a setting of Torch-TensorRT only", hint=f"leave it out: {NOT_NEEDED[name]}")
-        if name not in _BUILDER:
-            hint = suggestion(name, [*other_names, *_BUILDER, *ALIASES], "settings")
+        if name in SUPERFLUOUS_SETTINGS:
+            raise UsageError(
+                f"{name!r} is a setting of Torch-TensorRT only", hint=f"leave it out: {SUPERFLUOUS_SETTINGS[name]}"
+            )
+        if name not in _BUILDER_NAMES:
+            hint = suggestion(name, [*other_names, *_BUILDER_NAMES, *ALIASES], "settings")
             raise UsageError(f"there is no setting {name!r}", hint=hint)
         if name == "optimization_level" and value is None:
             continue
         settings[name] = value
-    return _settings(BuilderSettings(), BuilderFields, settings, program_names)  # type: ignore[no-any-return]
+    return _checked_settings(BuilderSettings(), BuilderFields, settings, program_names)  # type: ignore[no-any-return]
 
 
-def _settings(
+def _checked_settings(
     defaults: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str] | None = None
 ) -> Any:
     """Check `arguments` with the pydantic `model` of a manifest.
 
-    `program_names` maps a manifest's name to the name that the program used, if that is another one.
+    `program_names` maps a manifest's name to the name that the program used, if the two differ.
     """
     from pydantic import ValidationError
 
     try:
         checked_fields = model(**arguments)
     except ValidationError as error:
-        raise _refused(error.errors(include_url=False)[0], model, arguments, program_names or {}) from None
+        raise _setting_error(error.errors(include_url=False)[0], model, arguments, program_names or {}) from None
     values = {name: getattr(checked_fields, name) for name in checked_fields.model_fields_set}
     return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
 
-def _refused(details: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]) -> UsageError:
-    """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifests."""
-    from trtbuild.manifest.format.wording import Expected, allowed
+def _setting_error(
+    details: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]
+) -> UsageError:
+    """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifest errors."""
+    from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
-    place: Expected | None = Expected(model)
+    place: ExpectedType | None = ExpectedType(model)
     name, is_entry = "a setting", False
     for step in details["loc"]:
-        place = place.inside(step) if place is not None else None
+        place = place.type_inside(step) if place is not None else None
         name, is_entry = (name, True) if isinstance(step, int) else (str(step), False)
     argument = program_names.get(name, name)
     context = details.get("ctx", {})
     if details["type"] == "trtbuild":
         return UsageError(f"{argument}: {context['text']}", hint=context["hint"])
-    words = allowed(place) if place is not None else "another value"
-    words = "True or False" if words == "true or false" else words
-    where = f"each entry of {argument}" if is_entry else argument
+    allowed_values = allowed_text(place) if place is not None else "another value"
+    allowed_values = "True or False" if allowed_values == "true or false" else allowed_values
+    subject = f"each entry of {argument}" if is_entry else argument
     value = details["input"] if is_entry or name not in arguments else arguments[name]
-    return checked.wrong(where, words, value)
+    return checked.wrong_value(subject, allowed_values, value)
 
 
-def _precision(entry: Any, argument: str) -> str:
+def _precision_name(entry: Any, argument: str) -> str:
     try:
-        return _dtype(entry)
+        return _dtype_name(entry)
     except UsageError:
-        raise checked.wrong(argument, 'one of "float32", "float16" and "bfloat16"', entry) from None
+        raise checked.wrong_value(argument, 'one of "float32", "float16" and "bfloat16"', entry) from None
 
 
-def _dtype(entry: Any) -> str:
+def _dtype_name(entry: Any) -> str:
     name = str(getattr(entry, "name", entry)) if not isinstance(entry, str) else entry
-    return dtype_name(SHORT.get(name, entry))
+    return dtype_name(DTYPE_ALIASES.get(name, entry))
 
 
-def _operator(entry: Any) -> str:
-    """Return ``aten.add.Tensor`` for ``torch.ops.aten.add.Tensor``, which may be the operator or a string."""
+def _operator_name(entry: Any) -> str:
+    """Return ``aten.add.Tensor`` for the operator ``torch.ops.aten.add.Tensor``, or for its name as a string."""
     return str(entry).removeprefix("torch.ops.").replace("::", ".")

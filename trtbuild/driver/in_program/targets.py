@@ -13,10 +13,10 @@ from trtbuild.errors import EnvironmentFault, NoFittingTarget, UsageError
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
-#: Field of a target → the argument for it, if that has another name.
-_ARGUMENTS = {"version": "toolchain_version", "compatibility": "compatibility (or hardware_compatible)"}
+#: Field of a target → the argument that sets it, if the argument has another name.
+_ARGUMENT_NAMES = {"version": "toolchain_version", "compatibility": "compatibility (or hardware_compatible)"}
 
-_SM = re.compile(r"^(?:sm_?)?(\d{2,3})$|^(\d{1,2})\.(\d)$", re.IGNORECASE)
+_SM_PATTERN = re.compile(r"^(?:sm_?)?(\d{2,3})$|^(\d{1,2})\.(\d)$", re.IGNORECASE)
 
 
 def target_of(
@@ -30,33 +30,35 @@ def target_of(
     """Return the target to build for.
 
     `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
-    GPU of `device`, or the current GPU if `device` is None. The other arguments complete a mapping. A value of the mapping,
-    or any field of a `Target`, must not contradict them. Raises UsageError; EnvironmentFault if neither a target nor a GPU
-    is known.
+    GPU of `device`, or the current GPU if `device` is None. The other arguments complete an SM or a mapping. They must not
+    contradict a value of the mapping or a field of a `Target`. Raises UsageError; EnvironmentFault if neither a target nor
+    a GPU is known.
     """
-    chosen = {
-        "toolchain": None if toolchain is None else _known_toolchain(toolchain),
+    arguments = {
+        "toolchain": None if toolchain is None else _checked_toolchain(toolchain),
         "version": version,
-        "compatibility": None if compatibility is None else _compatibility(compatibility),
+        "compatibility": None if compatibility is None else _checked_compatibility(compatibility),
     }
     if isinstance(target, Target):
-        _refuse_contradiction({name: getattr(target, name) for name in chosen}, chosen)
+        _refuse_contradiction({name: getattr(target, name) for name in arguments}, arguments)
         return target
     if isinstance(target, Mapping):
-        _refuse_contradiction(target, chosen)
-        return _declared({**{name: value for name, value in chosen.items() if value is not None}, **target}, target)
-    sm = _sm_of_device(device) if target is None else _sm(target)
-    resolved = Target(f"sm{sm}", sm, _toolchain(sm, toolchain), version, platform=table.host_platform())
-    return resolved if compatibility is None else replace(resolved, compatibility=_compatibility(compatibility))
+        _refuse_contradiction(target, arguments)
+        return _target_from_mapping(
+            {**{name: value for name, value in arguments.items() if value is not None}, **target}, target
+        )
+    sm = _sm_of_device(device) if target is None else _parse_sm(target)
+    resolved = Target(f"sm{sm}", sm, _toolchain_for(sm, toolchain), version, platform=table.host_platform())
+    return resolved if compatibility is None else replace(resolved, compatibility=_checked_compatibility(compatibility))
 
 
-def _refuse_contradiction(own: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Raise UsageError if a target has another value than the argument for it."""
     for name, value in arguments.items():
-        if value is not None and name in own and own[name] != value:
-            argument = _ARGUMENTS.get(name, name)
+        if value is not None and name in target_fields and target_fields[name] != value:
+            argument = _ARGUMENT_NAMES.get(name, name)
             raise UsageError(
-                f"target has the {name} {own[name]!r}, and {argument} is {value!r}",
+                f"target has the {name} {target_fields[name]!r}, and {argument} is {value!r}",
                 hint=f"give the {name} once: leave {argument} out, or change the target",
             )
 
@@ -70,8 +72,8 @@ def ensure_gpu(target: Target, name: str) -> None:
         )
 
 
-def _sm(target: Any) -> int:
-    match = None if isinstance(target, bool) else _SM.match(str(target))
+def _parse_sm(target: Any) -> int:
+    match = None if isinstance(target, bool) else _SM_PATTERN.match(str(target))
     if match is None:
         raise UsageError(
             f"{target!r} is not a target", hint='write an SM, such as 89 or "sm_89", or a mapping such as {"sm": 89}'
@@ -79,29 +81,29 @@ def _sm(target: Any) -> int:
     return int(match[1]) if match[1] else int(match[2]) * 10 + int(match[3])
 
 
-def _declared(complete: Mapping[str, Any], given: Mapping[str, Any]) -> Target:
-    """Return the target of a mapping. `given` is what the program wrote, for messages."""
+def _target_from_mapping(mapping: Mapping[str, Any], given_mapping: Mapping[str, Any]) -> Target:
+    """Return the target that `mapping` describes. `given_mapping` is the mapping that the program wrote, for messages."""
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
 
-    without_name = {name: value for name, value in complete.items() if name != "name"}
+    without_name = {name: value for name, value in mapping.items() if name != "name"}
     try:
         fields = TargetFields(**without_name)
     except ValidationError as error:
-        raise _refused(given, error.errors(include_url=False)[0], TargetFields) from None
+        raise _target_error(given_mapping, error.errors(include_url=False)[0], TargetFields) from None
     return Target(
-        str(complete.get("name", f"sm{fields.sm}")),
+        str(mapping.get("name", f"sm{fields.sm}")),
         fields.sm,
-        _toolchain(fields.sm, fields.toolchain),
+        _toolchain_for(fields.sm, fields.toolchain),
         fields.version,
         fields.compatibility,
         fields.platform or table.host_platform(),
     )
 
 
-def _refused(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError:
-    from trtbuild.manifest.format.wording import Expected, allowed
+def _target_error(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError:
+    from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
     name = str(details["loc"][0]) if details["loc"] else ""
@@ -112,11 +114,12 @@ def _refused(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError
     elif details["type"] == "missing":
         text = f"{name!r} is missing"
     else:
-        text = f"{name!r} must be {allowed(Expected(model).inside(name) or Expected(model))}, not {details['input']!r}"
+        expected = ExpectedType(model).type_inside(name) or ExpectedType(model)
+        text = f"{name!r} must be {allowed_text(expected)}, not {details['input']!r}"
     return UsageError(f"target {dict(mapping)!r}: {text}", hint=hint)
 
 
-def _compatibility(value: str) -> Compatibility:
+def _checked_compatibility(value: str) -> Compatibility:
     known: tuple[Compatibility, ...] = ("exact", "same_compute_capability", "ampere_plus")
     for name in known:
         if value == name:
@@ -124,17 +127,17 @@ def _compatibility(value: str) -> Compatibility:
     raise UsageError(f"{value!r} is not a compatibility", hint=f"there are: {', '.join(known)}")
 
 
-def _toolchain(sm: int, requested: str | None) -> ToolchainName:
+def _toolchain_for(sm: int, requested: str | None) -> ToolchainName:
     """Return the `requested` toolchain. If that is None, return the first installed toolchain for `sm`, or TensorRT-RTX."""
     if requested is not None:
-        return _known_toolchain(requested)
+        return _checked_toolchain(requested)
     for name, flavour in table.FLAVOURS.items():
         if table.installed_version(name) is not None and (flavour.sms is None or sm in flavour.sms):
             return name
     return "tensorrt-rtx"
 
 
-def _known_toolchain(requested: str) -> ToolchainName:
+def _checked_toolchain(requested: str) -> ToolchainName:
     for name in table.FLAVOURS:
         if requested == name:
             return name

@@ -1,4 +1,4 @@
-"""`trtbuild.trace`: the program of torch.export that `trtbuild.compile` would build engines for."""
+"""`trtbuild.trace`: return the program of torch.export for which `trtbuild.compile` would build engines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, different_opts
+from trtbuild.core.model.shapes import ShapePlan, pairs_with_different_opts
 from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes import keys
-from trtbuild.driver.in_program.arguments.described import Described
-from trtbuild.driver.in_program.messages import in_arguments
-from trtbuild.driver.in_program.modules import inputs_of, label_of, module_for, positional_inputs
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
+from trtbuild.driver.in_program.messages import reword_errors
+from trtbuild.driver.in_program.modules import class_name_of, describe_module, module_to_trace, positional_inputs
 from trtbuild.errors import UsageError
 from trtbuild.runtime.calls.callers import user_frame
 
@@ -46,17 +46,21 @@ def trace(
     from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
     from trtbuild.stages.trace.in_memory import export_in_memory
 
-    with in_arguments():
-        chosen = module_for(module, ir)
-        described = inputs_of(chosen, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes)
-        shapes = shape_plan(described)
-        source, origin = Source("module", label_of(chosen)), caller()
-        model = Model(source.target, source, described.inputs, described.profiles, (), origin, described.dims)
+    with reword_errors():
+        traced_module = module_to_trace(module, ir)
+        module_inputs = describe_module(
+            traced_module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
+        )
+        shapes = shape_plan(module_inputs)
+        source, origin = Source("module", class_name_of(traced_module)), calling_line()
+        model = Model(
+            source.target, source, module_inputs.inputs, module_inputs.profiles, (), origin, module_inputs.dims
+        )
         with new_tensors_on_cpu():
-            return export_in_memory(chosen, trace_job(model, shapes), Path.cwd())
+            return export_in_memory(traced_module, trace_job(model, shapes), Path.cwd())
 
 
-def shape_plan(inputs: Described) -> ShapePlan:
+def shape_plan(inputs: ModuleInputs) -> ShapePlan:
     """Return the symbols and shapes of `inputs`. Raises UsageError for inputs that contradict each other."""
     shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
     if shapes is None:
@@ -69,11 +73,11 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    points, apart = keys.proof_points(model, shapes), different_opts(shapes, model.profiles)
-    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, apart)
+    points, separate_opts = keys.proof_points(model, shapes), pairs_with_different_opts(shapes, model.profiles)
+    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_opts)
 
 
-def caller() -> Origin:
+def calling_line() -> Origin:
     """Return the line of the program that called trtbuild, for messages."""
     frame = user_frame()
     return Origin(frame.f_code.co_filename, frame.f_lineno)

@@ -1,8 +1,8 @@
 """The workspace of a running program: a project with one model and without a manifest.
 
 Rules
-1. The cache is `cache_dir`. Without one, it is the cache of ``trtbuild build`` in the working directory. Remotes and trust
-   come from the user's configuration.
+1. The cache is `cache_dir` or, if that is None, the cache of ``trtbuild build`` in the working directory. Remotes and
+   trusted keys come from the user's configuration.
 2. Durations and logs of failed steps are stored in the user's cache directory, not in the working directory, because a
    program may run anywhere.
 3. The trace is not looked up. The program passes it to `set_trace`, and only this build uses its record.
@@ -28,10 +28,10 @@ from trtbuild.driver.outputs import OutputFile
 from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.project import environment, wiring
 from trtbuild.driver.project.history import History
-from trtbuild.driver.project.outcome import Written
+from trtbuild.driver.project.outcome import WrittenOutput
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import PackageDamaged, StoreError
-from trtbuild.runtime.packages.inside import Inside
+from trtbuild.runtime.packages.inside import PackageFolder
 from trtbuild.runtime.packages.package import Package
 
 
@@ -44,17 +44,17 @@ class ProgramWorkspace(Workspace):
         working_directory = Path.cwd()
         self.project = _state_directory()
         self.request = Request(self.project, jobs=jobs)
-        self.configuration = wiring.configuration(working_directory)
+        self.configuration = wiring.load_configuration(working_directory)
         self.manifests = {}
         self.models = {model.name: model}
         self.shapes = {model.name: shapes}
         self.lock_file = None
-        self.facts = environment.gather([model])
+        self.facts = environment.gather_facts([model])
         root = None if cache_dir is None else Path(cache_dir).expanduser().absolute()
         self.store = wiring.open_store(working_directory, self.configuration, root)
-        self.history = History(self.project / wiring.STATE)
+        self.history = History(self.project / wiring.STATE_FOLDER)
         self.digests = wiring.file_digests(self.project)
-        self.lookups = wiring.lookups(self.project, self.store, self.history, self.digests, force=False)
+        self.lookups = wiring.create_lookups(self.project, self.store, self.history, self.digests, force=False)
         self.files: dict[str, OutputFile] = {}
 
     def set_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
@@ -65,10 +65,10 @@ class ProgramWorkspace(Workspace):
         self.lookups.note_run(step.id, Record(step.recipe, outputs, {"duration_s": round(duration_s, 3)}))
 
     def plan(self, name: str) -> ModelPlan:
-        """Return the model's plan. No output counts as written, because a program reads its package from the cache."""
+        """Return the model's plan. Output files never count as up to date: a program reads its package from the cache."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
-    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+    def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Fetch the blobs of the package and set `files`. No file is written."""
         package = plan.package
         if package is None or package.record is None:
@@ -85,21 +85,23 @@ class ProgramWorkspace(Workspace):
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
         directory = self.project / "packages" / index.sha256[:32]  # a runtime cache may be stored there
-        return StoredPackage(directory, read_index(data), index.sha256, data, Inside(directory), self.files, self.store)
+        return StoredPackage(
+            directory, read_index(data), index.sha256, data, PackageFolder(directory), self.files, self.store
+        )
 
 
 @dataclass(frozen=True)
 class StoredPackage(Package):
-    """A package in a store: its files are blobs. `path` is a directory that may be missing."""
+    """A package whose files are blobs of a store. `path` is a directory that may be missing."""
 
     files: Mapping[str, OutputFile]
     store: Store
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """The bytes of files by name. The store verifies these bytes. Raises PackageDamaged."""
-        return {name: self._read(name) for name in dict.fromkeys(names)}
+        """Return name → bytes of files. The store verifies these bytes. Raises PackageDamaged."""
+        return {name: self._read_file(name) for name in dict.fromkeys(names)}
 
-    def _read(self, name: str) -> memoryview:
+    def _read_file(self, name: str) -> memoryview:
         try:
             file = self.files[name]
             # a copy, because the store may return the same bytes again

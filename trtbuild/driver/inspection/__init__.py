@@ -1,6 +1,6 @@
-"""``trtbuild inspect``: the contents of a package, and further facts about it.
+"""``trtbuild inspect``: show the contents of a package, and further facts about it.
 
-A package always has its index. The other facts may be missing:
+A package always has its index. These other facts may be missing:
 
 * layers and their places in the user's module, from the package
 * provenance, from a file beside the package
@@ -14,14 +14,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.engines.engine_layers import Layer, layers
+from trtbuild.core.engines.engine_layers import Layer, read_layers
 from trtbuild.core.packages import provenance
-from trtbuild.driver.answers.subjects import Subject, of_package
+from trtbuild.driver.answers.subjects import Subject, package_subject
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form
-from trtbuild.driver.inspection.trtexec import command
+from trtbuild.driver.inspection.trtexec import trtexec_command
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import PackageError
@@ -42,9 +42,9 @@ def inspect_directory(
 ) -> Inspection:
     """Do the same as `inspect` for the package in a directory. `name` is its name in messages."""
     package = open_package(path)
-    names = _document(package, "names.json")
-    subject = of_package(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
-    written = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
+    layer_names = _read_json(package, "names.json")
+    subject = package_subject(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
+    onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
     engines = [
         InspectedEngine(
             target=target,
@@ -52,24 +52,24 @@ def inspect_directory(
             plan=plan,
             size=package.index.files[plan].size,
             sha256=package.index.files[plan].sha256,
-            layers=_layers(package, names, target, partition),
-            onnx=written.get((target, partition)),
-            trtexec=_trtexec(package, subject, target, partition, written.get((target, partition))),
+            layers=_layers(package, layer_names, target, partition),
+            onnx=onnx_files.get((target, partition)),
+            trtexec=_trtexec(package, subject, target, partition, onnx_files.get((target, partition))),
         )
         for target, entry in package.index.targets.items()
         for partition, plan in entry.engines.items()
     ]
     return Inspection(
         path=str(package.path),
-        source=source_form(names),
-        index=json.loads(package.raw),
+        source=source_form(layer_names),
+        index=json.loads(package.index_bytes),
         engines=engines,
         memory=device_memory(package.path) if memory else None,
-        provenance=provenance.parse(package.beside(provenance.NAME), package.digest),
+        provenance=provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest),
     )
 
 
-def _document(package: Package, name: str) -> Any:
+def _read_json(package: Package, name: str) -> Any:
     """Return a JSON document of a package; None if it is missing or damaged."""
     try:
         return json.loads(bytes(package.read([name])[name]))
@@ -77,13 +77,13 @@ def _document(package: Package, name: str) -> Any:
         return None
 
 
-def _layers(package: Package, names: Any, target: str, partition: str) -> list[Layer]:
-    """Return the layers of an engine; empty if the package's files do not list them."""
+def _layers(package: Package, layer_names: Any, target: str, partition: str) -> list[Layer]:
+    """Return the layers of an engine. The list is empty if the package's files do not name the layers."""
     path = package.index.targets[target].layers.get(partition)
     if path is None:
         return []
     try:
-        return layers(_document(package, path), names[target][partition])
+        return read_layers(_read_json(package, path), layer_names[target][partition])
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
@@ -96,5 +96,9 @@ def _trtexec(
     if recipe is None:
         return None
     entry = package.index.targets[target]
-    part = next(part for part in entry.partitions.partitions if part.name == partition)
-    return command(recipe, part, entry.sms or (entry.sm,), onnx or f"{partition}.onnx", f"{partition}.plan")
+    engine_partition = next(
+        engine_partition for engine_partition in entry.partitions.partitions if engine_partition.name == partition
+    )
+    return trtexec_command(
+        recipe, engine_partition, entry.sms or (entry.sm,), onnx or f"{partition}.onnx", f"{partition}.plan"
+    )

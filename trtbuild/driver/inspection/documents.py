@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.model.graph_kinds import GraphKindName
 from trtbuild.core.packages.package_index import PackageIndex
-from trtbuild.core.packages.package_reading import index_of
+from trtbuild.core.packages.package_reading import parse_index
 from trtbuild.core.packages.provenance import Provenance
 from trtbuild.core.values.codec import optional
 
@@ -18,8 +18,8 @@ from trtbuild.core.values.codec import optional
 class TrtexecCommand:
     """A command that builds the engine with NVIDIA's tool.
 
-    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the settings of the engine that the
-    command cannot pass. `text` is the whole command, quoted for a shell.
+    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the differences
+    from the engine step that no argument can express. `text` is the whole command, quoted for a shell.
     """
 
     tool: str
@@ -32,8 +32,8 @@ class TrtexecCommand:
 class InspectedEngine:
     """An engine of a package. `plan` is its file, of `size` bytes.
 
-    `layers` is empty if the package does not list them. `onnx` is the file to which its ONNX model was written, null
-    without ``--onnx``. `trtexec` is null if the recipe of the engine is not in the cache.
+    `layers` is empty if the package does not list the layers. `onnx` is the file to which the engine's ONNX model was
+    written, null without ``--onnx``. `trtexec` is null if the recipe of the engine is not in the cache.
     """
 
     target: str
@@ -50,9 +50,9 @@ class InspectedEngine:
 class DeviceMemory:
     """The device memory that execution contexts need.
 
-    `target` is the measured target, null if nothing was measured. `contexts` maps a partition to the bytes of activations
-    of one execution context, one number for each profile. `because` is the reason if nothing was measured, null
-    otherwise. `device` is the name of the GPU, null if nothing was measured.
+    `target` is the target whose engines were measured. `contexts` maps the name of a partition to one number for each
+    profile: the bytes that one execution context needs for activations. `device` is the name of the GPU. If nothing
+    was measured, `because` is the reason, `contexts` is empty, and `target` and `device` are null.
     """
 
     target: str | None
@@ -65,8 +65,8 @@ class DeviceMemory:
 class Inspection:
     """The contents of a package. `source` is the kind of graph of its model, null if it is not clear.
 
-    `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``). It is printed as the package has it,
-    because another version of trtbuild may have written it.
+    `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``). It is printed without changes, because
+    another version of trtbuild may have written the package.
     """
 
     schema: Literal["trtbuild.inspect/1"] = "trtbuild.inspect/1"
@@ -80,12 +80,12 @@ class Inspection:
     @property
     def package(self) -> PackageIndex:
         """The values of `index`. Raises PackageDamaged."""
-        return index_of(self.index)
+        return parse_index(self.index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MissingPackage:
-    """A model without a package: the reason, and what to do."""
+    """A model without a package. `reason` says why there is no package, and `hint` what to do."""
 
     model: str
     reason: str

@@ -1,4 +1,4 @@
-"""The device memory that engines need. TensorRT reports it for an engine that is loaded on a GPU, not for a plan file."""
+"""The device memory that engines need. TensorRT reports this number only for an engine that is loaded on a GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from trtbuild.errors import TrtbuildError
 
 
 def device_memory(path: Path) -> DeviceMemory:
-    """Return the device memory of the target that runs here.
+    """Return the device memory that the engines of a package need, for the target that runs on this machine's first GPU.
 
-    `because` is the reason if there is no result: this machine has no GPU, or no GPU that the package supports.
+    If there is no result, `because` is the reason. Examples are a machine without a suitable GPU, a missing toolchain, a
+    damaged package, and an engine that TensorRT cannot load.
     """
     from trtbuild.driver.packages.machine import this_machine
     from trtbuild.runtime.packages.choice import choose_target
@@ -21,24 +22,24 @@ def device_memory(path: Path) -> DeviceMemory:
 
     sms = devices.device_sms()
     if not sms:
-        return _unknown("unknown without a GPU")
+        return _unknown_memory("unknown without a GPU")
     try:
         package = open_package(path)
         target = choose_target(package.index, this_machine(sms[0]))
         device = devices.use_device(sms[0])
         if device is None:
-            return _unknown("the GPU cannot be used")
+            return _unknown_memory("the GPU cannot be used")
         files = package.read(target.engines.values())
-        version = None if target.runs_on_later else target.version
+        version = None if target.runs_on_later_versions else target.version  # None accepts any version
         library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # `choose_target` has checked it
-        contexts = {}
+        bytes_by_partition = {}
         for partition, plan in target.engines.items():
             engine = library.load_engine(files[plan])
-            contexts[partition] = [engine.memory_bytes(profile) for profile in range(engine.profile_count)]
+            bytes_by_partition[partition] = [engine.memory_bytes(profile) for profile in range(engine.profile_count)]
     except TrtbuildError as error:
-        return _unknown(error.text)
-    return DeviceMemory(target=target.name, contexts=contexts, because=None, device=device.name)
+        return _unknown_memory(error.text)
+    return DeviceMemory(target=target.name, contexts=bytes_by_partition, because=None, device=device.name)
 
 
-def _unknown(because: str) -> DeviceMemory:
+def _unknown_memory(because: str) -> DeviceMemory:
     return DeviceMemory(target=None, contexts={}, because=because)

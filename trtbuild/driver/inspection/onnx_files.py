@@ -19,13 +19,17 @@ from trtbuild.errors import BlobMissing, EnvironmentFault, TrtbuildError, UsageE
 def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
     """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
-    Return (target, partition) → path relative to the project. Raises UsageError if the recipe of an engine is not in the
-    cache, or the engine was compiled from a TensorRT network; BlobMissing if a model or weight is missing; EnvironmentFault
-    if onnx is not installed.
+    Return (target, partition) → path relative to the project. Raises
+
+    * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
+      file cannot be written
+    * BlobMissing if a model or weight is missing
+    * EnvironmentFault if onnx is not installed
+    * TrtbuildError if a model is too large for one ONNX file.
     """
     try:
         from trtbuild.stages.convert.weights import materialize
-        from trtbuild.toolchain.compiling.preparing import prepared
+        from trtbuild.toolchain.compiling.preparing import prepare_model
     except ImportError as error:
         raise EnvironmentFault(
             f"writing ONNX models needs {error.name}, which is not installed", hint="pip install onnx numpy"
@@ -33,16 +37,16 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     from trtbuild.toolchain.libraries.releases import release
 
     project = Path(request.project).absolute()
-    configured = wiring.configuration(project)
-    store = wiring.open_store(project, replace(configured, remotes=()) if request.offline else configured)
-    written = {}
+    configuration = wiring.load_configuration(project)
+    store = wiring.open_store(project, replace(configuration, remotes=()) if request.offline else configuration)
+    paths = {}
     for target, entry in index.targets.items():
         for partition in entry.engines:
-            parts = _recipe(subject, target, partition)
+            parts = _recipe_parts(subject, target, partition)
             digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
             try:
                 store.fetch(digests)
-                model, *values = (store.get_bytes(sha256) for sha256 in digests)
+                model, *weight_bytes = (store.get_bytes(sha256) for sha256 in digests)
             except BlobMissing as error:
                 raise BlobMissing(
                     f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",
@@ -55,16 +59,16 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
                 )
             path = f"{folder}/{target}/{partition}.onnx"
             try:
-                weights = dict(zip(parts["weights"], values, strict=True))
-                data = materialize(*prepared(model, weights, release(*parts["toolchain"])))
+                weights = dict(zip(parts["weights"], weight_bytes, strict=True))
+                data = materialize(*prepare_model(model, weights, release(*parts["toolchain"])))
             except ValueError as error:
                 raise TrtbuildError(f"{partition}@{target} does not fit into one ONNX file: {error}") from error
-            _write(project / path, data)
-            written[target, partition] = path
-    return written
+            _write_if_changed(project / path, data)
+            paths[target, partition] = path
+    return paths
 
 
-def _recipe(subject: Subject, target: str, partition: str) -> dict[str, Any]:
+def _recipe_parts(subject: Subject, target: str, partition: str) -> dict[str, Any]:
     recipe = subject.recipes.get(f"engine/{partition}@{target}")
     if recipe is None:
         raise UsageError(
@@ -74,7 +78,7 @@ def _recipe(subject: Subject, target: str, partition: str) -> dict[str, Any]:
     return dict(recipe.parts)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_if_changed(path: Path, data: bytes) -> None:
     if path.is_file() and hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest():
         return
     try:

@@ -1,4 +1,4 @@
-"""The source form of a package's model (PyTorch, ONNX or a TensorRT network), found by the names of its engines' layers."""
+"""Find the form in which a package's model came: PyTorch, ONNX or a TensorRT network. The names of layers show it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKindName
 
-#: Layer kinds of a recorded TensorRT network, and ONNX operators (with a capital letter). PyTorch's operators have dots.
-_NETWORK, _ONNX = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
+#: The names of layer kinds in a TensorRT network, and of ONNX operators. The names of PyTorch's operators contain dots.
+_NETWORK_LAYER, _ONNX_OPERATOR = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
 
 def source_form(names: Any) -> GraphKindName | None:
-    """Return the kind of graph that the document ``names.json`` of a package shows; None if it is not clear."""
+    """Return the kind of graph that `names` shows, the document ``names.json`` of a package. None if it is not clear."""
     try:
         operators = list(_operators(names))
     except (AttributeError, TypeError, IndexError):
@@ -22,9 +22,9 @@ def source_form(names: Any) -> GraphKindName | None:
         return None
     if any("." in operator for operator in operators):
         return PROGRAM.name
-    if all(map(_NETWORK.fullmatch, operators)):
+    if all(map(_NETWORK_LAYER.fullmatch, operators)):
         return NETWORK.name
-    return ONNX.name if any(map(_ONNX.fullmatch, operators)) else None
+    return ONNX.name if any(map(_ONNX_OPERATOR.fullmatch, operators)) else None
 
 
 def _operators(names: Any) -> Iterator[str]:

@@ -1,8 +1,11 @@
 """The trtexec command that builds the same engine as an engine step, from the step's recipe.
 
-The flags come from NVIDIA/TensorRT's ``samples/common/sampleOptions.cpp`` (8.6 to 10), without the flags that TensorRT 11
-removed (migration guide 10.x to 11.x, "trtexec"), and from TensorRT-RTX's ``tensorrt_rtx`` (guide, "Using tensorrt_rtx").
-`TrtexecCommand.differs` lists the settings without a flag.
+Sources of the flags:
+* for TensorRT, ``samples/common/sampleOptions.cpp`` of NVIDIA/TensorRT (8.6 to 10), without the flags that TensorRT 11
+  removed (migration guide 10.x to 11.x, "trtexec")
+* for TensorRT-RTX, the tool ``tensorrt_rtx`` (guide, "Using tensorrt_rtx")
+
+`TrtexecCommand.differs` lists the settings that have no flag.
 """
 
 from __future__ import annotations
@@ -16,95 +19,98 @@ from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.documents import TrtexecCommand
-from trtbuild.toolchain.libraries.releases import numbers_of, release
+from trtbuild.toolchain.libraries.releases import release, version_numbers
 
-#: These arguments come first; the others follow in the order of the settings.
-_FIRST = (
+#: The arguments of these settings come first. The other arguments follow in the order of `SETTINGS`.
+_FIRST_SETTINGS = (
     "optimization_level", "workspace", "avg_timing_iterations", "profiling_verbosity", "tf32", "sparse_weights",
     "tiling_optimization_level",
 )  # fmt: skip
-_TYPES = get_type_hints(BuilderSettings)
-_POOLS = "--memPoolSize="
-_COMPATIBILITY = {"ampere_plus": "ampere+", "same_compute_capability": "sameComputeCapability"}
-_FORMATS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "bool"}
+_SETTING_TYPES = get_type_hints(BuilderSettings)
+_POOL_FLAG = "--memPoolSize="
+_COMPATIBILITY_LEVELS = {"ampere_plus": "ampere+", "same_compute_capability": "sameComputeCapability"}
+_IO_TYPES = {"float32": "fp32", "float16": "fp16", "int32": "int32", "bool": "bool"}
 
 
-def command(recipe: Recipe, part: Partition, sms: Sequence[int], onnx: str, plan: str) -> TrtexecCommand:
-    """Return the command for an engine step with this recipe.
+def trtexec_command(recipe: Recipe, partition: Partition, sms: Sequence[int], onnx: str, plan: str) -> TrtexecCommand:
+    """Return the command for an engine step with the given recipe.
 
-    `part` is the engine's partition, `sms` are the SMs of its target. `onnx` and `plan` are the files to read and to write.
+    `partition` is the engine's partition, `sms` are the SMs of its target. The command reads the file `onnx`, and writes
+    the file `plan`.
     """
     parts: dict[str, Any] = dict(recipe.parts)
     settings, target = dict(parts["settings"]), dict(parts["target"])
     toolchain, version = parts["toolchain"]
     arguments = [f"--onnx={onnx}", f"--saveEngine={plan}", "--skipInference"]
     differs: list[str] = []
-    arguments += _profiles(parts["profiles"], part, toolchain, version, differs)
-    arguments += _settings(settings, toolchain, version)
-    arguments += _types(part, toolchain, version, differs)
+    arguments += _profile_flags(parts["profiles"], partition, toolchain, version, differs)
+    arguments += _setting_flags(settings, toolchain, version)
+    arguments += _type_flags(partition, toolchain, version, differs)
     if toolchain == "tensorrt-rtx":
         arguments.append(f"--computeCapabilities={','.join(map(str, sms))}")
-    elif target["compatibility"] in _COMPATIBILITY:
-        arguments.append(f"--hardwareCompatibilityLevel={_COMPATIBILITY[target['compatibility']]}")
+    elif target["compatibility"] in _COMPATIBILITY_LEVELS:
+        arguments.append(f"--hardwareCompatibilityLevel={_COMPATIBILITY_LEVELS[target['compatibility']]}")
     differs += [
-        f"the tool has no flag for builder.{name}" for name in _passed(settings) if SETTINGS[name].trtexec is None
+        f"the tool has no flag for builder.{name}"
+        for name in _passed_settings(settings)
+        if SETTINGS[name].trtexec is None
     ]
     tool = "tensorrt_rtx" if toolchain == "tensorrt-rtx" else "trtexec"
     return TrtexecCommand(tool=tool, arguments=arguments, differs=differs, text=shlex.join([tool, *arguments]))
 
 
-def _profiles(
-    profiles: Mapping[str, Any], part: Partition, toolchain: str, version: str, differs: list[str]
+def _profile_flags(
+    profiles: Mapping[str, Any], partition: Partition, toolchain: str, version: str, differs: list[str]
 ) -> Iterator[str]:
     """Yield the flags of the optimization profiles. trtexec accepts shapes for dynamic inputs only."""
-    dynamic = [
+    dynamic_inputs = [
         f"i{number}"
-        for number, (_, type_) in enumerate(part.inputs)
+        for number, (_, type_) in enumerate(partition.inputs)
         if any(not isinstance(size, int) for size in type_.shape)
     ]
-    if not dynamic:
+    if not dynamic_inputs:
         return
-    if len(profiles) > 1 and toolchain == "tensorrt" and numbers_of(version) < (10,):
+    if len(profiles) > 1 and toolchain == "tensorrt" and version_numbers(version) < (10,):
         differs.append(f"it takes one optimization profile before TensorRT 10, and the engine has {len(profiles)}")
         profiles = {"0": profiles["0"]}
     for number, profile in sorted(profiles.items(), key=lambda entry: int(entry[0])):
         if len(profiles) > 1:
             yield f"--profile={number}"
         for kind in ("min", "opt", "max"):
-            shapes = ",".join(f"{name}:{_shape(profile[name][kind])}" for name in dynamic)
+            shapes = ",".join(f"{name}:{_shape_text(profile[name][kind])}" for name in dynamic_inputs)
             yield f"--{kind}Shapes={shapes}"
 
 
-def _shape(sizes: Sequence[int]) -> str:
+def _shape_text(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _settings(settings: Mapping[str, Any], toolchain: ToolchainName, version: str) -> list[str]:
+def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, version: str) -> list[str]:
     arguments: list[str] = []
-    for name, value in _passed(settings).items():
+    for name, value in _passed_settings(settings).items():
         argument = SETTINGS[name].trtexec
         if argument is None:
             continue
-        choices = get_args(_TYPES[name])
+        choices = get_args(_SETTING_TYPES[name])
         number = choices.index(value) if value in choices else None
         argument = argument.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
         pool_position = next(
-            (position for position, earlier in enumerate(arguments) if earlier.startswith(_POOLS)), None
+            (position for position, earlier in enumerate(arguments) if earlier.startswith(_POOL_FLAG)), None
         )
-        if argument.startswith(_POOLS) and pool_position is not None:  # trtexec reads this argument once
-            arguments[pool_position] += "," + argument.removeprefix(_POOLS)
+        if argument.startswith(_POOL_FLAG) and pool_position is not None:  # trtexec reads this argument once
+            arguments[pool_position] += "," + argument.removeprefix(_POOL_FLAG)
         else:
             arguments.append(argument)
     return arguments
 
 
-def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _passed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that the command passes, in the order of its arguments.
 
     These are the settings with a value other than the default, and those that trtexec always needs.
     """
     default = vars(BuilderSettings())
-    values = {name: settings.get(name, default[name]) for name in (*_FIRST, *SETTINGS)}
+    values = {name: settings.get(name, default[name]) for name in (*_FIRST_SETTINGS, *SETTINGS)}
     return {
         name: value for name, value in values.items() if value != default[name] or SETTINGS[name].trtexec_at_default
     }
@@ -112,9 +118,9 @@ def _passed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _formatted_value(setting: Setting, value: Any, toolchain: ToolchainName, version: str) -> str:
     """Return the value of a setting as trtexec reads it. A pool's size without a unit would be in MiB."""
-    match setting.sets:
+    match setting.config_part:
         case MemoryPool():
-            return _bytes(value)
+            return _size_text(value)
         case TacticSources():
             known = release(toolchain, version).tactic_sources
             return ",".join(f"{'+' if source in value else '-'}{source.upper()}" for source in known)
@@ -122,22 +128,22 @@ def _formatted_value(setting: Setting, value: Any, toolchain: ToolchainName, ver
             return str(value)
 
 
-def _bytes(size: int) -> str:
+def _size_text(size: int) -> str:
     for suffix, unit in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if size % unit == 0:
             return f"{size // unit}{suffix}"
     return f"{size}B"
 
 
-def _types(part: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Yield the flag of strong typing or, for releases without it, the types of inputs and outputs."""
-    if toolchain == "tensorrt-rtx" or numbers_of(version) >= (11,):
+def _type_flags(partition: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
+    """Yield the flag of strong typing. Releases without strong typing get the types of inputs and outputs instead."""
+    if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:
         yield "--stronglyTyped"
         return
-    inputs, outputs = [type_ for _, type_ in part.inputs], part.outputs
+    inputs, outputs = [type_ for _, type_ in partition.inputs], partition.outputs
     if any(type_.dtype == "float16" for type_ in (*inputs, *outputs)):
         for flag, types in (("--inputIOFormats", inputs), ("--outputIOFormats", outputs)):
-            yield f"{flag}={','.join(_FORMATS.get(type_.dtype, type_.dtype) + ':chw' for type_ in types)}"
+            yield f"{flag}={','.join(_IO_TYPES.get(type_.dtype, type_.dtype) + ':chw' for type_ in types)}"
     differs.append("where the graph has float16 values, trtbuild also sets the precision of each layer")

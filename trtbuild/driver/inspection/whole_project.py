@@ -1,4 +1,4 @@
-"""``trtbuild inspect`` without a name: the contents of all packages of a project."""
+"""``trtbuild inspect`` without a name: show the contents of all packages of a project."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def inspect_all(request: Request, *, memory: bool = False, onnx: str | None = No
     Raises UsageError if no model has a package, and the errors of `inspect`.
     """
     packages, missing = [], []
-    for name, place in packages_of(request).items():
-        if isinstance(place, UsageError):
-            missing.append(MissingPackage(model=name, reason=place.text, hint=place.hint))
+    for name, path_or_error in packages_of(request).items():
+        if isinstance(path_or_error, UsageError):
+            missing.append(MissingPackage(model=name, reason=path_or_error.text, hint=path_or_error.hint))
         else:
-            folder = None if onnx is None else f"{onnx}/{name}"
-            packages.append(inspect_directory(request, place, name, memory=memory, onnx=folder))
+            onnx_folder = None if onnx is None else f"{onnx}/{name}"
+            packages.append(inspect_directory(request, path_or_error, name, memory=memory, onnx=onnx_folder))
     if not packages:
         raise UsageError("no model of this project has a package", hint="trtbuild build")
     return Inspections(packages=packages, missing=missing)

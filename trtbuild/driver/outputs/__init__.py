@@ -1,6 +1,6 @@
-"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. Each kind has one module.
+"""Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. Each kind is one module.
 
-The input is a package's record and index. The output is files in the project. The rules are in `files`.
+The files of an output follow from a package's record and index. The rules are in `files`.
 This package imports no other package of `driver`.
 """
 
@@ -14,24 +14,24 @@ from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import pt2
-from trtbuild.driver.outputs.files import Digests, Learn, OutputFile, differing, remove, write
+from trtbuild.driver.outputs.files import Digests, Learn, OutputFile, changed_files, remove, write
 from trtbuild.driver.outputs.kinds import KINDS
 
-__all__ = ["pt2", "Digests", "Learn", "OutputFile", "in_place", "output_files", "write_output"]
+__all__ = ["pt2", "Digests", "Learn", "OutputFile", "is_in_place", "output_files", "write_output"]
 
 
 def output_files(kind: str, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return the files of one output of a model, in the order of their turns.
+    """Return the files of one output of a model, in the order in which they are written.
 
     Raises PackageError, ValueError or KeyError if the index of the package is invalid.
     """
     return sorted(KINDS[kind].files(root, package, record), key=lambda file: file.turn)
 
 
-def in_place(project: Path, files: Sequence[OutputFile], digests: Digests) -> bool:
+def is_in_place(project: Path, files: Sequence[OutputFile], digests: Digests) -> bool:
     """Whether every file exists and has the right content."""
     try:
-        return not differing(project, files, digests)
+        return not changed_files(project, files, digests)
     except OSError:  # for example a directory, or an unreadable file; writing the file reports the problem
         return False
 
@@ -44,19 +44,19 @@ def write_output(
     store: Store,
     digests: Digests,
     learn: Learn,
-    last: Recipe | None = None,
+    last_recipe: Recipe | None = None,
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
-    `last` is the recipe of the package in the previous build. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
+    `last_recipe` is the recipe of the package in the previous build. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or
     OSError.
     """
-    old_paths = KINDS[kind].before(project / root, files, last)
-    changed = differing(project, files, digests)
-    for turn in sorted({file.turn for file in changed}):
-        write(project, [file for file in changed if file.turn == turn], store, learn)
+    old_paths = KINDS[kind].previous_files(project / root, files, last_recipe)
+    outdated = changed_files(project, files, digests)
+    for turn in sorted({file.turn for file in outdated}):
+        write(project, [file for file in outdated if file.turn == turn], store, learn)
     new_paths = {project / file.path for file in files}
     for path in old_paths:
         if path not in new_paths:
             remove(path, project / root)
-    return bool(changed)
+    return bool(outdated)

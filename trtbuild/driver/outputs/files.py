@@ -6,12 +6,13 @@ Rules
 2. Files are written in the order of their turns (`OutputFile.turn`). Files that name other files have a later turn. Each
    file is written atomically. So a reader finds the old output, the new output, or an index whose digests do not match
    yet. A reader never finds a damaged file that looks valid. All files of a turn are durable before the next turn begins,
-   so this is also true after a loss of power. Files of one turn are written in parallel, so that their syncs overlap.
-3. Files of an earlier build that this build does not write are removed. The existing index names the files of the earlier
-   build. Raw plans have no index: their files are the engines in the package's last recipe. Other files in the directory
-   stay.
-4. The content of an output depends only on the package's index and record. Its digests are known without reading other
-   files. The check for an unchanged build relies on that. (`pt2` uses a separate record instead of the package's record.)
+   so readers are safe after a loss of power, too. Files of one turn are written in parallel, so that their syncs overlap.
+3. A file is removed if an earlier build wrote it and this build does not. The existing index names the files of the
+   earlier build. Raw plans have no index: their files are the engines in the package's last recipe. Other files in the
+   directory stay.
+4. The content of an output depends only on the package's index and record. So the digests of its files are known without
+   reading other files. The check for an unchanged build relies on that. (`pt2` uses a
+   separate record instead of the package's record.)
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from pathlib import Path
 
 from trtbuild.core.recipes.ports import FileStamp, Store
 
-#: Returns the SHA-256 of many files by path; None for a missing file. Raises OSError for an unreadable file.
+#: A function from paths to path → SHA-256, which is None for a missing file. Raises OSError for an unreadable file.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
-#: Receives the SHA-256 and stamp of each written file, by path.
+#: A function that receives path → (SHA-256, stamp) of the written files.
 Learn = Callable[[Mapping[str, tuple[str, FileStamp]]], None]
 
-# The number of files that are written in parallel.
+#: The number of files that are written in parallel.
 _WRITERS = min(4, (os.cpu_count() or 1) + 1)
 
 
@@ -48,13 +49,13 @@ class OutputFile:
     data: bytes | None = field(default=None, compare=False, repr=False)
 
 
-def generated(path: str, data: bytes, turn: int = 0) -> OutputFile:
+def generated_file(path: str, data: bytes, turn: int = 0) -> OutputFile:
     """Return a file with the bytes `data`, which are not in the store."""
     return OutputFile(path, hashlib.sha256(data).hexdigest(), turn, data)
 
 
-def differing(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:
-    """Return the files that are missing or have other content. Raises OSError for an unreadable file."""
+def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:
+    """Return the files that are missing in the project, or differ there. Raises OSError for an unreadable file."""
     paths = {file: f"{project}/{file.path}" for file in files}
     actual = digests(list(paths.values()))
     return [file for file in files if actual[paths[file]] != file.sha256]

@@ -22,10 +22,10 @@ class Kind(Protocol):
         Raises PackageError, ValueError or KeyError if the index of the package is invalid.
         """
 
-    def before(self, root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-        """Return the files that an earlier build wrote below `root`, as far as they are known.
+    def previous_files(self, root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
+        """Return the known files that an earlier build wrote below `root`.
 
-        The caller removes those that are not in `files`. `last` is the recipe of the model's package in that build.
+        The caller removes those that are not in `files`. `last_recipe` is the recipe of the model's package in that build.
         """
 
 

@@ -25,16 +25,16 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 def files_below(root: str, digests: Mapping[str, str], record: Record) -> list[OutputFile]:
     """Return the files that `digests` names (path → SHA-256), and then the index."""
-    base = str(PurePosixPath(root) / "_")[:-1]  # joined by hand: there may be thousands of files
+    base = str(PurePosixPath(root) / "_")[:-1]  # a string, because joining thousands of paths would take long
     result = [OutputFile(f"{base}{path}", sha256) for path, sha256 in sorted(digests.items())]
-    if NAMES not in digests:  # packages of step version 1
+    if NAMES not in digests:  # the index of an older package does not list it
         result.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))
     result.append(OutputFile(f"{base}{INDEX}", record.outputs["index"].sha256, turn=1))
     return result
 
 
-def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """Return the files that the index of the existing package names; empty if there is no valid index."""
+def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
+    """Return the files that the index of the existing package names. The list is empty if there is no valid index."""
     try:
         index = json.loads(read_regular(root / INDEX))
         if index["schema"] not in SCHEMAS:

@@ -10,22 +10,22 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
 
-_ENGINES = "engines/"
-_SUFFIX = ".plan"
+_ENGINE_FOLDER = "engines/"
+_PLAN_SUFFIX = ".plan"
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
     """Return the plans among the files of the package."""
     base = str(PurePosixPath(root) / "_")[:-1]
     return [
-        OutputFile(f"{base}{path.removeprefix(_ENGINES)}", sha256)
+        OutputFile(f"{base}{path.removeprefix(_ENGINE_FOLDER)}", sha256)
         for path, sha256 in sorted(package.files.items())
-        if path.startswith(_ENGINES) and path.endswith(_SUFFIX)
+        if path.startswith(_ENGINE_FOLDER) and path.endswith(_PLAN_SUFFIX)
     ]
 
 
-def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """Return the raw plans of the package with the recipe `last`."""
-    engines = dict(last.parts).get("engines") if last is not None else None
-    names = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
-    return [root / target / f"{partition}{_SUFFIX}" for partition, _, target in names]
+def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
+    """Return the raw plans of the package with the recipe `last_recipe`."""
+    engines = dict(last_recipe.parts).get("engines") if last_recipe is not None else None
+    name_parts = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
+    return [root / target / f"{partition}{_PLAN_SUFFIX}" for partition, _, target in name_parts]

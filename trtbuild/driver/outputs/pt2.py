@@ -3,8 +3,8 @@
 The file is ``<name>.pt2`` if there is one target. With several targets there is one ``<name>.<target>.pt2`` for each,
 because their partitions may differ.
 
-PyTorch writes the bytes, so they do not depend on the index alone. They are the blobs of a separate record, whose recipe
-`recipe` returns. `files` receives this record as `record`.
+The bytes depend on the index and on the version of PyTorch that writes them. So the files are blobs of a separate record,
+whose recipe `recipe` returns. `files` receives this record as `record`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SUFFIX = ".pt2"
 def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
     """Return the recipe of the files of a package.
 
-    `versions` is None on a machine without torch, or without the lock file's version of torch. The recipe then finds files
-    that any version of torch has written.
+    `versions` is None if torch is not installed, or not in the lock file's version. The recipe is then that of files that
+    any version of torch has written.
     """
     exact_recipe = keys.exported_file(
         package.outputs["index"].sha256, None if versions is None else versions.get("torch")
@@ -34,13 +34,13 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return the file of each target. `record` is the record of `recipe`."""
+    """Return the file of each target. `record` is the record with the recipe of `recipe`."""
     return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in _paths(root, package.targets)]
 
 
-def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
-    """Return the files of the package with the recipe `last`."""
-    targets = dict(last.parts).get("targets") if last is not None else None
+def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
+    """Return the files of the package with the recipe `last_recipe`."""
+    targets = dict(last_recipe.parts).get("targets") if last_recipe is not None else None
     return [Path(path) for _, path in _paths(str(root), list(targets))] if isinstance(targets, Mapping) else []
 
 

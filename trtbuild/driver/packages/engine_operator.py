@@ -1,4 +1,6 @@
-"""The operator of ``.pt2`` files, and the function that opens its engines. (The runtime itself does not import TensorRT.)
+"""The operator of ``.pt2`` files, and the function that opens its engines.
+
+The operator is part of the runtime, which does not import TensorRT. This module adds the function that does.
 
 This module is imported together with torch, so at its top it imports only the standard library and small modules.
 """
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
     from trtbuild.core.partition.engine_text import EngineText
     from trtbuild.runtime.engines.engine_set import EngineSet
 
-#: (toolchain, version, GPU) → the open engines, which share activation memory.
+#: (toolchain, version, number of the GPU) → the open engines, which share activation memory.
 _engine_sets: dict[tuple[str, str, int], EngineSet] = {}
 
 
 def register() -> None:
-    """Register ``trtbuild::engine`` with torch, which must be imported already. PyTorch's quantizers, which Torch partitions
-    may call, are defined, too: torch does not define them by itself."""
+    """Register ``trtbuild::engine`` with torch, which must be imported already.
+
+    PyTorch's quantizers, which Torch partitions may call, are defined as well: torch does not define them by itself.
+    """
     operators.register(open_engine)
     importlib.import_module("torch.ao.quantization.fx._decomposed")
 
@@ -45,25 +49,27 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
 
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     sms = devices.device_sms()
-    choose_target(_index(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target)
-    engines = _engines(text, ordinal)
-    inputs = tuple((f"input:{number}", kind) for number, kind in enumerate(text.inputs))
+    choose_target(
+        _index_of_target(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target
+    )
+    engine_set = _engine_set(text, ordinal)
+    inputs = tuple((f"input:{number}", tensor_type) for number, tensor_type in enumerate(text.inputs))
     name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have the same partition
     partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
-    memory = engines.memory
-    engines.load(partition, plan)
-    part = engines.part(partition)
+    memory = engine_set.memory
+    engine_set.load(partition, plan)
+    run_engine = engine_set.part(partition)
 
     def run(values: Sequence[Any], call: Call) -> Sequence[Any]:
-        if memory.is_current():
-            return part(values, call)
+        if memory.is_device_current():
+            return run_engine(values, call)
         with memory.on_device():
-            return part(values, call)
+            return run_engine(values, call)
 
     return run
 
 
-def _engines(text: EngineText, ordinal: int) -> EngineSet:
+def _engine_set(text: EngineText, ordinal: int) -> EngineSet:
     from trtbuild.runtime.engines.engine_set import EngineSet
     from trtbuild.runtime.memory.choosing import choose_memory
     from trtbuild.toolchain.libraries import table
@@ -77,8 +83,8 @@ def _engines(text: EngineText, ordinal: int) -> EngineSet:
     return _engine_sets[key]
 
 
-def _index(text: EngineText) -> PackageIndex:
-    """Return an index with this one target and without contents, for `choose_target`."""
+def _index_of_target(text: EngineText) -> PackageIndex:
+    """Return the index of an empty package with the engine's target, because `choose_target` needs an index."""
     target = PackedTarget(
         name=text.target,
         sm=text.sm,

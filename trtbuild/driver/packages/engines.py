@@ -7,7 +7,7 @@ from typing import cast
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.packages.package_index import PackedTarget
 from trtbuild.runtime.engines.engine_set import EngineSet
-from trtbuild.runtime.engines.runtime_cache import KernelFile, gpu, places
+from trtbuild.runtime.engines.runtime_cache import KernelFile, find_gpu, kernel_file_paths
 from trtbuild.runtime.memory.choosing import choose_memory
 from trtbuild.runtime.packages.package import Package
 from trtbuild.toolchain.running.execution import load_library
@@ -18,9 +18,9 @@ class Engines(EngineSet):
 
     def __init__(self, package: Package, target: PackedTarget, ordinal: int) -> None:
         toolchain = cast(ToolchainName, target.toolchain)
-        library = load_library(toolchain, None if target.runs_on_later else target.version)
-        device = gpu(ordinal)
+        library = load_library(toolchain, None if target.runs_on_later_versions else target.version)
+        device = find_gpu(ordinal)
         kernels = None
         if device is not None:
-            kernels = KernelFile(places(package.path, package.digest, library.name, library.version, device))
+            kernels = KernelFile(kernel_file_paths(package.path, package.digest, library.name, library.version, device))
         super().__init__(library, choose_memory(ordinal), kernels)

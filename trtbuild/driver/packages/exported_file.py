@@ -1,7 +1,7 @@
 """Open a ``.pt2`` file that trtbuild wrote, for one device.
 
 Rules
-1. The text about the package is read first. Nothing of a file without this text is loaded.
+1. The text about the package (`AboutFile`) is read first. If a file has no such text, nothing in it is loaded.
 2. torch.export.load reads the program, so a file must come from a trusted source. The plans are verified by their digests
    when they are opened.
 """
@@ -14,21 +14,21 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.core.packages.exported_file import EXTRA, AboutFile
+from trtbuild.core.packages.exported_file import INFO_FILE, ExportedFileInfo
 from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import NoFittingTarget, PackageDamaged, PackageMissing, UsageError
 from trtbuild.regular import read_regular
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-#: The last record of an archive: its first bytes, and its size without a comment. torch writes no comment.
-_END, _END_SIZE = b"PK\x05\x06", 22
+#: The last record of a zip archive: its first bytes, and its size in bytes without a comment. torch writes no comment.
+_ARCHIVE_END, _ARCHIVE_END_SIZE = b"PK\x05\x06", 22
 
 
 class LoadedFile:
     """An open ``.pt2`` file, for one device. `exported` is its program, with all tensors on that device."""
 
-    def __init__(self, path: Path, about: AboutFile, exported: ExportedProgram, device: str) -> None:
+    def __init__(self, path: Path, about: ExportedFileInfo, exported: ExportedProgram, device: str) -> None:
         self.path = path
         self.model = about.model
         self.target = about.target
@@ -50,22 +50,25 @@ class LoadedFile:
 
 
 def load_file(path: str | os.PathLike[str], *, device: Any = None, target: str | None = None) -> LoadedFile:
-    """Open the file at `path` for `device`. Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and
-    UsageError for an unknown device, another target, or a file that trtbuild did not write."""
-    place = Path(path)
+    """Open the file at `path` for `device`.
+
+    Raises PackageMissing, PackageDamaged, PackageTooNew, NoFittingTarget, and UsageError for an unknown device, another
+    target, or a file that trtbuild did not write.
+    """
+    file = Path(path)
     ordinal = gpu_number(device)
-    data = _bytes(place)
-    about = _about(data, place)
+    data = _read_file(file)
+    about = _parse_about(data, file)
     if target is not None and target != about.target:
-        raise UsageError(f"{place} is for the target {about.target!r}, not {target!r}", hint="leave target out")
-    exported = _program(data, place)
+        raise UsageError(f"{file} is for the target {about.target!r}, not {target!r}", hint="leave target out")
+    exported = _load_program(data, file)
     if ordinal is None:
         _ensure_reference(exported, about)
-        return LoadedFile(place, about, exported, "cpu")
-    return LoadedFile(place, about, _on_a_gpu(exported, about, ordinal), f"cuda:{ordinal}")
+        return LoadedFile(file, about, exported, "cpu")
+    return LoadedFile(file, about, _move_to_gpu(exported, about, ordinal), f"cuda:{ordinal}")
 
 
-def _bytes(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return read_regular(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -74,13 +77,15 @@ def _bytes(path: Path) -> bytes:
         raise PackageMissing(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _about(data: bytes, path: Path) -> AboutFile:
+def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
     """Return the text about the package (rule 1)."""
     try:
-        if data[-_END_SIZE:][: len(_END)] != _END:  # zipfile would find the end of an archive inside a truncated one
+        if (
+            data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END
+        ):  # zipfile would find the end of an archive inside a truncated one
             raise zipfile.BadZipFile("it does not end as an archive does")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/extra/{EXTRA}")]
+            names = [name for name in archive.namelist() if name.endswith(f"/extra/{INFO_FILE}")]
             text = archive.read(names[0]) if names else None
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
         raise PackageDamaged(
@@ -91,10 +96,10 @@ def _about(data: bytes, path: Path) -> AboutFile:
             f"trtbuild did not write {path}",
             hint="torch.export.load(path) opens files of torch.export.save; trtbuild.compile builds engines for the result",
         )
-    return AboutFile.from_text(text, str(path))
+    return ExportedFileInfo.from_text(text, str(path))
 
 
-def _program(data: bytes, path: Path) -> ExportedProgram:
+def _load_program(data: bytes, path: Path) -> ExportedProgram:
     import torch
 
     from trtbuild.driver.packages.engine_operator import register
@@ -112,14 +117,14 @@ def _program(data: bytes, path: Path) -> ExportedProgram:
         ) from error
 
 
-def _ensure_reference(exported: ExportedProgram, about: AboutFile) -> None:
+def _ensure_reference(exported: ExportedProgram, about: ExportedFileInfo) -> None:
     """Raise NoFittingTarget if an engine of the file has no reference program."""
     from trtbuild.runtime.calls import operators
     from trtbuild.runtime.packages.choice import no_reference_hint
 
     for node in exported.graph.nodes:
         if str(node.target).startswith("trtbuild.engine"):
-            text = operators.parsed(node.args[-1])
+            text = operators.parse_text(node.args[-1])
             if text.reference is None:
                 raise NoFittingTarget(
                     f"the file of {about.model!r} has no reference program, and engines do not run on a CPU",
@@ -127,7 +132,7 @@ def _ensure_reference(exported: ExportedProgram, about: AboutFile) -> None:
                 )
 
 
-def _on_a_gpu(exported: ExportedProgram, about: AboutFile, ordinal: int) -> ExportedProgram:
+def _move_to_gpu(exported: ExportedProgram, about: ExportedFileInfo, ordinal: int) -> ExportedProgram:
     import torch
     from torch.export.passes import move_to_device_pass
 

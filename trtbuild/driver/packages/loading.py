@@ -41,28 +41,28 @@ def load(
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, and UsageError for an unknown
     device, and for a ``.pt2`` file that trtbuild did not write.
     """
-    if _is_file(path):
+    if _is_pt2_file(path):
         from trtbuild.driver.packages.exported_file import load_file
 
         return load_file(path, device=device, target=target)
     return load_package(open_package(path, follow_links=follow_links), device=device, target=target, verify=verify)
 
 
-def _is_file(path: Any) -> bool:
+def _is_pt2_file(path: Any) -> bool:
     """Whether `path` names a ``.pt2`` file. A directory with such a name is a package."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     return name.endswith((".pt2", ".ep")) and not Path(name).is_dir()
 
 
 def load_package(package: Package, *, device: Any = None, target: str | None = None, verify: bool = True) -> Loaded:
-    """Do the same as `load` for a package that is already open."""
+    """Load a package that is already open, as `load` does."""
     ordinal = gpu_number(device)
     if ordinal is None:
-        return _on_the_cpu(package, target, verify)
-    return _on_a_gpu(package, ordinal, target, verify)
+        return _load_on_cpu(package, target, verify)
+    return _load_on_gpu(package, ordinal, target, verify)
 
 
-def _on_the_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
+def _load_on_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
     if target is not None:
         raise UsageError(
             f'target {target!r} was given with device="cpu", which runs no engine', hint="leave one of the two out"
@@ -71,18 +71,18 @@ def _on_the_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
     return Loaded(package, None, files, None, "cpu")
 
 
-def _on_a_gpu(package: Package, ordinal: int, target: str | None, verify: bool) -> Loaded:
+def _load_on_gpu(package: Package, ordinal: int, target: str | None, verify: bool) -> Loaded:
     sms = devices.device_sms()
     if sms and ordinal >= len(sms):
         raise NoFittingTarget(
             f"there is no GPU {ordinal}: this machine has {len(sms)}", hint=f"devices are cuda:0 to cuda:{len(sms) - 1}"
         )
-    chosen = choose_target(package.index, this_machine(sms[ordinal] if sms else None, ordinal), target)
-    files = package.read(needed_files(package, chosen), verify=verify)
+    chosen_target = choose_target(package.index, this_machine(sms[ordinal] if sms else None, ordinal), target)
+    files = package.read(needed_files(package, chosen_target), verify=verify)
 
     def engines() -> Any:
         from trtbuild.driver.packages.engines import Engines
 
-        return Engines(package, chosen, ordinal)
+        return Engines(package, chosen_target, ordinal)
 
-    return Loaded(package, chosen, files, engines, f"cuda:{ordinal}")
+    return Loaded(package, chosen_target, files, engines, f"cuda:{ordinal}")

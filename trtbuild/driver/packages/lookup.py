@@ -10,7 +10,7 @@ from trtbuild.driver.outputs.packages import INDEX
 from trtbuild.driver.outputs.triton.served import PACKAGE
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import UsageError
-from trtbuild.runtime.packages.package import missing
+from trtbuild.runtime.packages.package import missing_package_error
 
 
 def directory_of(project: Path, name: str) -> Path | None:
@@ -23,8 +23,8 @@ def directory_of(project: Path, name: str) -> Path | None:
     if (path / INDEX).is_file():
         return path
     if "/" in name or name.startswith("."):
-        fault = missing(path)
-        raise UsageError(fault.text, hint=fault.hint)
+        error = missing_package_error(path)
+        raise UsageError(error.text, hint=error.hint)
     return None
 
 
@@ -43,14 +43,14 @@ def package_of(request: Request, name: str) -> Path:
 
 
 def packages_of(request: Request) -> dict[str, Path | UsageError]:
-    """Return the directory of each model's package, in the order of the manifests; the error for a missing package."""
-    found: dict[str, Path | UsageError] = {}
+    """Return model → the directory of its package, or the error if it is missing. The order is that of the manifests."""
+    directories: dict[str, Path | UsageError] = {}
     for name, model in Workspace(request).models.items():
         try:
-            found[name] = _package_at(Path(request.project), model)
+            directories[name] = _package_at(Path(request.project), model)
         except UsageError as error:
-            found[name] = error
-    return found
+            directories[name] = error
+    return directories
 
 
 def _package_at(project: Path, model: Model) -> Path:
@@ -65,7 +65,7 @@ def _output_path(model: Model) -> str:
     outputs = dict(model.outputs)
     if "package" in outputs:
         return outputs["package"]
-    if "triton" in outputs:  # a package is there if trtbuild's runtime serves the model
+    if "triton" in outputs:  # it contains a package if trtbuild's runtime serves the model
         return f"{outputs['triton']}/{model.name}/{PACKAGE}"
     raise UsageError(
         f"model {model.name!r} has no package among its outputs",

@@ -1,4 +1,4 @@
-"""The machine that runs packages: its toolchains, and the number of the GPU that a program names."""
+"""The machine that runs packages: its installed toolchains, and the number of the GPU that a program chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.toolchain.libraries import table
 
 
 def this_machine(sm: int | None, ordinal: int = 0) -> Machine:
-    """Return the description of this machine with the GPU number `ordinal`, for `choose_target`."""
+    """Return the description of this machine for `choose_target`. `sm` and `ordinal` are the SM and number of the GPU."""
     installed: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
     return Machine(table.host_platform(), sm, f"GPU {ordinal}", installed)
 

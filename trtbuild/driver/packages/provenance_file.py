@@ -15,11 +15,11 @@ from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
 
 #: Fields of an entry that describe a single run, and are not written.
-_TRANSIENT = ("verdict", "worst_input")
+_TRANSIENT_FIELDS = ("verdict", "worst_input")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
-    """Return the package in a model's output directory; None unless it is the planned package with the planned engines."""
+    """Return the package in a model's output directory; None if it differs from the plan, in its index or its engines."""
     folder, step, contents = dict(plan.model.outputs).get("package"), plan.package, plan.contents
     if folder is None or step is None or step.record is None or contents is None:
         return None
@@ -29,23 +29,24 @@ def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
         return None
     if package.digest != step.record.outputs["index"].sha256:
         return None
-    rebuilt = (
+    engine_differs = (
         engine.plan is not None and plans_of(package, engine.target).get(engine.partition) != engine.plan.sha256
         for engine in contents.engines
     )
-    return None if any(rebuilt) else package
+    return None if any(engine_differs) else package
 
 
 def plans_of(package: Package, target: str) -> dict[str, str]:
     """Return the SHA-256 of the engines of a target in a package, by partition."""
     index = package.index
-    return {part: index.files[path].sha256 for part, path in index.targets[target].engines.items()}
+    return {partition: index.files[path].sha256 for partition, path in index.targets[target].engines.items()}
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
-    """Write the verification entries of a model beside its package, if that is the planned package.
+    """Write the verification entries of a model beside its package, if the package is the planned one.
 
-    Existing entries of other machines about the same engines stay. Without any entry, the file is removed.
+    Existing entries of other machines about the same engines stay. If no entry remains, or if another package is there,
+    the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
@@ -56,44 +57,48 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
             if _is_about_same_engines(package, old) and new_targets.isdisjoint(old["targets"])
         ]
         if entries or kept:
-            _write(package, [*map(_without_transient_fields, entries), *kept])
+            _write_file(package, [*map(_without_transient_fields, entries), *kept])
             return
     if folder is not None:
-        (project / folder / provenance.NAME).unlink(missing_ok=True)
+        (project / folder / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def remove(package: Package) -> None:
     """Remove the file beside `package`, for example because a verification failed."""
-    (package.path / provenance.NAME).unlink(missing_ok=True)
+    (package.path / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def remove_of(project: Path, plan: ModelPlan) -> None:
     """Remove the file from a model's output directory, even if another package is there."""
     folder = dict(plan.model.outputs).get("package")
     if folder is not None:
-        (project / folder / provenance.NAME).unlink(missing_ok=True)
+        (project / folder / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
     """Write `entries` beside a package. Existing entries of other runners or targets stay."""
-    replaced = [(entry.by, list(entry.targets)) for entry in entries]
-    kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced]
-    _write(package, [*kept, *map(_without_transient_fields, entries)])
+    replaced_runners = [(entry.by, list(entry.targets)) for entry in entries]
+    kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced_runners]
+    _write_file(package, [*kept, *map(_without_transient_fields, entries)])
 
 
 def _existing_entries(package: Package) -> list[dict[str, Any]]:
     """Return the existing entries about a package."""
-    entries = provenance.parse(package.beside(provenance.NAME), package.digest).verified
+    entries = provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest).verified
     return [dict(entry) for entry in entries]
 
 
 def _is_about_same_engines(package: Package, entry: Mapping[str, Any]) -> bool:
-    """Whether an entry is about engines that are byte for byte those of the package."""
+    """Whether an entry is about engines with exactly the bytes of the package's engines."""
     try:
         if entry["by"] != "engine" or not entry["targets"]:
             return False
         return all(
-            {part["partition"]: part["plans"].get(target) for part in entry["partitions"]} == plans_of(package, target)
+            {
+                partition_entry["partition"]: partition_entry["plans"].get(target)
+                for partition_entry in entry["partitions"]
+            }
+            == plans_of(package, target)
             for target in entry["targets"]
         )
     except (KeyError, TypeError, AttributeError):  # the file may contain anything
@@ -101,12 +106,12 @@ def _is_about_same_engines(package: Package, entry: Mapping[str, Any]) -> bool:
 
 
 def _without_transient_fields(entry: CutEntry) -> dict[str, Any]:
-    return {name: value for name, value in encode(entry).items() if name not in _TRANSIENT}
+    return {name: value for name, value in encode(entry).items() if name not in _TRANSIENT_FIELDS}
 
 
-def _write(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
+def _write_file(package: Package, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write the file if its content differs."""
-    path = package.path / provenance.NAME
+    path = package.path / provenance.PROVENANCE_FILE
     data = provenance.to_bytes(provenance.document(package.index.model, package.digest, entries))
-    if package.beside(provenance.NAME) != data:
+    if package.read_unlisted(provenance.PROVENANCE_FILE) != data:
         replace_file(path, data, durable=True)  # replaces a link instead of following it

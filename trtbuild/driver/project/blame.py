@@ -1,7 +1,7 @@
 """Add the line of the manifest to the error of a failed step, if the error has no place yet.
 
-A stage does not read the manifest. The driver finds the field of the manifest that a step depends on. Errors of the store
-and of this machine get no place, because no change of the manifest corrects them.
+A stage does not read the manifest, so the driver finds the field of the manifest that has caused the error. Errors of the
+store and of this machine get no place, because no change of the manifest corrects them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from trtbuild.core.planning.graph import Step
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError
 
 #: `SourceError.code` → the field of the manifest that causes the error.
-_FIELDS = {
+_FIELD_OF_ERROR = {
     "granularity": "partition.granularity",
     "torch-executed-ops": "partition.torch_executed_ops",
     "weights-file": "weights",
@@ -22,8 +22,8 @@ def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
     """Set the place of `error`, raised by a step of `model`, to a line of the manifest. An existing place is kept."""
     if error.file is not None or not isinstance(error, SourceError | ConversionRefused | ToolchainError):
         return
-    if isinstance(error, SourceError) and error.code in _FIELDS:
-        origin = _origin(model, _FIELDS[error.code])
+    if isinstance(error, SourceError) and error.code in _FIELD_OF_ERROR:
+        origin = _origin(model, _FIELD_OF_ERROR[error.code])
     elif isinstance(error, ConversionRefused) and step.stage == "partition":
         origin = _origin(model, "partition.require_full_compilation")
     elif step.target is not None:
@@ -34,10 +34,11 @@ def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
 
 
 def place_of_target(error: TrtbuildError, model: Model, target: Target) -> None:
-    """Set the place of `error` to the declaration of `target`."""
+    """Set the place of `error` to the line of the manifest that declares `target`."""
     origin = _origin(model, f"targets.{target.name}")
     error.file, error.line = origin.file, origin.line
 
 
 def _origin(model: Model, *paths: str) -> Origin:
+    """The line of the first of these fields that the manifest contains; otherwise the line of the model."""
     return next((model.places[path] for path in paths if path in model.places), model.origin)

@@ -1,10 +1,11 @@
-"""The facts about this machine that recipes contain: the versions of installed distributions.
+"""The facts about this machine that recipes contain, above all the versions of installed distributions.
 
 Versions are read from metadata, not from imported modules. Reading metadata takes a millisecond and needs no GPU, but an
 import of torch takes seconds. The workers check that they load these versions.
 
-A version comes from the lock file, if the lock file contains the model and target. Otherwise it is the pin of the target,
-or the installed version. A step never runs with a version other than the planned one. This is checked before any step runs.
+The version of a toolchain comes from the lock file, if the lock file contains the model and the target. Otherwise it is the
+pinned version of the target, or the installed version. A step never runs with a version other than the planned one: before
+any step runs, the planned versions are compared with the installed ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.jobs import PartitionJob
-from trtbuild.core.planning.locks import NAME, Lock, LockedModel, stage_of
+from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedModel, stage_of
 from trtbuild.core.planning.lookups import LockedTrace
 from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
 from trtbuild.core.recipes import key_fields, keys
@@ -27,18 +28,18 @@ from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.distributions import installed_version
 
 #: The distributions whose versions are in the recipes of trace, lower, partition and convert.
-TORCH_SIDE = ("torch", "onnx", "onnx-ir", "onnxscript")
+TORCH_DISTRIBUTIONS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
-#: The commands that replace the versions of a lock file by the installed ones.
-UPGRADE = "trtbuild build --upgrade, then trtbuild lock --upgrade"
+#: The commands that replace the versions in a lock file by the installed versions.
+UPGRADE_COMMANDS = "trtbuild build --upgrade, then trtbuild lock --upgrade"
 
-_TORCH = "'trtbuild[torch]'"
+_TORCH_REQUIREMENT = "'trtbuild[torch]'"
 
 
 def torch_versions() -> dict[str, str] | None:
-    """The versions of Python and of `TORCH_SIDE`, or None if one of them is not installed."""
+    """The versions of Python and of `TORCH_DISTRIBUTIONS`, or None if one of them is not installed."""
     versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    for name in TORCH_SIDE:
+    for name in TORCH_DISTRIBUTIONS:
         version = installed_version(name)
         if version is None:
             return None
@@ -46,12 +47,12 @@ def torch_versions() -> dict[str, str] | None:
     return versions
 
 
-def missing_on_torch_side() -> list[str]:
-    """The distributions of `TORCH_SIDE` that are not installed."""
-    return [name for name in TORCH_SIDE if installed_version(name) is None]
+def missing_torch_distributions() -> list[str]:
+    """The distributions of `TORCH_DISTRIBUTIONS` that are not installed."""
+    return [name for name in TORCH_DISTRIBUTIONS if installed_version(name) is None]
 
 
-def gather(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
+def gather_facts(models: Sequence[Model], lock: Lock | None = None) -> dict[str, Facts]:
     """The facts for planning each of `models`, by name.
 
     Raises ToolchainMissing if a toolchain is neither locked, pinned nor installed, and LockFileError if a pin differs from
@@ -85,7 +86,10 @@ def _locked_trace(locked: LockedModel) -> LockedTrace:
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:
-    """The locked version of a target's toolchain; None if the lock does not contain the target with this toolchain."""
+    """The locked version of a target's toolchain; None if the lock does not contain the target with this toolchain.
+
+    Raises LockFileError if the manifest pins another version.
+    """
     if lock is None or model.name not in lock.models:
         return None
     entry = lock.models[model.name].targets.get(target.name)
@@ -94,11 +98,11 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
     if target.version is not None and target.version != entry.version:
         from trtbuild.core.planning.lockfile import line_of
 
-        place = f"{NAME}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
+        place = f"{LOCK_FILE}:{line_of(lock.text, 'models', model.name, 'targets', target.name)}"
         error = LockFileError(
             f"target {target.name!r} of model {model.name!r} is pinned to {target.toolchain} {target.version}, and {place} "
             f"has {entry.version}: the lock is out of date",
-            hint=f"{UPGRADE}; or set the pin to {entry.version}",
+            hint=f"{UPGRADE_COMMANDS}; or set the pin to {entry.version}",
         )
         place_of_target(error, model, target)
         raise error
@@ -108,7 +112,8 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
 def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
     """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser.
 
-    The version is the locked one, or the pin, or the installed one. Raises ToolchainMissing if no version is known.
+    The first of these versions is used: `locked`, the pinned version, the installed version. Raises ToolchainMissing if no
+    version is known.
     """
     version = locked or target.version or table.installed_version(target.toolchain)
     flavour = table.FLAVOURS[target.toolchain]
@@ -127,18 +132,18 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
     return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask_parser, narrows)
 
 
-def check_torch_side(model: str, facts: Facts) -> None:
+def check_torch_libraries(model: str, facts: Facts) -> None:
     """Raise ToolchainMissing or EnvironmentFault if this machine cannot trace or convert `model`."""
     if facts.versions is not None:
         return
     locked = facts.locked.versions if facts.locked is not None else {}
-    missing = missing_on_torch_side()
+    missing = missing_torch_distributions()
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         requirements = " ".join(f"'{name}=={locked[name]}'" for name in missing if name in locked)
         raise ToolchainMissing(
             f"model {model!r} has to be traced or converted, but {' and '.join(missing)} {verb} not installed",
-            hint=f"pip install {requirements or _TORCH}",
+            hint=f"pip install {requirements or _TORCH_REQUIREMENT}",
         )
     installed = torch_versions() or {}
     differing = [name for name in sorted({**locked, **installed}) if locked.get(name) != installed.get(name)]
@@ -149,13 +154,16 @@ def check_torch_side(model: str, facts: Facts) -> None:
     remedies = [f"use Python {locked['python']}"] if "python" in differing and "python" in locked else []
     remedies += [f"pip install {' '.join(install)}"] if install else []
     raise EnvironmentFault(
-        f"model {model!r} has to be traced or converted, and {NAME} requires {versions}",
-        hint=f"{' and '.join(remedies)}; or use the installed versions: {UPGRADE}",
+        f"model {model!r} has to be traced or converted, and {LOCK_FILE} requires {versions}",
+        hint=f"{' and '.join(remedies)}; or use the installed versions: {UPGRADE_COMMANDS}",
     )
 
 
 def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None:
-    """Raise ToolchainMissing if one of `toolchains`, for which `model` has to be partitioned, has no available parser."""
+    """Raise ToolchainMissing if this machine has no parser for one of `toolchains`.
+
+    `model` has to be partitioned for these toolchains, and a partition step asks the parser.
+    """
     for target, toolchain in facts.toolchains.items():
         if target.toolchain in toolchains and not toolchain.can_ask_parser:
             raise ToolchainMissing(
@@ -166,10 +174,10 @@ def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None
             )
 
 
-def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
+def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
     """Raise EnvironmentFault if a locked partition step has to run again, but its parser is not available here.
 
-    A locked step runs again with ``--force``, or if its results are missing.
+    A locked step has to run again with ``--force``, or if its results are missing.
     """
     by_toolchain = {
         target.toolchain: toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ
@@ -184,13 +192,14 @@ def check_asked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
         raise EnvironmentFault(
-            f"{step.id} has to run again ({step.reason.text}), and {NAME} contains its result with the parser of "
-            f"{_parser(locked_parser, job)}; this machine has the parser of {_parser(available_parser, job)}",
-            hint=f"build it on a machine with that parser, or without --force; or replace the locked result: {UPGRADE}",
+            f"{step.id} has to run again ({step.reason.text}), and {LOCK_FILE} contains its result with the parser of "
+            f"{_parser_text(locked_parser, job)}; this machine has the parser of {_parser_text(available_parser, job)}",
+            hint="build it on a machine with that parser, or without --force; "
+            f"or replace the locked result: {UPGRADE_COMMANDS}",
         )
 
 
-def _parser(stand_in: Mapping[str, object] | None, job: PartitionJob) -> str:
+def _parser_text(stand_in: Mapping[str, object] | None, job: PartitionJob) -> str:
     name, version = (
         (job.toolchain, job.toolchain_version) if stand_in is None else (stand_in["toolchain"], stand_in["version"])
     )
@@ -228,7 +237,7 @@ def _locked_version_missing(target: Target, planned: str, version: str | None) -
     actual = f"{version} is" if version is not None else "it is not"
     distribution = table.FLAVOURS[target.toolchain].distribution
     return ToolchainMissing(
-        f"an engine for target {target.name!r} has to be built, and {NAME} requires {target.toolchain} {planned}; "
+        f"an engine for target {target.name!r} has to be built, and {LOCK_FILE} requires {target.toolchain} {planned}; "
         f"{actual} installed",
-        hint=f"pip install '{distribution}=={planned}'; or use the installed version: {UPGRADE}",
+        hint=f"pip install '{distribution}=={planned}'; or use the installed version: {UPGRADE_COMMANDS}",
     )

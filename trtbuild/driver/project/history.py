@@ -2,9 +2,9 @@
 
 The history may be deleted. It affects messages and estimates, but no result.
 
-It is one JSON object in ``.trtbuild/``, by step id, with each entry on its own line. An entry is parsed when it is needed:
-a project with thousands of steps has megabytes of entries, and a build without changes needs none of them. The file is
-replaced atomically. Simultaneous builds of different models merge their entries.
+The file is one JSON object in ``.trtbuild/``: step id → entry, with each entry on its own line. An entry is parsed when it
+is needed. A project with thousands of steps has megabytes of entries, and a build without changes needs none of them.
+The file is replaced atomically. Simultaneous builds of different models merge their entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.codec import decode, encode, optional
 from trtbuild.regular import read_regular
 
-_UNCACHEABLE = '"uncacheable":'
+_UNCACHEABLE_MEMBER = '"uncacheable":'
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,15 @@ class LastRun:
 
 
 class History:
-    """The last recipes and reasons, by step id. The file is read once; `save` adds the entries of `note` to it."""
+    """The last recipe and the last run of each step, by step id.
+
+    The file is read once. `note_recipe` notes new entries, and `save` adds them to the file.
+    """
 
     def __init__(self, state: Path) -> None:
         self._path = state / "history.json"
-        self._entries = _read(self._path)
-        self._noted: dict[str, str] = {}
+        self._entries = _read_entries(self._path)
+        self._new_entries: dict[str, str] = {}
         self._parsed: dict[str, dict[str, Any]] = {}
 
     def recipe(self, step: str) -> Recipe | None:
@@ -55,38 +58,43 @@ class History:
             return None
 
     def last_run(self, step: str) -> LastRun | None:
-        """The step's last run here, or None."""
+        """The step's last run on this machine, or None."""
         with contextlib.suppress(TypeError, ValueError, KeyError):
             return decode(LastRun, self._entry(step).get("ran"))
         return None
 
     def uncacheable(self, step: str) -> str | None:
         """The reason why the step's last result was not cached, or None."""
-        if _UNCACHEABLE not in self._entries.get(step, ""):
+        if _UNCACHEABLE_MEMBER not in self._entries.get(step, ""):
             return None
         reason = self._entry(step).get("uncacheable")
         return str(reason) if reason else None
 
-    def note(self, step: str, recipe: Recipe, ran: LastRun | None = None, uncacheable: str | None = None) -> None:
-        """Note a step's recipe. `ran` describes its run, if the step has just run."""
-        start = f'{{"recipe":{recipe.text},"ran":'
+    def note_recipe(
+        self, step: str, recipe: Recipe, ran: LastRun | None = None, uncacheable: str | None = None
+    ) -> None:
+        """Note a step's recipe. `ran` describes its run, if the step has just run.
+
+        `uncacheable` is the reason why the result was not cached, or None.
+        """
+        entry_start = f'{{"recipe":{recipe.text},"ran":'
         if not ran and not uncacheable:
             old = self._entries.get(step, "")
-            if old.startswith(start) and _UNCACHEABLE not in old:
-                self._noted.pop(step, None)
+            if old.startswith(entry_start) and _UNCACHEABLE_MEMBER not in old:
+                self._new_entries.pop(step, None)
                 return
         last = encode(ran) if ran else self._entry(step).get("ran")
-        end = f",{_UNCACHEABLE}{_dumps(uncacheable)}" if uncacheable else ""
-        self._noted[step] = f"{start}{_dumps(last)}{end}}}"
+        entry_end = f",{_UNCACHEABLE_MEMBER}{_to_json(uncacheable)}" if uncacheable else ""
+        self._new_entries[step] = f"{entry_start}{_to_json(last)}{entry_end}}}"
 
     def save(self) -> None:
         """Write the noted entries. An error is ignored: a state directory that is not writable must not fail a build."""
-        changed = {step: entry for step, entry in self._noted.items() if self._entries.get(step) != entry}
+        changed = {step: entry for step, entry in self._new_entries.items() if self._entries.get(step) != entry}
         if not changed:
             return
-        with contextlib.suppress(OSError), _locked(self._path):
-            merged = {**_read(self._path), **changed}
-            lines = ",\n".join([f"{_dumps(step)}:{entry}" for step, entry in merged.items()])
+        with contextlib.suppress(OSError), _hold_lock(self._path):
+            merged = {**_read_entries(self._path), **changed}
+            lines = ",\n".join([f"{_to_json(step)}:{entry}" for step, entry in merged.items()])
             replace_file(self._path, f"{{\n{lines}\n}}".encode(), mode=0o600)
 
     def _entry(self, step: str) -> dict[str, Any]:
@@ -100,19 +108,19 @@ class History:
         return parsed
 
 
-_dumps = json.JSONEncoder(separators=(",", ":")).encode
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read_entries(path: Path) -> dict[str, str]:
     """The JSON text of each step's entry."""
     try:
         text = read_regular(path).decode()
-        return _lines(text) or {step: _dumps(entry) for step, entry in json.loads(text).items()}
+        return _parse_lines(text) or {step: _to_json(entry) for step, entry in json.loads(text).items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}
 
 
-def _lines(text: str) -> dict[str, str] | None:
+def _parse_lines(text: str) -> dict[str, str] | None:
     """The entries of a file in the format of `save`; None for any other format."""
     lines = text.split("\n")
     if lines[0] != "{" or lines[-1] != "}":
@@ -127,7 +135,7 @@ def _lines(text: str) -> dict[str, str] | None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

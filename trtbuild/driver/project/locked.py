@@ -1,11 +1,11 @@
-"""The lock file of a project: reading it, writing it, and refusing records that differ from it.
+"""Read and write the lock file of a project, and refuse records that differ from it.
 
 Rules
-1. If the digests of a record under a locked key differ from the locked ones, the record is not used. The lookup counts
-   as a miss, and the new record replaces this record.
-2. Exception: a local record of a toolchain whose builds are not reproducible. Without this exception every build would run
-   the step again, because another run does not give the locked bytes. If no remote has the locked record, the local record
-   is used, with a warning. With ``--frozen`` the local record is refused.
+1. If the digests of a record under a locked key differ from the locked digests, the record is not used. The lookup counts
+   as a miss, so the step runs again. The new record replaces the record that was not used.
+2. There is one exception: a local record whose toolchain gives other bytes in each build. If the record were refused, every
+   build would run the step again, because another run does not give the locked bytes. If no remote has the locked record,
+   the local record is used, with a warning. With ``--frozen`` the local record is refused.
 3. A build warns of each engine that it uses and that differs from the lock (`differing_engines`). The build is correct,
    but it is not the locked release.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from trtbuild.atomic import replacing, write_all
 from trtbuild.core.planning.graph import ModelPlan
-from trtbuild.core.planning.locks import NAME, Lock, LockedTarget
+from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedTarget
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import LockFileError, UsageError
 from trtbuild.regular import read_regular
@@ -38,14 +38,14 @@ class LockFile:
 
 def read(project: Path, path: Path | None = None) -> LockFile | None:
     """The project's lock file, or the one at `path`; None if the file does not exist. Raises LockFileError."""
-    path = path or project / NAME
+    path = path or project / LOCK_FILE
     try:
         data = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise LockFileError(
-            f"it cannot be read: {error.strerror or error}", file=_display_path(project, path)
+            f"it cannot be read: {error.strerror or error}", file=_path_in_errors(project, path)
         ) from error
     from trtbuild.core.planning import lockfile  # imported late: most plans have no lock file
 
@@ -53,11 +53,11 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
         text = data.decode().replace("\r\n", "\n")  # git on Windows may have changed the line ends
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise LockFileError("it is not UTF-8", file=_display_path(project, path), line=line) from None
+        raise LockFileError("it is not UTF-8", file=_path_in_errors(project, path), line=line) from None
     try:
         return LockFile(lockfile.from_text(text), hashlib.sha256(data).hexdigest())
     except LockFileError as error:
-        error.file = _display_path(project, path)
+        error.file = _path_in_errors(project, path)
         raise
 
 
@@ -65,7 +65,7 @@ def write(project: Path, lock: Lock) -> bool:
     """Write the lock file atomically. Returns whether it has changed. Raises UsageError."""
     from trtbuild.core.planning.lockfile import to_text
 
-    path, data = project / NAME, to_text(lock).encode()
+    path, data = project / LOCK_FILE, to_text(lock).encode()
     try:
         if path.is_file() and path.read_bytes().replace(b"\r\n", b"\n") == data:
             return False
@@ -75,12 +75,12 @@ def write(project: Path, lock: Lock) -> bool:
                 os.fchmod(descriptor, path.stat().st_mode & 0o777)
     except OSError as error:
         raise UsageError(
-            f"{NAME} cannot be written: {error.strerror or error}", hint="make the project's directory writable"
+            f"{LOCK_FILE} cannot be written: {error.strerror or error}", hint="make the project's directory writable"
         ) from error
     return True
 
 
-def _display_path(project: Path, path: Path) -> str:
+def _path_in_errors(project: Path, path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.relative_to(project))
     return str(path)
@@ -103,7 +103,7 @@ class LockGuard:
     def refusal(self, key: str, record: Record, local: bool) -> str | None:
         """The reason why a record under `key` is not used, or None.
 
-        `local`: the record is in the local store, and no remote has one that matches the lock.
+        `local`: the record is in the local store, and no remote has a record that matches the lock.
         """
         if local and not self._frozen and key in self._not_reproducible:
             return None
@@ -111,7 +111,7 @@ class LockGuard:
 
 
 def _is_reproducible(targets: Mapping[str, LockedTarget], step: str) -> bool:
-    """Whether building a step again gives the same bytes. A package is reproducible if all of its engines are."""
+    """Whether another build of a step gives the same bytes. A package is reproducible if all of its engines are."""
     target = step.rpartition("@")[2]
     entries = [targets[target]] if target in targets else targets.values()
     return all(table.FLAVOURS[entry.toolchain].reproducible for entry in entries)
@@ -124,7 +124,7 @@ def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str
     warnings = []
     for plan in plans:
         for step in plan.steps.values():
-            refused = lock.refusal(step.key, step.record) if step.key is not None and step.record is not None else None
-            if refused is not None and step.stage == "engine":
-                warnings.append(f"{step.id}: {refused}; `trtbuild lock` locks the engine that is here now")
+            reason = lock.refusal(step.key, step.record) if step.key is not None and step.record is not None else None
+            if reason is not None and step.stage == "engine":
+                warnings.append(f"{step.id}: {reason}; `trtbuild lock` locks the engine that is here now")
     return warnings

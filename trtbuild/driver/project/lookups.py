@@ -27,7 +27,10 @@ from trtbuild.store.layers.layered import LayeredStore
 
 
 class StoreLookups:
-    """See `core.planning.model_plan.Lookups`. `observe` returns the current value of a dependency."""
+    """Looks up records, links and files for planning (`core.planning.model_plan.Lookups`).
+
+    `observe` returns the current value of a dependency.
+    """
 
     def __init__(
         self,
@@ -52,15 +55,16 @@ class StoreLookups:
         self._blobs: dict[str, bytes] = {}
         self._observed: dict[Dependency, str] = {}
         self._weights_tables: dict[str, Mapping[str, Weight]] = {}
-        #: Weights file → the digest that this command uses.
+        #: Weights file → the digest of its content, which this command has read once.
         self.weights_digests: dict[str, str] = {}
-        self._ran: set[str] = set()
-        #: Keys with a damaged entry. The entry is in quarantine now, or is not used.
-        self.corrupt: set[str] = set()
+        #: The ids and the keys of the steps that this command has run.
+        self._run_steps_and_keys: set[str] = set()
+        #: Keys whose entry is damaged. The entry is in quarantine now, or is not used.
+        self.corrupt_keys: set[str] = set()
         #: Keys that were passed to `mark_damaged`.
-        self._damaged: set[str] = set()
+        self._damaged_keys: set[str] = set()
         #: Key → the reason why its record is not trusted.
-        self.untrusted: dict[str, str] = {}
+        self.untrusted_reasons: dict[str, str] = {}
 
     # -- for planning
 
@@ -75,10 +79,10 @@ class StoreLookups:
             try:
                 self._records[key] = self._store.get_record(key, recipe)
             except EntryCorrupt:
-                self.corrupt.add(key)
+                self.corrupt_keys.add(key)
                 self._records[key] = None
             except RecordUntrusted as error:
-                self.untrusted[key] = error.text
+                self.untrusted_reasons[key] = error.text
                 self._records[key] = None
         return self._records[key]
 
@@ -87,14 +91,14 @@ class StoreLookups:
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
         if self._store.readers:
-            self._store.expect(recipe.key for recipe in recipes())
+            self._store.prefetch_records(recipe.key for recipe in recipes())
 
     def blob(self, sha256: str) -> bytes:
         if sha256 not in self._blobs:
             self._blobs[sha256] = self._store.get_bytes(sha256)
         return self._blobs[sha256]
 
-    def has(self, sha256: str) -> bool:
+    def has_blob(self, sha256: str) -> bool:
         return self._store.has(sha256)
 
     def observe(self, dependency: Dependency) -> str:
@@ -126,12 +130,12 @@ class StoreLookups:
         except (BlobMissing, EntryCorrupt, KeyError, ValueError):
             return None
 
-    def seen_records(self) -> frozenset[str]:
-        """The keys of all records that were looked up and found so far, including the links of chains."""
+    def found_record_keys(self) -> frozenset[str]:
+        """The keys of all records that this command has looked up and found so far, including the links of chains."""
         found_keys = {key for key, record in self._records.items() if record is not None}
         return frozenset(found_keys | self._links.keys())
 
-    def ahead(self, link: Recipe) -> Sequence[Dependency]:
+    def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         record = self._records.get(link.key)
         parts = None if record is None else record.provenance.get("ahead")
         if not isinstance(parts, list) or self.source_of(link.key) == "local":
@@ -155,8 +159,8 @@ class StoreLookups:
                 raise _weights_problem(model, error.text, error.hint) from error
         return self._weights_tables[model.weights]
 
-    def forced_to_run(self, step: str, key: str) -> Reason | None:
-        if step in self._ran or key in self._ran:
+    def why_forced_to_run(self, step: str, key: str) -> Reason | None:
+        if step in self._run_steps_and_keys or key in self._run_steps_and_keys:
             return None
         if self._force:
             return Reason("forced", "--force was given")
@@ -164,21 +168,21 @@ class StoreLookups:
         return Reason("uncacheable", why) if why else None
 
     def was_run(self, step: str) -> bool:
-        return step in self._ran
+        return step in self._run_steps_and_keys
 
-    def unusable(self, key: str) -> Reason | None:
-        if key in self.corrupt:
+    def why_unusable(self, key: str) -> Reason | None:
+        if key in self.corrupt_keys:
             return Reason("corrupt", "its record was damaged, and is in quarantine now")
-        if key in self.untrusted:
-            return Reason("untrusted", self.untrusted[key])
+        if key in self.untrusted_reasons:
+            return Reason("untrusted", self.untrusted_reasons[key])
         return None
 
     # -- for a build
 
     def mark_damaged(self, key: str) -> None:
         """Stop using a record, because its results are damaged. The next plan runs the step again."""
-        self.corrupt.add(key)
-        self._damaged.add(key)
+        self.corrupt_keys.add(key)
+        self._damaged_keys.add(key)
         self._records[key] = None
 
     def write_link(self, recipe: Recipe, dependencies: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
@@ -199,43 +203,42 @@ class StoreLookups:
         if self._trail is not None:
             self._trail.save()
 
-    def set_observed(self, observations: Sequence[Observation]) -> None:
+    def use_observations(self, observations: Sequence[Observation]) -> None:
         """Use the observations of a trace for the rest of this command."""
-        self._observed.update({seen.dependency: seen.seen for seen in observations})
+        self._observed.update({seen.dependency: seen.state for seen in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
         """The current value of a dependency, which may differ from an earlier observation of this command."""
         return self._observe(dependency)
 
-    def changed_since(self, observations: Sequence[Observation]) -> list[Dependency]:
+    def find_changed_dependencies(self, observations: Sequence[Observation]) -> list[Dependency]:
         """The dependencies whose current value differs from the observed one."""
-        return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.seen]
+        return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.state]
 
     def forget(self, key: str) -> None:
         """Make the next lookup of a key read the store again, because another build may have stored a record."""
         self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
-        """Note that a step ran in this build. Its `record` may be missing in the store."""
-        self._ran.update((step, record.recipe.key))
+        """Note that a step ran in this build. `record` is the record of its result, which may be missing in the store."""
+        self._run_steps_and_keys.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 
-    def stored_meanwhile(self, plan: ModelPlan, step: Step) -> Record | None:
+    def find_new_record(self, plan: ModelPlan, step: Step) -> Record | None:
         """Look up a step's record again, if the step was planned without a record.
 
-        Returns the record if another build has stored it since; otherwise None.
-
-        For a trace step the links are read again, because the trail may differ from them.
+        Returns the record if another build has stored it since the planning; otherwise None. For a trace step, the links
+        are read from the store again, because the trail may have other links.
         """
         was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
-        if step.recipe is None or not was_missing or step.recipe.key in self._damaged:
+        if step.recipe is None or not was_missing or step.recipe.key in self._damaged_keys:
             return None
         recipe = step.recipe
         if step.stage == "trace":
             missing = [key for key, record in self._records.items() if record is None]
             for key in missing:
                 del self._records[key]
-            seen = chain.follow(plan.declared, self._read_link, self.observe, self.ahead, self.expect)
+            seen = chain.follow(plan.declared, self._read_link, self.observe, self.later_dependencies, self.expect)
             recipe = keys.trace(plan.declared, seen)
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)
@@ -247,9 +250,12 @@ class StoreLookups:
         return record
 
     def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
-        """Put tensors of the weights file into the local store, by digest. Raises SourceError if the file has changed."""
+        """Put the tensors with these digests from the weights file into the local store.
+
+        Raises SourceError if the file has changed.
+        """
         table = self.weights_table(model) if digests else None
-        # the file is faster than a remote, so only the local store counts
+        # Reading the file is faster than fetching from a remote, so it does not matter whether a remote has the tensors.
         missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
         if model.weights is not None and table is not None and missing:
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)

@@ -1,4 +1,4 @@
-"""The outcome of a build as dataclasses: plans, runs, failures and written outputs."""
+"""The outcome of a build as dataclasses: the plans, the runs and failures of steps, and the written outputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from trtbuild.errors import TrtbuildError
 
 
 @dataclass(frozen=True)
-class Ran:
+class StepRun:
     """The result of a step that was run.
 
-    `conversions`: the keys of the convert steps that a partition step has done, and their durations in seconds.
+    `conversions`: for a partition step, the key of each convert step that it has done, and the duration in seconds.
+    `source` is ``built``, or the origin of a record that another build has stored. `uncacheable` is the reason why the
+    result was not cached, or None.
     """
 
     record: Record
@@ -29,7 +31,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenOutput:
     """One output of a model, and whether this build has changed its files."""
 
     model: str
@@ -43,32 +45,32 @@ class Outcome:
     """The state of a build.
 
     `plans` has the last plan of each model. `written` has the outputs of each model that are up to date. `unwritten` has
-    the error of each model whose outputs could not be written. `ran` and `failed` are by step id. Only steps of `stages`
-    run.
+    the error of each model whose outputs could not be written. `ran` and `failed` have the steps that ran and that failed,
+    by step id. Only steps of `stages` run.
     """
 
     plans: dict[str, ModelPlan]
-    ran: dict[str, tuple[Reason, Ran]] = field(default_factory=dict)
+    ran: dict[str, tuple[Reason, StepRun]] = field(default_factory=dict)
     failed: dict[str, tuple[Reason, TrtbuildError]] = field(default_factory=dict)
     #: Step id, or name of a model with outputs to write → how often a blob for the step or the outputs could not be read.
     retries: dict[str, int] = field(default_factory=dict)
-    written: dict[str, list[Written]] = field(default_factory=dict)
+    written: dict[str, list[WrittenOutput]] = field(default_factory=dict)
     unwritten: dict[str, TrtbuildError] = field(default_factory=dict)
     stages: frozenset[str] = frozenset(STAGES)
 
     @property
     def ok(self) -> bool:
-        done = all(is_done(plan, self.stages) for plan in self.plans.values())
-        return done and not (self.failed or self.unwritten)
+        all_done = all(is_done(plan, self.stages) for plan in self.plans.values())
+        return all_done and not (self.failed or self.unwritten)
 
     @property
     def not_begun(self) -> int:
-        """The number of steps that did not start after a failure, although they do not depend on a failed step."""
+        """The number of steps that could have run, but did not start because another step failed."""
         count = 0
         for plan in self.plans.values():
             dependents: set[str] = set()
             for step in plan.steps.values():
-                if step.id in self.failed or not dependents.isdisjoint(step.after):
+                if step.id in self.failed or not dependents.isdisjoint(step.producers):
                     dependents.add(step.id)
                 elif self.failed and step.verdict == "run" and step.id not in self.ran and step.stage in self.stages:
                     count += 1

@@ -1,17 +1,19 @@
-"""The trail is a local copy of the chain links that the last plans followed. With it, a plan need not read them again.
+"""The trail is a local copy of the chain links that the last plans followed. A plan reads the trail, and not each link.
 
 Rules
 1. A link names the dependencies to observe next. Its key contains all observations before it. A link is written only
-   once, so its content stays the same while its entry exists. So a command asks the store only whether the entry
-   exists. This request also marks the entry as used, so that it is not collected before the trace at the end of the chain.
+   once, so its content stays the same while its entry exists. So a command does not read the entry: it only asks the store
+   whether the entry exists. This request also marks the entry as used. Otherwise the link would be collected before the
+   trace at the end of the chain.
 2. The trail cannot change a result. A trace is found by the record at the end of the chain, whose recipe is compared with
    the current observations. A wrong link leads to no record, and so the step runs.
 3. Links are stored in the order in which they were followed, so that one request to the store covers many of them.
-4. The file may be deleted, and is replaced atomically. If two commands write it, the later one wins. Without the file
-   every link is read.
-5. It contains the links that the last command followed. Older links are kept while the total is at most `MAX_LINKS`.
-6. A trail is valid for one trust policy only; with another policy, links are read again. Otherwise a build that has begun
-   to sign would follow its unsigned links without signing them, and other machines could not find its traces.
+4. The file may be deleted, and is replaced atomically. If two commands write it, the later command wins. Without the file
+   every link is read from the store.
+5. The file contains the links that the last command followed. Older links are kept if the total is at most `MAX_LINKS`.
+6. A trail is valid for one trust policy only. With another policy, links are read from the store again. Otherwise a build
+   with a new signing key would follow its old, unsigned links without signing them. Then machines that trust only signed
+   links could not find its traces.
 """
 
 from __future__ import annotations
@@ -28,59 +30,63 @@ from trtbuild.regular import read_regular
 SCHEMA = "trtbuild.trail/1"
 MAX_LINKS = 100_000
 
-#: The largest number of links in one request to the store.
-AHEAD = 32
+#: The largest number of links about which one request asks the store.
+MAX_REQUESTED_LINKS = 32
 
 Dependencies = Sequence[Dependency]
 
 
 class Trail:
-    """The dependencies that links name, by link key. The file is read at the first use; `save` writes the followed links.
+    """The dependencies that each link names, by the key of the link.
 
-    `policy` is a text that identifies the trust policy of this command (rule 6).
+    The file is read at the first use, and `save` writes the links that were followed. `policy` is a text that identifies
+    the trust policy of this command (rule 6).
     """
 
     def __init__(self, state: Path, policy: str = "") -> None:
         self._path = state / "trail.json"
         self._policy = policy
-        self._names: list[str] = []
+        self._dependency_names: list[str] = []
         self._links: dict[str, list[int]] | None = None
-        self._order: list[str] = []
-        self._positions: dict[str, int] = {}
+        self._ordered_keys: list[str] = []
+        self._indexes: dict[str, int] = {}
         self._dependencies: dict[int, Dependency] = {}
         self._followed: dict[str, Dependencies] = {}
         self._changed = False
 
-    def links(self, key: str, present: Callable[[Sequence[str]], Collection[str]]) -> dict[str, Dependencies]:
-        """The link with this key and the links that were followed after it; empty for an unknown key.
+    def links(self, key: str, find_present: Callable[[Sequence[str]], Collection[str]]) -> dict[str, Dependencies]:
+        """The link with this key and the links that were followed after it, by key; empty if the key is not known.
 
-        `present` gets keys, and returns those that the store contains. Links with other keys are left out.
+        `find_present` gets keys, and returns those that the store contains. Links with other keys are left out.
         """
         all_links = self._load()
-        position = self._positions.get(key)
-        if position is None:
+        index = self._indexes.get(key)
+        if index is None:
             return {}
         followed: dict[str, Dependencies] = {}
-        for name in present(self._order[position : position + AHEAD]):
+        for name in find_present(self._ordered_keys[index : index + MAX_REQUESTED_LINKS]):
             with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):  # `forget` has removed it
                 followed[name] = tuple(map(self._dependency, all_links[name]))
         return {name: named for name, named in followed.items() if named}
 
     def follow(self, key: str, named: Dependencies, *, read: bool) -> None:
-        """Add a followed link. `read` is whether it was read from the store, because the trail did not contain it."""
+        """Add a link that was followed, and the dependencies that it names.
+
+        `read`: the link was read from the store, because the trail did not contain it.
+        """
         self._followed[key] = named
         self._changed = self._changed or read
 
     def forget(self, key: str) -> None:
         """Remove a link that is written again."""
         self._load().pop(key, None)
-        self._positions.pop(key, None)
+        self._indexes.pop(key, None)
         self._followed.pop(key, None)
 
     def clear(self) -> None:
         """Remove all links, because one differs from its entry in the store."""
-        self._names, self._links, self._order = [], {}, []
-        self._positions.clear()
+        self._dependency_names, self._links, self._ordered_keys = [], {}, []
+        self._indexes.clear()
         self._followed.clear()
         self._changed = True
 
@@ -93,11 +99,13 @@ class Trail:
             key: [numbers.setdefault(dependency.part, len(numbers)) for dependency in named]
             for key, named in self._followed.items()
         }
-        older = self._load()
-        if len(links) + len(older) <= MAX_LINKS:
-            for key in [key for key in older if key not in links]:
+        older_links = self._load()
+        if len(links) + len(older_links) <= MAX_LINKS:
+            for key in [key for key in older_links if key not in links]:
                 with contextlib.suppress(IndexError, TypeError):
-                    links[key] = [numbers.setdefault(self._names[number], len(numbers)) for number in older[key]]
+                    links[key] = [
+                        numbers.setdefault(self._dependency_names[number], len(numbers)) for number in older_links[key]
+                    ]
         document = {"schema": SCHEMA, "believed": self._policy, "names": list(numbers), "links": links}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,15 +114,15 @@ class Trail:
 
     def _load(self) -> dict[str, list[int]]:
         if self._links is None:
-            self._names, self._links = _read(self._path, self._policy)
-            self._order = list(self._links)
-            self._positions = {key: position for position, key in enumerate(self._order)}
+            self._dependency_names, self._links = _read(self._path, self._policy)
+            self._ordered_keys = list(self._links)
+            self._indexes = {key: index for index, key in enumerate(self._ordered_keys)}
         return self._links
 
     def _dependency(self, number: int) -> Dependency:
         dependency = self._dependencies.get(number)
         if dependency is None:
-            dependency = self._dependencies[number] = Dependency.from_part(self._names[number])
+            dependency = self._dependencies[number] = Dependency.from_part(self._dependency_names[number])
         return dependency
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 PARTS = ("torch", "onnx", "onnx-ir", "onnxscript", "numpy", "tensorrt-rtx", "tensorrt", "safetensors")
 
 
-def installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     """The version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(name)
@@ -32,11 +32,11 @@ class Versions:
     parts: Mapping[str, str | None]
 
 
-def document() -> Versions:
+def installed_versions() -> Versions:
     """The versions on this machine."""
     return Versions(
-        trtbuild=installed("trtbuild"),
+        trtbuild=installed_version("trtbuild"),
         python=platform.python_version(),
         platform=f"{platform.system().lower()}-{platform.machine().lower()}",
-        parts={name: installed(name) for name in PARTS},
+        parts={name: installed_version(name) for name in PARTS},
     )

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from trtbuild.store.transports.settings import RemoteSettings
 
 #: The directory of a project's local state. It may be deleted, and is never shared.
-STATE = ".trtbuild"
+STATE_FOLDER = ".trtbuild"
 
-#: Timing caches of kernels, by toolchain and GPU.
-TIMINGS = f"{STATE}/timing"
+#: The directory of TensorRT's timing caches: the measured times of kernels, by toolchain and GPU.
+TIMING_FOLDER = f"{STATE_FOLDER}/timing"
 
-#: The logs of workers, by step.
-LOGS = f"{STATE}/logs"
+#: The directory of the logs of workers, with one file for each step.
+LOG_FOLDER = f"{STATE_FOLDER}/logs"
 
 
 def store_root(project: Path) -> Path:
@@ -39,7 +39,7 @@ def store_root(project: Path) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else project / "cache"
 
 
-def configuration(project: Path) -> Configuration:
+def load_configuration(project: Path) -> Configuration:
     """The configuration from the environment and the configuration file. Raises ConfigurationError."""
     return configurations.load(os.environ, project)
 
@@ -49,8 +49,8 @@ def open_store(project: Path, configured: Configuration | None = None, root: Pat
 
     Raises ConfigurationError.
     """
-    effective = configuration(project) if configured is None else configured
-    trust = trust_in(effective.trust)
+    effective = load_configuration(project) if configured is None else configured
+    trust = trust_policy(effective.trust)
     remotes = {settings: open_remote(settings, trust) for settings in effective.remotes}
     return LayeredStore(
         open_local(project, trust) if root is None else LocalStore(root, trust),
@@ -60,24 +60,24 @@ def open_store(project: Path, configured: Configuration | None = None, root: Pat
 
 
 def open_local(project: Path, trust: Trust | None = None) -> LocalStore:
-    """The local store of a project, without remotes. Without `trust` it trusts every record."""
+    """The local store of a project. If `trust` is None, the store trusts every record."""
     return LocalStore(store_root(project), trust or TrustAll())
 
 
 def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
-    """A remote cache. This function sends no request.
+    """The remote cache with these settings. This function sends no request.
 
     Raises ConfigurationError for an unknown scheme or a missing package.
     """
     from trtbuild.store.remote.store import RemoteStore
     from trtbuild.store.transports.kinds import open_transport
-    from trtbuild.store.transports.patience import Patient
+    from trtbuild.store.transports.patience import PatientTransport
 
-    transport = Patient(open_transport(settings), settings.patience_s)
+    transport = PatientTransport(open_transport(settings), settings.patience_s)
     return RemoteStore(transport, settings.name, trust, connections=settings.connections)
 
 
-def trust_in(settings: TrustSettings) -> Trust:
+def trust_policy(settings: TrustSettings) -> Trust:
     """The trust policy of this machine, with its signing key. Raises ConfigurationError."""
     if not settings.keys and settings.signing_key is None and settings.signing_key_file is None:
         return TrustAll()
@@ -88,28 +88,30 @@ def trust_in(settings: TrustSettings) -> Trust:
 
 def file_digests(project: Path) -> FileDigests:
     """The digests of files, from an index in the project's state."""
-    return FileDigests(Index(project / STATE / "index"))
+    return FileDigests(Index(project / STATE_FOLDER / "index"))
 
 
-def lookups(project: Path, store: LayeredStore, history: History, digests: FileDigests, *, force: bool) -> StoreLookups:
-    """The lookups that planning uses: over `store`, `history`, and the files and environment of the project."""
+def create_lookups(
+    project: Path, store: LayeredStore, history: History, digests: FileDigests, *, force: bool
+) -> StoreLookups:
+    """The lookups for planning. They use `store`, `history`, the files of the project and the environment variables."""
     from trtbuild.stages.trace.user_code.observe import observe
 
     def digest(path: str) -> str | None:
         try:
             return digests.sha256(path)
-        except OSError:  # the trace treats an unreadable file in the same way (`observe.file_digest`)
+        except OSError:  # an unreadable file has no digest, as in a trace (`observe.file_digest`)
             return None
 
     def observe_in_project(dependency: Dependency) -> str:
         return observe(dependency, project, digest)
 
-    trail = Trail(project / STATE, _policy_text(store.local.trust))
+    trail = Trail(project / STATE_FOLDER, _policy_text(store.local.trust))
     return StoreLookups(store, project, history, observe_in_project, digests, force=force, trail=trail)
 
 
 def _policy_text(trust: Trust) -> str:
-    """A text that changes with the set of trusted signatures: with the keys and domains, and daily if keys expire."""
+    """A text that differs for two trust policies with other keys or domains. If a key expires, it also differs each day."""
     policy = trust.to_json()
     if policy is None:
         return ""

@@ -21,7 +21,7 @@ from trtbuild.driver.project import environment, locked, wiring
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.locked import LockFile, LockGuard
 from trtbuild.driver.project.lookups import StoreLookups
-from trtbuild.driver.project.outcome import Written
+from trtbuild.driver.project.outcome import WrittenOutput
 from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
@@ -64,26 +64,26 @@ class Workspace:
         self.request = request
         self.project = request.project.absolute()
         if not self.project.is_dir():
-            raise no_project(request.project)
-        configured = wiring.configuration(self.project)
-        #: The configuration; it has no remotes with `Request.offline`.
+            raise missing_directory_error(request.project)
+        configured = wiring.load_configuration(self.project)
+        #: The configuration. With `Request.offline` it has no remotes.
         self.configuration = replace(configured, remotes=()) if request.offline else configured
         project = manifest.load(self.project, request.files or None)
         #: Manifest file → the SHA-256 of its content.
         self.manifests = dict(zip(project.files, project.digests, strict=True))
-        self.models = _selected(project.models, request)
-        self.shapes = {name: _shapes(model) for name, model in self.models.items()}
-        #: The lock file, which determines versions. None if it does not exist, or with `Request.upgrade`.
+        self.models = _select_models(project.models, request)
+        self.shapes = {name: _derive_shapes(model) for name, model in self.models.items()}
+        #: The lock file, which determines versions. None if it does not exist, or if `Request.upgrade` is set.
         self.lock_file: LockFile | None = None if request.upgrade else locked.read(self.project)
         lock = self.lock_file.lock if self.lock_file is not None else None
         #: The facts about this machine, by model.
-        self.facts: Mapping[str, Facts] = environment.gather(list(self.models.values()), lock)
+        self.facts: Mapping[str, Facts] = environment.gather_facts(list(self.models.values()), lock)
         self.store: LayeredStore = wiring.open_store(self.project, self.configuration)
         if lock is not None and not request.relock:
-            self.store.refuses = LockGuard(lock, frozen=request.frozen).refusal
-        self.history = History(self.project / wiring.STATE)
+            self.store.refusal_of = LockGuard(lock, frozen=request.frozen).refusal
+        self.history = History(self.project / wiring.STATE_FOLDER)
         self.digests: FileDigests = wiring.file_digests(self.project)
-        self.lookups: StoreLookups = wiring.lookups(
+        self.lookups: StoreLookups = wiring.create_lookups(
             self.project, self.store, self.history, self.digests, force=request.force
         )
 
@@ -91,8 +91,8 @@ class Workspace:
         """The plan for one model with the current files and caches."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
 
-    def plan_elsewhere(self, name: str) -> ModelPlan:
-        """The plan for one model as on a machine that does not have the model's outputs yet."""
+    def plan_without_outputs(self, name: str) -> ModelPlan:
+        """The plan for one model that another machine would make: the files of the model's outputs are ignored."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def plans(self) -> dict[str, ModelPlan]:
@@ -118,7 +118,7 @@ class Workspace:
         return None
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
-        """Raise EnvironmentFault if a step has to run that cannot run on this machine."""
+        """Raise EnvironmentFault if this machine cannot run one of the steps that have to run."""
         engines: list[tuple[str, Target]] = []
         requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():
@@ -126,10 +126,10 @@ class Workspace:
             if stages - {"package"}:
                 environment.check_releases(self.models[name], self.facts[name])
             if stages & {"trace", "lower", "partition", "convert"}:
-                environment.check_torch_side(name, self.facts[name])
+                environment.check_torch_libraries(name, self.facts[name])
             if "partition" in requested_stages:
                 environment.check_parsers(name, self.facts[name], _toolchains_to_partition_for(plan))
-                environment.check_asked_parsers(self.facts[name], plan.steps.values())
+                environment.check_locked_parsers(self.facts[name], plan.steps.values())
             targets = {target.name: target for target in self.models[name].targets}
             for step in plan.steps.values():
                 if step.stage not in requested_stages:
@@ -139,7 +139,10 @@ class Workspace:
         environment.check_targets(self.models, list(dict.fromkeys(engines)), self.facts)
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
-        """(kind, path, files) of each output of a model, from its package's record. Raises BlobMissing, EntryCorrupt."""
+        """The kind, the path and the files of each output of a model, from its package's record.
+
+        Raises BlobMissing or EntryCorrupt.
+        """
         text = self.lookups.blob(record.outputs["index"].sha256)
         try:
             package = read_files(text)
@@ -152,7 +155,7 @@ class Workspace:
             raise EntryCorrupt(f"the index of the package of {model.name!r} cannot be used: {error}") from error
 
     def _record_for(self, kind: str, model: Model, record: Record) -> Record:
-        """The record with the content of an output: the package's record, or that of its ``.pt2`` files.
+        """The record with the content of an output: the package's record, or the record of its ``.pt2`` files.
 
         Raises BlobMissing.
         """
@@ -164,14 +167,14 @@ class Workspace:
         return exported
 
     def exported_record(self, model: Model, package: Record) -> Record | None:
-        """The record of the ``.pt2`` files of a package, or None if there is no usable one."""
+        """The record of the ``.pt2`` files of a package, or None if there is no usable record."""
         recipe = outputs.pt2.recipe(package, self.facts[model.name].versions)
         record = self.lookups.record_of(recipe)
         if record is None or not record.recipe.same_as(recipe):
             return None
-        return record if all(self.lookups.has(output.sha256) for output in record.outputs.values()) else None
+        return record if all(self.lookups.has_blob(output.sha256) for output in record.outputs.values()) else None
 
-    def write_outputs(self, plan: ModelPlan) -> list[Written]:
+    def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Write the outputs of a finished model that are not up to date. Raises BlobMissing, EntryCorrupt, OSError."""
         package = plan.package
         if package is None or package.record is None:
@@ -190,21 +193,21 @@ class Workspace:
                 self.digests.learn,
                 self.history.recipe(package.id),
             )
-            written.append(Written(plan.model.name, kind, path, changed))
+            written.append(WrittenOutput(plan.model.name, kind, path, changed))
         return written
 
     def in_place(self, model: Model, record: Record) -> bool:
         """Whether all files of a model's outputs exist with the right content."""
-        if not self.lookups.has(record.outputs["index"].sha256):
+        if not self.lookups.has_blob(record.outputs["index"].sha256):
             return False
         try:
             all_files = self.files_of(model, record)
         except (BlobMissing, EntryCorrupt):  # the index is in quarantine now, and is made again
             return False
-        return all(outputs.in_place(self.project, files, self.digests.sha256_many) for _, _, files in all_files)
+        return all(outputs.is_in_place(self.project, files, self.digests.sha256_many) for _, _, files in all_files)
 
 
-def no_project(folder: Path) -> UsageError:
+def missing_directory_error(folder: Path) -> UsageError:
     """The error for a ``-C`` option that does not name a directory."""
     if folder.exists():
         hint = f"name the manifest with -f {folder}" if folder.suffix in (".yaml", ".yml") else None
@@ -213,7 +216,7 @@ def no_project(folder: Path) -> UsageError:
 
 
 def _toolchains_to_partition_for(plan: ModelPlan) -> set[str]:
-    """The toolchains of the partition steps of a model that run, or may have to run."""
+    """The toolchains of a model's partition steps, as far as these steps run or may have to run."""
     toolchains: set[str] = set()
     for step in plan.steps.values():
         if step.stage == "partition" and step.verdict == "unknown":
@@ -223,7 +226,7 @@ def _toolchains_to_partition_for(plan: ModelPlan) -> set[str]:
     return toolchains
 
 
-def _selected(models: Sequence[Model], request: Request) -> dict[str, Model]:
+def _select_models(models: Sequence[Model], request: Request) -> dict[str, Model]:
     by_name = {model.name: model for model in models}
     for name in request.models:
         if name not in by_name:
@@ -236,7 +239,7 @@ def _selected(models: Sequence[Model], request: Request) -> dict[str, Model]:
         if name not in target_names:
             raise UsageError(f"no target is called {name!r}", hint=suggestion(name, target_names, "targets"))
     return {
-        name: _for_targets(model, request.targets)
+        name: _limit_to_targets(model, request.targets)
         for name, model in chosen.items()
         if _has_target(model, request.targets)
     }
@@ -246,22 +249,24 @@ def _has_target(model: Model, targets: Sequence[str]) -> bool:
     return any(target.name in targets for target in model.targets)
 
 
-def _for_targets(model: Model, targets: Sequence[str]) -> Model:
+def _limit_to_targets(model: Model, targets: Sequence[str]) -> Model:
     return replace(model, targets=tuple(target for target in model.targets if target.name in targets))
 
 
 def _model_hint(name: str, models: Mapping[str, Model]) -> str:
-    """A hint for an unknown model name: it may be a manifest, a target, an output, or similar to another model's name."""
+    """A hint for an unknown model name. The name may be a manifest, a target, an output, or similar to a model's name."""
     if name.endswith((".yaml", ".yml")):
         return f"name a manifest with -f {name}"
     if any(target.name == name for model in models.values() for target in model.targets):
         return f"it is a target: --target {name}"
     path = name.rstrip("/")
-    owner = next((model.name for model in models.values() for _, output in model.outputs if output == path), None)
-    return f"it is an output of model {owner!r}: name the model" if owner else suggestion(name, models, "models")
+    model_name = next((model.name for model in models.values() for _, output in model.outputs if output == path), None)
+    return (
+        f"it is an output of model {model_name!r}: name the model" if model_name else suggestion(name, models, "models")
+    )
 
 
-def _shapes(model: Model) -> ShapePlan:
+def _derive_shapes(model: Model) -> ShapePlan:
     plan, problems = derive(model.inputs, model.dims, model.profiles)
     if plan is None:
         raise UsageError(

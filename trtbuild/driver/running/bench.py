@@ -1,4 +1,4 @@
-"""``trtbuild bench``: measure the latencies of a package by shape, and of the module from which it was built."""
+"""``trtbuild bench``: measure the latencies of a package, and of the original module from which it was built, by shape."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request, Workspace
-from trtbuild.driver.running.device import OnDevice
+from trtbuild.driver.running.device import PackageOnDevice
 from trtbuild.driver.running.documents import Bench, BenchPoint, BenchRun
 from trtbuild.driver.running.host_tensors import random_tensor
-from trtbuild.driver.running.inputs import check_name, parse_shape
-from trtbuild.driver.running.originals import Originals
-from trtbuild.driver.running.run import one_target
-from trtbuild.driver.running.shapes import WHICH, described, profile_named, shapes_of
-from trtbuild.driver.workers.stopwatch import Budget, Contender, Dropped, Timed, in_turns
+from trtbuild.driver.running.inputs import check_input_name, parse_shape
+from trtbuild.driver.running.originals import OriginalModule
+from trtbuild.driver.running.run import requested_target
+from trtbuild.driver.running.shapes import SHAPE_KINDS, dim_sizes, profile_by_name, shapes_of
+from trtbuild.driver.workers.stopwatch import Budget, Contender, Dropped, LocalContender, time_in_turns
 from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.trace.job import TraceJob
 
-#: The runners of the original module: PyTorch eager, and compiled by PyTorch.
-ORIGINALS = ("eager", "torch.compile")
-OURS = "trtbuild"
+#: The ways to run the original module: eager PyTorch, and PyTorch's compiler.
+ORIGINAL_RUNNERS = ("eager", "torch.compile")
+PACKAGE_RUNNER = "trtbuild"
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasuredPoint:
     """Shapes by input name, with a label such as ``photo min`` or ``given``."""
 
     label: str
@@ -49,27 +49,32 @@ def bench(
     budget: Budget,
     watcher: Watcher | None = None,
 ) -> Bench:
-    """Measure the package `name` (a directory or a model) and the `originals` (members of `ORIGINALS`), in turns.
+    """Measure, in turns, the package `name` (a directory or a model) and its original module, run by each of `originals`.
 
-    The points are min, opt and max of all profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``).
-    Raises UsageError and PackageError.
+    `originals` are members of `ORIGINAL_RUNNERS`. The measured shapes are min, opt and max of all profiles (or of one
+    `profile`), and the given `shapes` (``x=2x64,mask=2``). Raises UsageError and PackageError.
     """
     package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()
-    points = _points(index, shapes, profile)
+    points = _measured_points(index, shapes, profile)
     job = _trace_job(request, package, name) if originals else None
     watcher, warnings = watcher or Watcher(), []
-    with OnDevice(package, device=device, target=one_target(request)) as on_device, contextlib.ExitStack() as stack:
+    with (
+        PackageOnDevice(package, device=device, target=requested_target(request)) as on_device,
+        contextlib.ExitStack() as stack,
+    ):
         loaded = on_device.loaded
         if loaded.is_reference:
-            warnings.append(f"on the CPU {index.computed_by} computes the reference program: no engine is timed")
-        original_process = None
+            warnings.append(f"on the CPU {index.reference_library} computes the reference program: no engine is timed")
+        original_module = None
         if job is not None:
             with watcher.work(f"load the module of {index.model}") as work:
-                original_process = stack.enter_context(Originals(Path(request.project).absolute(), job, loaded.device))
-                work.failed = original_process.refused is not None
-        runs, failures = _timed(on_device, index, points, original_process, originals, budget, watcher)
-    about = original_process.about if original_process is not None else {}
+                original_module = stack.enter_context(
+                    OriginalModule(Path(request.project).absolute(), job, loaded.device)
+                )
+                work.failed = original_module.failure_reason is not None
+        runs, failures = _time_points(on_device, index, points, original_module, originals, budget, watcher)
+    about = original_module.about if original_module is not None else {}
     warnings += [f"{' and '.join(runners)}: {reason}" for reason, runners in failures.items()]
     return Bench(
         package=str(package.path),
@@ -77,12 +82,12 @@ def bench(
         device=loaded.device,
         device_name=about.get("device_name") or (processor() if loaded.device == "cpu" else None),
         reference=loaded.is_reference,
-        computed_by=index.computed_by if loaded.is_reference else None,
+        computed_by=index.reference_library if loaded.is_reference else None,
         target=loaded.target.name if loaded.target is not None else None,
         budget=budget,
         duration_s=round(time.perf_counter() - started, 3),
         points=[
-            BenchPoint(label=point.label, shapes=point.shapes, dims=described(index, point.shapes)) for point in points
+            BenchPoint(label=point.label, shapes=point.shapes, dims=dim_sizes(index, point.shapes)) for point in points
         ],
         runs=runs,
         versions={"torch": about["torch"]} if "torch" in about else {},
@@ -94,17 +99,17 @@ def processor() -> str:
     """Return the name of this machine's CPU."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
+            name, _, model_name = line.partition(":")
             if name.strip() == "model name":
-                return value.strip()
+                return model_name.strip()
     return platform.processor() or platform.machine()
 
 
-def _points(index: PackageIndex, texts: Sequence[str], profile: str | None) -> list[Point]:
-    """Return the points of the profiles and of the texts of ``--shape``. Equal shapes are one point with several labels."""
-    profiles = [profile_named(index, profile)] if profile is not None else list(index.profiles)
+def _measured_points(index: PackageIndex, texts: Sequence[str], profile: str | None) -> list[MeasuredPoint]:
+    """Return the points of the profiles and of ``--shape``. Equal shapes are one point with several labels."""
+    profiles = [profile_by_name(index, profile)] if profile is not None else list(index.profiles)
     labelled_shapes = [
-        (f"{entry.name} {kind}", shapes_of(index, {}, entry, kind)) for entry in profiles for kind in WHICH
+        (f"{entry.name} {kind}", shapes_of(index, {}, entry, kind)) for entry in profiles for kind in SHAPE_KINDS
     ]
     labelled_shapes += [("given", shapes_of(index, _parsed_shapes(index, text))) for text in texts]
     labels: dict[tuple[tuple[int, ...], ...], list[str]] = {}
@@ -113,13 +118,13 @@ def _points(index: PackageIndex, texts: Sequence[str], profile: str | None) -> l
         key = tuple(shapes[entry.name] for entry in index.inputs)
         labels.setdefault(key, []).append(label)
         by_shapes[key] = shapes
-    return [Point(_label(names), by_shapes[key]) for key, names in labels.items()]
+    return [MeasuredPoint(_label(names), by_shapes[key]) for key, names in labels.items()]
 
 
-def _label(names: Sequence[str]) -> str:
+def _label(labels: Sequence[str]) -> str:
     """Return the labels of one point as one text: ``photo min, opt`` for two labels of a profile."""
     by_profile: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(labels):
         profile, _, kind = name.rpartition(" ")
         by_profile.setdefault(profile, []).append(kind)
     return "; ".join(f"{profile} {', '.join(kinds)}".strip() for profile, kinds in by_profile.items())
@@ -131,30 +136,32 @@ def _parsed_shapes(index: PackageIndex, text: str) -> dict[str, tuple[int, ...]]
         name, equals, shape = item.partition("=")
         if not equals:
             raise UsageError(f"{text!r} names no input", hint="write --shape x=2x64, or x=2x64,mask=2")
-        shapes[check_name(index, name.strip())] = parse_shape(shape.strip())
+        shapes[check_input_name(index, name.strip())] = parse_shape(shape.strip())
     return shapes
 
 
-def _timed(
-    on_device: OnDevice,
+def _time_points(
+    on_device: PackageOnDevice,
     index: PackageIndex,
-    points: Sequence[Point],
-    original_process: Originals | None,
+    points: Sequence[MeasuredPoint],
+    original_module: OriginalModule | None,
     originals: Sequence[str],
     budget: Budget,
     watcher: Watcher,
 ) -> tuple[list[BenchRun], dict[str, list[str]]]:
-    """Return the latencies by runner and point, and reason → the runners that were dropped after a failure."""
-    runs: dict[str, list[BenchRun]] = {runner: [] for runner in (OURS, *originals)}
+    """Return the latencies of each runner at each point, and reason → runners that were dropped after a failure."""
+    runs: dict[str, list[BenchRun]] = {runner: [] for runner in (PACKAGE_RUNNER, *originals)}
     failures: dict[str, list[str]] = {}
     for number, point in enumerate(points):
         with watcher.work(f"time {point.label}"):
             dropped = [runner for runners in failures.values() for runner in runners]
-            contenders: dict[str, Contender] = {OURS: _package_contender(on_device, index, point)}
-            if original_process is not None:
+            contenders: dict[str, Contender] = {PACKAGE_RUNNER: _package_contender(on_device, index, point)}
+            if original_module is not None:
                 shapes = [point.shapes[entry.name] for entry in index.inputs]
-                contenders |= {name: original_process.runner(name, shapes) for name in originals if name not in dropped}
-            for runner, result in in_turns(contenders, budget).items():
+                contenders |= {
+                    name: original_module.contender(name, shapes) for name in originals if name not in dropped
+                }
+            for runner, result in time_in_turns(contenders, budget).items():
                 if isinstance(result, Dropped):
                     failures.setdefault(str(result), []).append(runner)
                 else:
@@ -162,16 +169,16 @@ def _timed(
     return [run for runner_runs in runs.values() for run in runner_runs], failures
 
 
-def _package_contender(on_device: OnDevice, index: PackageIndex, point: Point) -> Timed:
+def _package_contender(on_device: PackageOnDevice, index: PackageIndex, point: MeasuredPoint) -> LocalContender:
     arrays = {
         entry.name: on_device.put(random_tensor(entry.dtype, point.shapes[entry.name], seed, entry.range))
         for seed, entry in enumerate(index.inputs)
     }
-    return Timed(lambda: on_device.run(arrays), on_device.wait)
+    return LocalContender(lambda: on_device.run(arrays), on_device.wait)
 
 
 def _trace_job(request: Request, package: Package, name: str) -> TraceJob:
-    """Return the job for the process of the original module. Raises UsageError if the project has no such PyTorch model."""
+    """Return the job that creates the original module. Raises UsageError if the project has no such PyTorch model."""
     workspace = Workspace(replace(request, models=(), targets=()))
     model = workspace.models.get(package.index.model)
     if model is None:

@@ -1,4 +1,4 @@
-"""A loaded package on any device, with inputs and outputs in host memory."""
+"""Run a loaded package on any device, with inputs and outputs in host memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtbuild.runtime.memory.device_memory import Memory
 from trtbuild.runtime.packages.package import Package
 
 
-class OnDevice:
-    """A package on a device, as a context manager."""
+class PackageOnDevice:
+    """A package that is loaded on a device, as a context manager: its end unloads the package."""
 
     def __init__(self, package: Package, *, device: str | None, target: str | None) -> None:
         try:
@@ -29,28 +29,31 @@ class OnDevice:
 
     def put(self, tensor: HostTensor) -> Any:
         """Copy a tensor to the device, and return it as an input for `run`."""
-        return put_on(self._memory, tensor)
+        return copy_to_memory(self._memory, tensor)
 
     def get(self, array: Any) -> HostTensor:
         """Copy an output of the package to host memory. Raises UsageError for a dtype that numpy does not have."""
         if self._memory is not None:
             with self._memory.on_device():
-                return HostTensor(_name(array.dtype), self._memory.download(array))
+                return HostTensor(_dtype_name(array.dtype), self._memory.download(array))
         import torch
 
         if array.dtype is torch.bfloat16:
             return HostTensor("bfloat16", array.contiguous().view(torch.int16).numpy().view("uint16"))
         try:
-            return HostTensor(_name(array.dtype), array.resolve_conj().resolve_neg().numpy())
+            return HostTensor(_dtype_name(array.dtype), array.resolve_conj().resolve_neg().numpy())
         except TypeError as error:  # float8, complex32
             raise UsageError(
-                f"an output is {_name(array.dtype)}, a dtype that numpy does not have",
+                f"an output is {_dtype_name(array.dtype)}, a dtype that numpy does not have",
                 hint="use trtbuild.load(PACKAGE) in a program, which returns a tensor of PyTorch",
             ) from error
 
     def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the outputs in their order, for arrays by input name. On a GPU the computation may still be running."""
-        return self._runner.flat((), dict(inputs))
+        """Run the package and return its outputs, in the order of the model's outputs. `inputs` maps input names to arrays.
+
+        On a GPU, the computation may still be running when this method returns.
+        """
+        return self._runner.flat_outputs((), dict(inputs))
 
     def wait(self) -> None:
         """Wait until the device has finished all computations."""
@@ -58,7 +61,7 @@ class OnDevice:
             with self._memory.on_device():
                 self._memory.synchronize(self._memory.stream())
 
-    def __enter__(self) -> OnDevice:
+    def __enter__(self) -> PackageOnDevice:
         return self
 
     def __exit__(
@@ -67,8 +70,8 @@ class OnDevice:
         self.loaded.close()
 
 
-def put_on(memory: Memory | None, tensor: HostTensor) -> Any:
-    """Copy a tensor of host memory to `memory`. If that is None (the CPU), return a PyTorch tensor."""
+def copy_to_memory(memory: Memory | None, tensor: HostTensor) -> Any:
+    """Copy a tensor to the device memory `memory`. If that is None (the CPU), return a PyTorch tensor."""
     data = tensor.data if tensor.data.flags.writeable else require_numpy().array(tensor.data)
     if memory is not None:
         with memory.on_device():
@@ -79,5 +82,5 @@ def put_on(memory: Memory | None, tensor: HostTensor) -> Any:
     return result.view(torch.bfloat16) if tensor.dtype == "bfloat16" else result
 
 
-def _name(dtype: object) -> str:
+def _dtype_name(dtype: object) -> str:
     return str(dtype).rpartition(".")[2]

@@ -12,7 +12,11 @@ from trtbuild.driver.workers.stopwatch import Budget, Latency
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSummary:
-    """A tensor and a summary of its finite values (null without any finite value). `nan` and `inf` are counts."""
+    """A tensor and a summary of its values. `nan` and `inf` are counts.
+
+    `min`, `max` and `mean` are those of the finite values, null if there is no finite value. `source` is the file of an
+    input's value, or ``random``; an output has no `source`.
+    """
 
     name: str
     dtype: str
@@ -27,7 +31,7 @@ class TensorSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One call of a package. `output` is the file with its outputs."""
+    """One call of a package. `output` is the file to which its outputs were written, null if they were not written."""
 
     schema: Literal["trtbuild.run/1"] = "trtbuild.run/1"
     ok: bool = True
@@ -67,7 +71,7 @@ class BenchRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Latencies by shape. `plot` is the file with their diagram."""
+    """The latencies of a package by shape. `plot` is the file with their diagram."""
 
     schema: Literal["trtbuild.bench/1"] = "trtbuild.bench/1"
     ok: bool = True

@@ -1,10 +1,10 @@
-"""Tensors in host memory: generate random ones, read and write files. Needs numpy only.
+"""Tensors in host memory: generate random tensors, and read and write files of tensors. This module needs only NumPy.
 
 Rules
-1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16; its bits are kept as uint16.
+1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16, so such a tensor's bits are uint16.
 2. Reading a file never runs code from it: NumPy reads ``.npy`` and ``.npz`` without pickle, and
    `trtbuild.core.values.safetensors` parses ``.safetensors``.
-3. Random values depend on the seed only, and are in the input's range. Without a range, floats are normally distributed,
+3. Random values depend only on the seed, and are in the input's range. Without a range, floats are normally distributed,
    integers are 0 and 1 (valid ids and masks), and bools are mixed.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: Endings of the supported files.
 ENDINGS = (".npy", ".npz", ".safetensors")
 
-#: torch's name → the name in a safetensors file. NumPy's names are torch's, except bfloat16.
-_SAFETENSORS = {element.name: name for name, element in BY_SAFETENSORS.items()}
+#: torch's name of a dtype → its name in a safetensors file. NumPy uses torch's names, but has no bfloat16.
+_SAFETENSORS_NAMES = {element.name: name for name, element in BY_SAFETENSORS.items()}
 
 
 @dataclass(frozen=True)
@@ -67,33 +67,33 @@ def require_numpy() -> Any:
 def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
     """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have."""
     numpy = require_numpy()
-    generator, size = numpy.random.default_rng(seed), tuple(shape)
+    generator, shape_tuple = numpy.random.default_rng(seed), tuple(shape)
     if value_range is not None:
-        data = _random_in_range(dtype, size, value_range, generator)
+        data = _random_in_range(dtype, shape_tuple, value_range, generator)
     elif dtype == "bool":
-        data = generator.random(size) > 0.5
+        data = generator.random(shape_tuple) > 0.5
     elif dtype == "bfloat16":
-        floats = numpy.asarray(generator.standard_normal(size, dtype=numpy.float32))
+        floats = numpy.asarray(generator.standard_normal(shape_tuple, dtype=numpy.float32))
         data = (floats.view(numpy.uint32) >> 16).astype(numpy.uint16)
     elif dtype.startswith("complex"):
-        data = (generator.standard_normal(size) + 1j * generator.standard_normal(size)).astype(dtype)
+        data = (generator.standard_normal(shape_tuple) + 1j * generator.standard_normal(shape_tuple)).astype(dtype)
     elif dtype.startswith("float") and hasattr(numpy, dtype):
-        data = numpy.asarray(generator.standard_normal(size, dtype=numpy.float32)).astype(dtype)
+        data = numpy.asarray(generator.standard_normal(shape_tuple, dtype=numpy.float32)).astype(dtype)
     elif dtype.startswith(("int", "uint")) and hasattr(numpy, dtype):
-        data = generator.integers(0, 2, size).astype(dtype)
+        data = generator.integers(0, 2, shape_tuple).astype(dtype)
     else:
         raise UsageError(f"random values of {dtype} are not supported", hint="give the input as a file")
     return HostTensor(dtype, numpy.asarray(data))  # for shape (), numpy returns a number and not an array
 
 
-def _random_in_range(dtype: str, size: tuple[int, ...], value_range: ValueRange, generator: Any) -> Any:
+def _random_in_range(dtype: str, shape: tuple[int, ...], value_range: ValueRange, generator: Any) -> Any:
     """Return random values in `value_range`, whose ends are included, in the form of `HostTensor.data`."""
     numpy = require_numpy()
     low, high = value_range
     if dtype.startswith(("int", "uint")):
-        return generator.integers(low, high, size, dtype=dtype, endpoint=True)
-    fraction = numpy.asarray(generator.random(size))
-    result = numpy.clip((1 - fraction) * low + fraction * high, low, high)  # high - low may be infinite
+        return generator.integers(low, high, shape, dtype=dtype, endpoint=True)
+    fractions = numpy.asarray(generator.random(shape))
+    result = numpy.clip((1 - fractions) * low + fractions * high, low, high)  # high - low may be infinite
     if dtype != "bfloat16":
         return result.astype(dtype)
     return (numpy.asarray(result.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)
@@ -116,7 +116,7 @@ def read(path: Path) -> dict[str, HostTensor]:
         with open(open_regular(path), "rb") as file:
             loaded = numpy.load(file, allow_pickle=False)
             arrays = {"": loaded} if path.suffix == ".npy" else {name: loaded[name] for name in loaded.files}
-            return {name: _of_numpy(array, path) for name, array in arrays.items()}
+            return {name: _host_tensor(array, path) for name, array in arrays.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UsageError:
@@ -125,16 +125,16 @@ def read(path: Path) -> dict[str, HostTensor]:
         raise UsageError(f"{path} is not a valid {path.suffix} file: {error}") from None
 
 
-def _of_numpy(array: Any, path: Path) -> HostTensor:
+def _host_tensor(array: Any, path: Path) -> HostTensor:
     name = array.dtype.newbyteorder("=").name
-    if name not in _SAFETENSORS and name not in ("uint16", "uint32", "uint64", "complex64", "complex128"):
+    if name not in _SAFETENSORS_NAMES and name not in ("uint16", "uint32", "uint64", "complex64", "complex128"):
         raise UsageError(f"{path} contains {array.dtype}, which is not a dtype of tensors")
     return HostTensor(name, array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def _read_safetensors(path: Path, numpy: Any) -> dict[str, HostTensor]:
     tensors = {}
-    for entry, raw in safetensors.tensors(read_regular(path)):
+    for entry, raw in safetensors.read_tensors(read_regular(path)):
         numpy_dtype = numpy.dtype("uint16" if entry.dtype == "bfloat16" else entry.dtype)
         tensors[entry.name] = HostTensor(entry.dtype, numpy.frombuffer(raw, numpy_dtype).reshape(entry.shape))
     return tensors
@@ -147,32 +147,36 @@ def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
         if path.suffix == ".npy":
             if len(tensors) != 1:
                 raise UsageError(f"{path} can hold one tensor, and there are {len(tensors)}", hint="write an .npz file")
-            numpy.save(path, _for_numpy(next(iter(tensors.values())), path), allow_pickle=False)
+            numpy.save(path, _numpy_array(next(iter(tensors.values())), path), allow_pickle=False)
         elif path.suffix == ".npz":
-            numpy.savez(path, **{name: _for_numpy(tensor, path) for name, tensor in tensors.items()})
+            numpy.savez(path, **{name: _numpy_array(tensor, path) for name, tensor in tensors.items()})
         elif path.suffix == ".safetensors":
-            path.write_bytes(_safetensors(tensors, path))
+            path.write_bytes(_safetensors_bytes(tensors, path))
         else:
             raise UsageError(f"{path} is not a file of tensors", hint=f"supported endings are {', '.join(ENDINGS)}")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
 
 
-def _for_numpy(tensor: HostTensor, path: Path) -> np.ndarray:
+def _numpy_array(tensor: HostTensor, path: Path) -> np.ndarray:
     if tensor.dtype == "bfloat16":
         raise UsageError(f"{path.suffix} files have no bfloat16", hint="write a .safetensors file")
     return tensor.data
 
 
-def _safetensors(tensors: Mapping[str, HostTensor], path: Path) -> bytes:
+def _safetensors_bytes(tensors: Mapping[str, HostTensor], path: Path) -> bytes:
     numpy = require_numpy()
     header, pieces, offset = {}, [], 0
     for name, tensor in tensors.items():
-        if tensor.dtype not in _SAFETENSORS:
+        if tensor.dtype not in _SAFETENSORS_NAMES:
             raise UsageError(f"{path.suffix} files have no {tensor.dtype}", hint="write an .npz file")
         raw = numpy.ascontiguousarray(tensor.data).tobytes()
         data_offsets = [offset, offset + len(raw)]
-        header[name] = {"dtype": _SAFETENSORS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": data_offsets}
+        header[name] = {
+            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": data_offsets,
+        }
         pieces.append(raw)
         offset += len(raw)
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -1,10 +1,10 @@
 """The inputs of a call, from the texts of ``--input``.
 
-``name=file.npy``          one input from a file; of several tensors in the file, the tensor of that name
+``name=file.npy``          one input from a file. If the file has several tensors, it is the tensor with that name
 ``file.npz``               all inputs that the file contains, by name
-``name=random:2x3x64``     random values of this shape; ``random`` alone chooses a shape that fits the other inputs
+``name=random:2x3x64``     random values of this shape. ``name=random`` chooses a shape that fits the other inputs
 
-Inputs that are not given are random, within the range that the package declares.
+The other inputs are random, within the ranges that the package declares.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InputValue:
     source: str
 
 
-def gather(
+def gather_inputs(
     index: PackageIndex,
     texts: Sequence[str],
     folder: Path,
@@ -42,21 +42,21 @@ def gather(
     seed: int = 0,
 ) -> dict[str, InputValue]:
     """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError."""
-    files: dict[str, InputValue] = {}
+    values: dict[str, InputValue] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     given_names: set[str] = set()
     for text in texts:
-        for name, parsed in _parse(index, text, folder).items():
+        for name, parsed in _parse_input(index, text, folder).items():
             if name in given_names:
                 raise UsageError(f"--input gives {name!r} twice")
             given_names.add(name)
             if isinstance(parsed, InputValue):
-                files[name], shapes[name] = parsed, parsed.tensor.shape
+                values[name], shapes[name] = parsed, parsed.tensor.shape
             elif parsed is not None:
                 shapes[name] = parsed
     all_shapes = shapes_of(index, shapes, profile, which)
     return {
-        entry.name: files.get(entry.name)
+        entry.name: values.get(entry.name)
         or InputValue(random_tensor(entry.dtype, all_shapes[entry.name], seed + number, entry.range), _RANDOM)
         for number, entry in enumerate(index.inputs)
     }
@@ -71,7 +71,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split("x"))
 
 
-def check_name(index: PackageIndex, name: str) -> str:
+def check_input_name(index: PackageIndex, name: str) -> str:
     """Return `name`. Raises UsageError if the package has no such input."""
     names = [entry.name for entry in index.inputs]
     if name not in names:
@@ -79,12 +79,12 @@ def check_name(index: PackageIndex, name: str) -> str:
     return name
 
 
-def _parse(index: PackageIndex, text: str, folder: Path) -> dict[str, InputValue | tuple[int, ...] | None]:
+def _parse_input(index: PackageIndex, text: str, folder: Path) -> dict[str, InputValue | tuple[int, ...] | None]:
     """Return input → its value, its shape, or None (any shape), for one text of ``--input``."""
     name, equals, value = text.partition("=")
     if not equals:
         return dict(_inputs_from_file(index, folder / text, text))
-    check_name(index, name)
+    check_input_name(index, name)
     if value == _RANDOM:
         return {name: None}
     if value.startswith(f"{_RANDOM}:"):
@@ -106,4 +106,4 @@ def _inputs_from_file(index: PackageIndex, path: Path, text: str) -> dict[str, I
                 f"{text} has one tensor, but {index.model!r} has the inputs {names}", hint=f"write NAME={text}"
             )
         return {index.inputs[0].name: InputValue(tensors[""], text)}
-    return {check_name(index, name): InputValue(tensor, text) for name, tensor in tensors.items()}
+    return {check_input_name(index, name): InputValue(tensor, text) for name, tensor in tensors.items()}

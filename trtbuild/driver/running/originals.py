@@ -1,4 +1,4 @@
-"""The module from which a package was built, in a separate process, for comparison with the package."""
+"""Time the original module, from which a package was built, in a separate process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from trtbuild.errors import TrtbuildError
 from trtbuild.stages.trace.job import TraceJob
 
 
-class Originals:
-    """The process, as a context manager. `refused` is the reason if it cannot measure anything."""
+class OriginalModule:
+    """The process that times the original module, as a context manager.
+
+    `failure_reason` is the reason if the process cannot time anything; None otherwise. `about` is the version of torch and
+    the name of the device.
+    """
 
     def __init__(self, project: Path, job: TraceJob, device: str) -> None:
-        self.refused: str | None = None
+        self.failure_reason: str | None = None
         self.about: Mapping[str, Any] = {}
         self._worker = Worker("original", wiring.store_root(project), project)
         try:
             self.about = self._worker.call({"trace": job.to_json(), "device": device})
         except TrtbuildError as error:
-            self.refused = error.text
+            self.failure_reason = error.text
         except BaseException:
             self._worker.kill()
             raise
 
-    def __enter__(self) -> Originals:
+    def __enter__(self) -> OriginalModule:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -37,40 +41,40 @@ class Originals:
             self._worker.kill()
         self._worker.end()
 
-    def runner(self, name: str, shapes: Sequence[Sequence[int]]) -> Original:
-        """Return the runner `name` (``eager`` or ``torch.compile``) for these shapes."""
-        return Original(self, name, shapes)
+    def contender(self, name: str, shapes: Sequence[Sequence[int]]) -> OriginalContender:
+        """Return the contender that times these shapes with the runner `name` (``eager`` or ``torch.compile``)."""
+        return OriginalContender(self, name, shapes)
 
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the process. Raises Dropped if the job fails, and always after the process has died."""
-        if self.refused is None:
+        """Return the answer of the process to a job. Raises Dropped if the job fails, or if the process has died."""
+        if self.failure_reason is None:
             try:
                 reply = self._worker.call(job)
             except TrtbuildError as error:  # the process died, with the modules that it had loaded
-                self.refused = error.text
+                self.failure_reason = error.text
             else:
                 if "dropped" in reply:
                     raise Dropped(reply["dropped"])
                 return reply
-        raise Dropped(self.refused)
+        raise Dropped(self.failure_reason)
 
 
-class Original:
-    """One runner at one point; implements `trtbuild.driver.workers.stopwatch.Contender`."""
+class OriginalContender:
+    """One runner of the original module, for one set of shapes: a `trtbuild.driver.workers.stopwatch.Contender`."""
 
-    def __init__(self, originals: Originals, runner: str, shapes: Sequence[Sequence[int]]) -> None:
-        self._originals = originals
+    def __init__(self, original_module: OriginalModule, runner: str, shapes: Sequence[Sequence[int]]) -> None:
+        self._original_module = original_module
         self._runner = runner
         self._shapes = [list(shape) for shape in shapes]
 
-    def first(self) -> float:
+    def time_first_call(self) -> float:
         return float(self._ask(shapes=self._shapes)["first_s"])
 
     def warm_up(self, seconds: float) -> None:
         self._ask(warm_up=seconds)
 
-    def times(self, turn: Turn) -> list[float]:
+    def time_turn(self, turn: Turn) -> list[float]:
         return list(map(float, self._ask(turn=asdict(turn))["times"]))
 
     def _ask(self, **job: Any) -> dict[str, Any]:
-        return self._originals.ask({"runner": self._runner, **job})
+        return self._original_module.ask({"runner": self._runner, **job})

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
-from trtbuild.driver.running.device import OnDevice
+from trtbuild.driver.running.device import PackageOnDevice
 from trtbuild.driver.running.documents import Run, TensorSummary
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy, write
-from trtbuild.driver.running.inputs import gather
-from trtbuild.driver.running.shapes import described, profile_named
+from trtbuild.driver.running.inputs import gather_inputs
+from trtbuild.driver.running.shapes import dim_sizes, profile_by_name
 from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.choice import choose_profile
 from trtbuild.runtime.packages.package import open_package
@@ -31,14 +31,15 @@ def run(
 ) -> Run:
     """Call the package `name` (a directory or a model) once.
 
-    `inputs` have the format of `trtbuild.driver.running.inputs`. The outputs are written to the file `output`. Raises
-    UsageError, PackageError, and the errors of the call.
+    `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get their sizes from the min, opt or max
+    (`which`) of `profile`. The outputs are written to the file `output`. Raises UsageError, PackageError, and the errors of
+    the call.
     """
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)
-    chosen = profile_named(index, profile) if profile is not None else None
-    values = gather(index, inputs, project, profile=chosen, which=which, seed=seed)
-    with OnDevice(package, device=device, target=one_target(request)) as on_device:
+    chosen_profile = profile_by_name(index, profile) if profile is not None else None
+    values = gather_inputs(index, inputs, project, profile=chosen_profile, which=which, seed=seed)
+    with PackageOnDevice(package, device=device, target=requested_target(request)) as on_device:
         arrays = {name: on_device.put(value.tensor) for name, value in values.items()}
         started = time.perf_counter()
         results = on_device.run(arrays)
@@ -55,10 +56,10 @@ def run(
         model=index.model,
         device=loaded.device,
         reference=loaded.is_reference,
-        computed_by=index.computed_by if loaded.is_reference else None,
+        computed_by=index.reference_library if loaded.is_reference else None,
         target=loaded.target.name if loaded.target is not None else None,
         profile=index.profiles[profile_number].name if profile_number is not None else None,
-        dims=described(index, {name: value.tensor.shape for name, value in values.items()}),
+        dims=dim_sizes(index, {name: value.tensor.shape for name, value in values.items()}),
         duration_s=round(duration_s, 6),
         inputs=[_summary(name, value.tensor, value.source) for name, value in values.items()],
         outputs=[_summary(name, tensor) for name, tensor in outputs.items()],
@@ -66,8 +67,8 @@ def run(
     )
 
 
-def one_target(request: Request) -> str | None:
-    """Return the target of ``--target``, or None. Raises UsageError for several."""
+def requested_target(request: Request) -> str | None:
+    """Return the target of ``--target``, or None without that option. Raises UsageError for several targets."""
     if len(request.targets) > 1:
         raise UsageError("a package runs for one target", hint="give --target once")
     return request.targets[0] if request.targets else None

@@ -1,9 +1,9 @@
-"""The shapes of a call. The user gives some of them. For the other inputs, a profile gives matching sizes.
+"""The shapes of a call's inputs. The user gives some shapes. The shapes of the other inputs follow from them and a profile.
 
 Rules
 1. A given size sets its dim. Other dims have the size of a profile.
-2. The profile is the named profile. Without a name, it is the first profile that accepts all given shapes. If no profile
-   accepts them, it is the first profile. This module does not check whether shapes fit; the call rejects them if not.
+2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes, or the first profile if
+   none accepts them. This module does not check whether shapes fit: the call itself rejects shapes that do not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from trtbuild.core.values.expressions import Expression, evaluate
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import UsageError
 
-WHICH = ("min", "opt", "max")
+SHAPE_KINDS = ("min", "opt", "max")
 
 Shape = tuple[int, ...]
 
 
-def profile_named(index: PackageIndex, name: str) -> PackedProfile:
+def profile_by_name(index: PackageIndex, name: str) -> PackedProfile:
     """Return the profile `name`. Raises UsageError."""
     names = [profile.name for profile in index.profiles]
     if name not in names:
@@ -29,34 +29,42 @@ def profile_named(index: PackageIndex, name: str) -> PackedProfile:
 
 
 def shapes_of(
-    index: PackageIndex, given: Mapping[str, Sequence[int]], profile: PackedProfile | None = None, which: str = "opt"
+    index: PackageIndex,
+    given_shapes: Mapping[str, Sequence[int]],
+    profile: PackedProfile | None = None,
+    which: str = "opt",
 ) -> dict[str, Shape]:
-    """Return the shape of each input, for the `given` shapes and the min, opt or max (`which`) of a profile."""
-    chosen = profile or next(
-        (candidate for candidate in index.profiles if _accepts(index, candidate, given)), index.profiles[0]
+    """Return the shape of each input: a given shape, or the min, opt or max (`which`) sizes of a profile (rule 1)."""
+    chosen_profile = profile or next(
+        (candidate for candidate in index.profiles if _accepts(index, candidate, given_shapes)), index.profiles[0]
     )
     profile_shapes = {
-        entry.name: tuple(getattr(ranges, which)) for entry, ranges in zip(index.inputs, chosen.shapes, strict=True)
+        entry.name: tuple(getattr(ranges, which))
+        for entry, ranges in zip(index.inputs, chosen_profile.shapes, strict=True)
     }
-    units = _units(index, profile_shapes) | _units(index, given)
-    symbols = [units.get(number, 1) for number in range(len(index.dims))]
+    symbol_values = _symbol_values(index, profile_shapes) | _symbol_values(index, given_shapes)
+    values = [symbol_values.get(number, 1) for number in range(len(index.dims))]
     return {
-        entry.name: tuple(given[entry.name])
-        if entry.name in given
-        else tuple(evaluate(size, symbols) for size in entry.shape)
+        entry.name: tuple(given_shapes[entry.name])
+        if entry.name in given_shapes
+        else tuple(evaluate(size, values) for size in entry.shape)
         for entry in index.inputs
     }
 
 
-def described(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return dim → size for these shapes."""
-    units = _units(index, shapes)
-    return {dim.name: units[number] * dim.multiple_of for number, dim in enumerate(index.dims) if number in units}
+def dim_sizes(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return dim → size, for the dims whose sizes follow from these shapes."""
+    symbol_values = _symbol_values(index, shapes)
+    return {
+        dim.name: symbol_values[number] * dim.multiple_of
+        for number, dim in enumerate(index.dims)
+        if number in symbol_values
+    }
 
 
-def _accepts(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Sequence[int]]) -> bool:
+def _accepts(index: PackageIndex, profile: PackedProfile, given_shapes: Mapping[str, Sequence[int]]) -> bool:
     for entry, ranges in zip(index.inputs, profile.shapes, strict=True):
-        shape = given.get(entry.name)
+        shape = given_shapes.get(entry.name)
         if shape is not None and (
             len(shape) != len(ranges.min)
             or any(not low <= size <= high for low, size, high in zip(ranges.min, shape, ranges.max, strict=True))
@@ -65,18 +73,18 @@ def _accepts(index: PackageIndex, profile: PackedProfile, given: Mapping[str, Se
     return True
 
 
-def _units(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int, int]:
-    """Return symbol → its size in the graph's units, for all symbols that follow from `shapes`."""
-    units: dict[int, int] = {}
+def _symbol_values(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> dict[int, int]:
+    """Return symbol → its value, for all symbols whose values follow from `shapes`."""
+    values: dict[int, int] = {}
     for entry in index.inputs:
         for size, expression in zip(shapes.get(entry.name, ()), entry.shape, strict=False):
-            unit = _unit(expression)
-            if unit is not None:
-                units.setdefault(unit[0], size // unit[1])
-    return units
+            symbol_and_factor = _symbol_and_factor(expression)
+            if symbol_and_factor is not None:
+                values.setdefault(symbol_and_factor[0], size // symbol_and_factor[1])
+    return values
 
 
-def _unit(expression: Expression) -> tuple[int, int] | None:
+def _symbol_and_factor(expression: Expression) -> tuple[int, int] | None:
     """Return (symbol, factor) for ``symbol`` and ``factor × symbol``; None for any other expression."""
     if isinstance(expression, int):
         return None
@@ -84,6 +92,6 @@ def _unit(expression: Expression) -> tuple[int, int] | None:
     if operator == "sym" and isinstance(operands[0], int):
         return operands[0], 1
     if operator == "mul" and len(operands) == 2 and isinstance(operands[0], int) and operands[0] > 0:
-        inner = _unit(operands[1])
+        inner = _symbol_and_factor(operands[1])
         return (inner[0], inner[1] * operands[0]) if inner is not None else None
     return None

@@ -3,11 +3,11 @@
 Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The package is beside ``model.py``.
 
 Rules
-1. Inputs that are on the model's GPU are used without a copy. Other inputs are copied to it, by torch if it is installed
-   and otherwise by NumPy. Outputs stay on the GPU, and Triton fetches them from there.
-2. Requests run one after another, each with the first profile that fits. A request that does not fit gets an error; the
-   other requests are answered.
-3. Triton has no scalars: shape [1] in a request is shape [] in the model, and the other way round.
+1. Inputs that are on the model's GPU are used without a copy. Other inputs are copied to that GPU, by torch if it is
+   installed and otherwise by NumPy. Outputs stay on the GPU, and Triton fetches them from there.
+2. Requests run one after another, each with the first profile that accepts it. A request that no profile accepts gets an
+   error, and the other requests are answered.
+3. Triton has no scalars: a scalar of the model has the shape [1] in requests and responses.
 4. A response is returned after its computation is complete, because Triton does not know trtbuild's CUDA streams.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from trtbuild.core.packages.package_index import PackedTensor
 from trtbuild.driver.outputs.triton.served import PACKAGE
 from trtbuild.driver.packages.loading import load
-from trtbuild.driver.running.device import put_on
+from trtbuild.driver.running.device import copy_to_memory
 from trtbuild.driver.running.host_tensors import HostTensor
 from trtbuild.errors import TrtbuildError
 
@@ -54,7 +54,7 @@ class TritonPythonModel:
                 entry.name: self._input(utils.get_input_tensor_by_name(request, entry.name), entry)
                 for entry in loaded.inputs
             }
-            results = self._runner.flat((), inputs)
+            results = self._runner.flat_outputs((), inputs)
             outputs = [
                 utils.Tensor.from_dlpack(entry.name, self._output(result, entry))
                 for entry, result in zip(loaded.outputs, results, strict=True)
@@ -69,11 +69,11 @@ class TritonPythonModel:
     def _input(self, tensor: Any, entry: PackedTensor) -> Any:
         memory, is_scalar = self._memory, not entry.shape
         if memory is None:
-            on_cpu = _in_torch(tensor).cpu()
-            return on_cpu.reshape(()) if is_scalar else on_cpu
+            cpu_tensor = _torch_tensor(tensor).cpu()
+            return cpu_tensor.reshape(()) if is_scalar else cpu_tensor
         if tensor.is_cpu():
-            data = _bits(tensor) if entry.dtype == "bfloat16" else tensor.as_numpy()
-            return put_on(memory, HostTensor(entry.dtype, data.reshape(()) if is_scalar else data))
+            data = _bfloat16_bits(tensor) if entry.dtype == "bfloat16" else tensor.as_numpy()
+            return copy_to_memory(memory, HostTensor(entry.dtype, data.reshape(()) if is_scalar else data))
         if not is_scalar:
             return tensor
         with memory.on_device():
@@ -91,14 +91,14 @@ class TritonPythonModel:
             return memory.as_contiguous(result, memory.stream())
 
 
-def _in_torch(tensor: Any) -> Any:
+def _torch_tensor(tensor: Any) -> Any:
     import torch
 
     return torch.from_dlpack(tensor)
 
 
-def _bits(tensor: Any) -> Any:
+def _bfloat16_bits(tensor: Any) -> Any:
     """Return the bits of a bfloat16 tensor as uint16, because NumPy has no bfloat16."""
     import torch
 
-    return _in_torch(tensor).view(torch.int16).numpy().view("uint16")
+    return _torch_tensor(tensor).view(torch.int16).numpy().view("uint16")

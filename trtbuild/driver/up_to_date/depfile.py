@@ -4,17 +4,17 @@ Rules
 1. Prerequisites are the manifests and the files that they include, the lock file, weights files, source files, and each
    file that a trace has read. Files of installed distributions are left out, as gcc's ``-MMD`` leaves out system headers: a
    changed version of a distribution is not visible to make.
-2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed. So is
-   ``manifests/``, if all manifests in it are used. A file that a trace has looked for and not found cannot be a
-   prerequisite; only trtbuild itself notices when it appears.
+2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed.
+   ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
+   cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
 3. Targets are the index of each package (the last file of a package that is written) and each raw plan.
-   ``--depfile-target`` replaces them. It is meant for a stamp file: a file with unchanged content keeps its old time, so
-   only a stamp shows when the build was last checked (docs/make.md).
+   ``--depfile-target`` replaces them by another file, usually a stamp file. An output with unchanged content keeps its old
+   time, so only a stamp file shows when the build was last checked (docs/make.md).
 4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. A name
    is absolute if the file is neither below that directory nor in the project.
-5. The file is written atomically after a successful build, and only if it changes. A failed build has an incomplete list
-   of files, so the depfile of the last successful build stays.
-6. A model that must not be cached (`Ran.uncacheable`) is always out of date.
+5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete
+   list of files, so the depfile of the last successful build stays.
+6. A model that must not be cached (`StepRun.uncacheable`) is always out of date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trtbuild.atomic import replace_file
-from trtbuild.core.planning.locks import NAME
+from trtbuild.core.planning import locks
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Observation
 from trtbuild.driver.answers.report import BuildResult
@@ -34,14 +34,14 @@ from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.up_to_date import make_rules
 from trtbuild.errors import UsageError
 
-NOT_FILES = (ABSENT, DIRECTORY, "special")
+NOT_FILE_STATES = (ABSENT, DIRECTORY, "special")
 
 
 class Depfile:
     """One depfile. `path` is relative to the current directory; `targets` are the values of `--depfile-target`."""
 
     def __init__(self, path: Path, targets: Sequence[str] = ()) -> None:
-        """Raises UsageError if the depfile cannot be written, or if make cannot have a target of one of these names."""
+        """Raise UsageError if the depfile cannot be written, or if make cannot have a target with one of these names."""
         self.path = path
         self._targets = tuple(targets)
         for target in targets:
@@ -60,25 +60,27 @@ class Depfile:
             ) from None
 
     def write(self, workspace: Workspace, result: BuildResult) -> bool:
-        """Write the dependencies of the models of `result`, a successful build. Returns whether the file has changed.
+        """Write the dependencies of the models of `result`, a successful build. Return whether the file has changed.
 
         Raises UsageError if the file cannot be written.
         """
         names = _MakeNames(workspace.project)
         plans = result.outcome.plans.values()
         prerequisites = [
-            *_manifests(workspace),
+            *_manifest_names(workspace),
             *(name for plan in plans for name in _prerequisites(plan, workspace, result)),
         ]
-        targets = self._targets or [names.for_make(name) for plan in plans for name in _outputs(plan, workspace)]
+        targets = self._targets or [
+            names.make_name(name) for plan in plans for name in _default_targets(plan, workspace)
+        ]
         writable = [target for target in targets if make_rules.can_be_written(target)]
         always = _is_always_outdated(workspace, result)
         text = (
-            make_rules.rules(writable, [names.for_make(name) for name in prerequisites], always=always)
+            make_rules.rules_text(writable, [names.make_name(name) for name in prerequisites], always=always)
             if writable
             else ""
         )
-        return _write(self.path, os.fsencode(text))
+        return _write_if_changed(self.path, os.fsencode(text))
 
 
 class _MakeNames:
@@ -88,8 +90,8 @@ class _MakeNames:
         self._project = os.path.normpath(project)
         self._current_directory = os.getcwd()
 
-    def for_make(self, name: str) -> str:
-        """The name in make of the file that is called `name` in the project."""
+    def make_name(self, name: str) -> str:
+        """Return the name that make uses for the file that is called `name` in the project."""
         if os.path.isabs(name):
             path = os.path.normpath(name)
             return os.path.relpath(path, self._current_directory) if _is_below(path, self._current_directory) else path
@@ -103,18 +105,18 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _manifests(workspace: Workspace) -> Iterator[str]:
+def _manifest_names(workspace: Workspace) -> Iterator[str]:
     from trtbuild.manifest.files import DEFAULT_FILE, DEFAULT_FOLDER  # late, because this imports pydantic
 
     yield from workspace.manifests
     if workspace.lock_file is not None:
-        yield NAME
+        yield locks.LOCK_FILE
     if not workspace.request.files and DEFAULT_FILE not in workspace.manifests:
         yield DEFAULT_FOLDER
 
 
 def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -> Iterator[str]:
-    """The names of the files that the build of a model depends on."""
+    """Yield the names of the files that the build of a model depends on."""
     model = plan.model
     if model.weights is not None:
         yield model.weights
@@ -129,21 +131,21 @@ def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -
 def _is_prerequisite(seen: Observation, project: Path) -> bool:
     kind = seen.dependency.kind
     if kind == "file":
-        return seen.seen not in NOT_FILES
+        return seen.state not in NOT_FILE_STATES
     if kind == "link":  # make uses the time of the linked file, unless it is called with -L
-        return seen.seen != ABSENT and (project / seen.dependency.name).is_file()
-    return kind == "listing" and seen.seen != ABSENT
+        return seen.state != ABSENT and (project / seen.dependency.name).is_file()
+    return kind == "listing" and seen.state != ABSENT
 
 
 def _is_always_outdated(workspace: Workspace, result: BuildResult) -> bool:
-    """Whether some step of the build must not be cached, now or at its last run (rule 6)."""
+    """Whether the result of some step must not be reused, in this build or at the step's last run (rule 6)."""
     outcome = result.outcome
     return any(ran.uncacheable for _, ran in outcome.ran.values()) or any(
         workspace.history.uncacheable(step.id) for plan in outcome.plans.values() for step in plan.steps.values()
     )
 
 
-def _outputs(plan: ModelPlan, workspace: Workspace) -> Iterator[str]:
+def _default_targets(plan: ModelPlan, workspace: Workspace) -> Iterator[str]:
     package = plan.package
     if package is None or package.record is None:
         return
@@ -154,7 +156,7 @@ def _outputs(plan: ModelPlan, workspace: Workspace) -> Iterator[str]:
             yield from (file.path for file in files)
 
 
-def _write(path: Path, data: bytes) -> bool:
+def _write_if_changed(path: Path, data: bytes) -> bool:
     try:
         if path.is_file() and path.read_bytes() == data:
             return False

@@ -1,13 +1,14 @@
-"""Write rules for make that have no recipes, as ``gcc -MD -MP`` does.
+"""Write make rules without recipes, as ``gcc -MD -MP`` does.
 
-How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks this with make itself)
+How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks these statements with make itself)
 1. A space, ``#``, ``:`` and the wildcards ``*?[`` need a backslash before them. ``$`` has to be doubled.
 2. ``%`` in a target makes a pattern, and needs a backslash. In a prerequisite it is an ordinary character.
-3. A backslash is an ordinary character in a name without any of these characters, except at the end. In other names, the
-   number of backslashes that it needs depends on how often make reads the name; such names cannot be written.
+3. A backslash is an ordinary character in a name without any of these characters, except at the end of the name. In a name
+   with such a character, the number of backslashes to write depends on how often make reads the name. So such names cannot
+   be written.
 4. Some names cannot be written in a makefile (`can_be_written`). If a prerequisite has such a name, the target depends on
-   `ALWAYS` instead, a name without a file. So the recipe runs each time. The cost is a build in which no step runs; an
-   outdated engine is never used.
+   `ALWAYS` instead, the name of a file that never exists. So make runs the recipe each time. That costs a build in which no
+   step runs, but make never uses an outdated engine.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from collections.abc import Iterable, Sequence
 ALWAYS = "trtbuild-always"
 
 #: ``=`` makes a variable, ``;`` a recipe, ``|`` order-only prerequisites, and ``(…)`` a member of an archive. Control
-#: characters, and a space at the end of a name, cannot be escaped. The rest is rule 3.
+#: characters, and a space at the end of a name, cannot be escaped. The other alternatives are rule 3.
 _UNWRITABLE = re.compile(r"[=;|()\x00-\x1f\x7f]|[& ]$|\\.*[ #:*?\[%]|[ #:*?\[%].*\\|\\$")
 
-_SPECIAL = {"target": " #:*?[%", "prerequisite": " #:*?["}
+_ESCAPED_CHARACTERS = {"target": " #:*?[%", "prerequisite": " #:*?["}
 
 
 def can_be_written(name: str) -> bool:
@@ -30,16 +31,16 @@ def can_be_written(name: str) -> bool:
     return bool(name) and _UNWRITABLE.search(name) is None
 
 
-def escaped(name: str, place: str) -> str:
-    """A name with escapes. `place` is ``target`` or ``prerequisite`` (rules 1 and 2)."""
+def escape(name: str, place: str) -> str:
+    """Return a name with escapes. `place` is ``target`` or ``prerequisite`` (rules 1 and 2)."""
     if name.startswith("~"):
         name = f"./{name}"  # make expands a leading ~ to a home directory
-    text = "".join(f"\\{letter}" if letter in _SPECIAL[place] else letter for letter in name)
+    text = "".join(f"\\{letter}" if letter in _ESCAPED_CHARACTERS[place] else letter for letter in name)
     return text.replace("$", "$$")
 
 
-def rules(targets: Sequence[str], prerequisites: Iterable[str], *, always: bool = False) -> str:
-    """A rule by which each of `targets` depends on all `prerequisites`, and an empty rule for each prerequisite.
+def rules_text(targets: Sequence[str], prerequisites: Iterable[str], *, always: bool = False) -> str:
+    """Return a rule by which each of `targets` depends on all `prerequisites`, and an empty rule for each prerequisite.
 
     With the empty rules, a deleted prerequisite makes the targets out of date, and is not an error. With `always` the
     targets are always out of date. Raises ValueError for a target whose name cannot be written.
@@ -51,7 +52,7 @@ def rules(targets: Sequence[str], prerequisites: Iterable[str], *, always: bool 
     writable = [name for name in unique if can_be_written(name)]
     if always or len(writable) < len(unique):
         writable.append(ALWAYS)
-    head = " ".join(escaped(target, "target") for target in targets)
-    lines = [" \\\n  ".join([f"{head}:", *(escaped(name, "prerequisite") for name in writable)])]
-    lines += [f"{escaped(name, 'target')}:" for name in writable]
+    target_names = " ".join(escape(target, "target") for target in targets)
+    lines = [" \\\n  ".join([f"{target_names}:", *(escape(name, "prerequisite") for name in writable)])]
+    lines += [f"{escape(name, 'target')}:" for name in writable]
     return "\n\n".join(lines) + "\n"

@@ -1,14 +1,15 @@
-"""Write the snapshot that `trtbuild.null_build` compares (that module has the rules).
+"""Write the snapshot that `trtbuild.null_build` compares. The docstring of that module has the rules.
 
-A snapshot contains the identity of everything that the output of a command depends on, and the output itself. It is written
-only for content that was checked, so it never relies on a time stamp alone:
+A snapshot contains the identity of everything that the output of a command depends on, and the output itself. The identity
+of a file is its size, times and inode. Times alone do not prove that a file has the expected content. So a snapshot is
+written only under these conditions:
 
-* The digest of a file is the expected one. It comes from `FileDigests.known`, whose entries are valid until the next edit.
-  Otherwise the file is read now, and its last change must be at least one tick of the clock before the read.
+* The digest of a file is the expected one. It comes from `FileDigests.known_digest`, whose entries are valid until the next
+  edit. Otherwise the file is read now, and its last change must be at least one tick of the clock before the read.
 * Listings and links are read again, between two reads of the directory's times.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started.
 
-If one of these conditions does not hold, no snapshot is written, and the next build makes the whole plan.
+If one of them is not met, no snapshot is written, and the next build makes the whole plan.
 """
 
 # Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.
@@ -42,10 +43,10 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN
 from trtbuild.store.digests.fingerprint import FileDigests
 
 #: The resolution of change times: a tick of the kernel is at most 10 ms (this is twice that), and FAT has 2 s.
-_FINE_NS = 20_000_000
-_COARSE_NS = 2_000_000_000
+_FINE_TICK_NS = 20_000_000
+_COARSE_TICK_NS = 2_000_000_000
 
-#: A placeholder for the duration while the output is made: exact in binary, with the three decimals that are shown.
+#: A placeholder for the duration in the printed text. It is exact in binary, and has the three decimals that are shown.
 _PLACEHOLDER_S = 987.625
 
 _EPOCH = datetime.date(1970, 1, 1)
@@ -55,20 +56,20 @@ _MAX_SNAPSHOTS = 32
 
 
 class Unsettled(Exception):
-    """A condition does not hold, so no snapshot can be written."""
+    """A condition is not met, so no snapshot can be written."""
 
 
 def keep(
     workspace: Workspace,
     result: BuildResult,
     arguments: list[str],
-    answer: Callable[[Build], str],
-    extra: Iterable[str] = (),
+    render: Callable[[Build], str],
+    extra_files: Iterable[str] = (),
 ) -> bool:
-    """Write the snapshot of a successful build. Returns whether it was written.
+    """Write the snapshot of a build. Return whether it was written.
 
-    `answer` returns the text that is printed for the document of a build. `extra` are files that were written in addition
-    to the outputs.
+    `render` returns the text that is printed for the document of a build. `extra_files` are files that were written
+    in addition to the outputs.
     """
     plans = result.outcome.plans
     uncacheable = [ran for _, ran in result.outcome.ran.values() if ran.uncacheable]
@@ -81,28 +82,28 @@ def keep(
         replace(result, outcome=Outcome(plans), written=unchanged, warnings=warnings, remotes=[])
     )
     try:
-        snapshot = _SnapshotRows(workspace, plans, extra).document(arguments)
-        text = _with_placeholder(answer, document)
-        _write(workspace.project / null_build.FOLDER, snapshot, text)
+        snapshot = _SnapshotRows(workspace, plans, extra_files).document(arguments)
+        text = _with_placeholder(render, document)
+        _write_snapshot(workspace.project / null_build.SNAPSHOT_FOLDER, snapshot, text)
     except (Unsettled, OSError, ValueError, BlobMissing, EntryCorrupt):
         return False
     return True
 
 
-def _with_placeholder(answer: Callable[[Build], str], document: Build) -> str:
-    """The printed text, with a placeholder for the duration."""
-    text = answer(replace(document, duration_s=_PLACEHOLDER_S))
+def _with_placeholder(render: Callable[[Build], str], document: Build) -> str:
+    """Return the printed text, with a placeholder for the duration."""
+    text = render(replace(document, duration_s=_PLACEHOLDER_S))
     split = text.partition if text.startswith('{"schema"') else text.rpartition  # first in JSON, last in text
     before, separator, after = split(str(_PLACEHOLDER_S))
     if text and not separator:
         raise Unsettled
-    return before + null_build.DURATION + after if text else ""
+    return before + null_build.DURATION_PLACEHOLDER + after if text else ""
 
 
 class _SnapshotRows:
     """Collects the rows of a snapshot, in the form in which they are written. Raises Unsettled."""
 
-    def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra: Iterable[str]) -> None:
+    def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra_files: Iterable[str]) -> None:
         self._workspace = workspace
         self._project = str(workspace.project)
         self.files: dict[str, list[int]] = {}
@@ -111,21 +112,21 @@ class _SnapshotRows:
         self.directories: dict[str, int] = {}
         self.absent: set[str] = set()
         self.variables: dict[str, str] = {}
-        self._add_program()
+        self._add_trtbuild_and_python()
         self._add_configuration()
         self._add_manifests()
         for plan in plans.values():
             self._add_model(plan)
-        for path in extra:
+        for path in extra_files:
             self._add_file(os.path.abspath(path), None)
-        root = self._name(str(wiring.store_root(workspace.project)))
+        root = self._snapshot_name(str(wiring.store_root(workspace.project)))
         for directory in (root, os.path.join(root, "ac")):
             self.directories[directory] = os.stat(self._path(directory)).st_ino
 
     def document(self, arguments: list[str]) -> dict[str, Any]:
-        """The snapshot without the printed text and its length."""
+        """Return the snapshot without the printed text and its length."""
         return {
-            "format": null_build.FORMAT,
+            "format": null_build.SNAPSHOT_FORMAT,
             "directory": os.getcwd(),  # noqa: PTH109
             "arguments": arguments,
             "interpreter": null_build.interpreter(),
@@ -143,15 +144,15 @@ class _SnapshotRows:
     def _path(self, name: str) -> str:
         return os.path.join(self._project, name)
 
-    def _name(self, path: str) -> str:
-        """A path in the form of the snapshot: relative for files in the project, so that the project can be moved."""
+    def _snapshot_name(self, path: str) -> str:
+        """Return a path as the snapshot has it: relative for files in the project, so that the project can be moved."""
         prefix = self._project + os.sep
         return path[len(prefix) :] if path.startswith(prefix) else path
 
-    def _add_program(self) -> None:
-        for path in _sources(os.path.dirname(null_build.__file__)):
+    def _add_trtbuild_and_python(self) -> None:
+        for path in _source_files(os.path.dirname(null_build.__file__)):
             status = os.stat(path)
-            _require(_settled(status, null_build.STARTED_NS))
+            _require(_is_settled(status, null_build.STARTED_NS))
             self.files[path] = null_build.identity(status)
         for entry in null_build.interpreter()[2:]:
             path = os.path.abspath(entry)
@@ -160,7 +161,7 @@ class _SnapshotRows:
             except FileNotFoundError:
                 self.absent.add(path)
                 continue
-            _require(_settled(status, null_build.STARTED_NS))
+            _require(_is_settled(status, null_build.STARTED_NS))
             if stat.S_ISDIR(status.st_mode):
                 self.listings[path] = null_build.directory_identity(status)
             else:
@@ -180,7 +181,7 @@ class _SnapshotRows:
             self.absent.add(configuration.path)
 
     def _add_machine_key(self) -> None:
-        """Add this machine's own key: records that it has signed are trusted as long as it exists."""
+        """Add the key of this machine: records that are signed with it are trusted as long as it exists."""
         from trtbuild.driver.configuration.user_keys import machine_key_path  # only where keys are configured
 
         path = machine_key_path(os.environ)
@@ -190,7 +191,7 @@ class _SnapshotRows:
             self.absent.add(str(path))
 
     def _next_expiry_s(self) -> float | None:
-        """The time when the next trusted key expires, in seconds since the epoch; None if no key expires."""
+        """Return the time when the next trusted key expires, in seconds since the epoch; None if no key expires."""
         days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
         expiries = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
         return min((expiry for expiry in expiries if expiry > time.time()), default=None)
@@ -200,21 +201,21 @@ class _SnapshotRows:
             self._add_file(name, digest)
         lock_file = self._workspace.lock_file
         if lock_file is not None:
-            self._add_file(locks.NAME, lock_file.sha256)
+            self._add_file(locks.LOCK_FILE, lock_file.sha256)
         elif not self._workspace.request.upgrade:
-            self.absent.add(locks.NAME)
-            _require(not os.path.lexists(self._path(locks.NAME)))
+            self.absent.add(locks.LOCK_FILE)
+            _require(not os.path.lexists(self._path(locks.LOCK_FILE)))
         if self._workspace.request.files:
             return
         if "trtbuild.yaml" not in self._workspace.manifests:
             self.absent.add("trtbuild.yaml")
             status = os.stat(self._path("manifests"))
-            _require(_settled(status, null_build.STARTED_NS))
+            _require(_is_settled(status, null_build.STARTED_NS))
             self.listings["manifests"] = null_build.directory_identity(status)
 
     def _add_model(self, plan: ModelPlan) -> None:
-        for seen in plan.observations:
-            self._add_observation(seen.dependency, seen.seen)
+        for observation in plan.observations:
+            self._add_observation(observation.dependency, observation.state)
         weights = plan.model.weights
         if weights is not None:
             self._add_file(weights, self._workspace.lookups.weights_digests[weights])
@@ -244,15 +245,15 @@ class _SnapshotRows:
             self._add_file(name, seen)
 
     def _add_file(self, name: str, expected: str | None) -> None:
-        """Add a file that has to have the digest `expected`. With None, any content is accepted."""
+        """Add a file that must have the digest `expected`. With None, any content is accepted."""
         if name not in self.files:
             self.files[name] = null_build.identity(_verified_stat(self._path(name), expected, self._workspace.digests))
 
     def _add_listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
-        before = os.stat(path)
-        _require(_settled(before, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
-        self.listings[dependency.name] = null_build.directory_identity(before)
+        status = os.stat(path)
+        _require(_is_settled(status, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
+        self.listings[dependency.name] = null_build.directory_identity(status)
         _require(null_build.directory_identity(os.stat(path)) == self.listings[dependency.name])
 
     def _add_link(self, dependency: Dependency, seen: str) -> None:
@@ -265,31 +266,31 @@ class _SnapshotRows:
 
 
 def _verified_stat(path: str, expected: str | None, digests: FileDigests) -> os.stat_result:
-    """The stat of a file with the digest `expected`. Each later edit changes this stat."""
-    known = digests.known(path)
+    """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled."""
+    known = digests.known_digest(path)
     if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()
     _require(stat.S_ISREG(status.st_mode))
-    if not _settled(status, now_ns):
-        _require(_clock_ns(status) == _FINE_NS)
-        time.sleep(2 * _FINE_NS / 1e9)
+    if not _is_settled(status, now_ns):
+        _require(_tick_ns(status) == _FINE_TICK_NS)
+        time.sleep(2 * _FINE_TICK_NS / 1e9)
         status, now_ns = os.stat(path), time.time_ns()
-        _require(_settled(status, now_ns))
+        _require(_is_settled(status, now_ns))
     _require(expected is None or FileDigests(None).sha256(path) == expected)
     after = os.stat(path)
     _require(null_build.identity(after) == null_build.identity(status))
     return after
 
 
-def _settled(status: os.stat_result, at_ns: int) -> bool:
-    """Whether each change after the time `at_ns` gives the file another change time."""
-    return status.st_ctime_ns + _clock_ns(status) <= at_ns
+def _is_settled(status: os.stat_result, at_ns: int) -> bool:
+    """Whether every change after the time `at_ns` gives the file another change time."""
+    return status.st_ctime_ns + _tick_ns(status) <= at_ns
 
 
-def _clock_ns(status: os.stat_result) -> int:
-    """The resolution of a file's change time, in nanoseconds."""
-    return _COARSE_NS if status.st_ctime_ns % 1_000_000 == 0 else _FINE_NS
+def _tick_ns(status: os.stat_result) -> int:
+    """Return the resolution of a file's change time, in nanoseconds."""
+    return _COARSE_TICK_NS if status.st_ctime_ns % 1_000_000 == 0 else _FINE_TICK_NS
 
 
 def _require(certain: bool) -> None:
@@ -297,21 +298,21 @@ def _require(certain: bool) -> None:
         raise Unsettled
 
 
-def _sources(folder: str) -> Iterator[str]:
-    """The Python files of trtbuild."""
+def _source_files(folder: str) -> Iterator[str]:
+    """Yield the Python files of trtbuild."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir() and entry.name != "__pycache__":
-                yield from _sources(entry.path)
+                yield from _source_files(entry.path)
             elif entry.name.endswith(".py"):
                 yield entry.path
 
 
-def _write(folder: Path, snapshot: Mapping[str, Any], text: str) -> None:
+def _write_snapshot(folder: Path, snapshot: Mapping[str, Any], text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({**snapshot, "length": len(text)}, separators=(",", ":"))
-    path = folder / null_build.name_of(snapshot["directory"], snapshot["arguments"])
-    replace_file(path, f"{head}\n{text}".encode("utf-8", "surrogateescape"), mode=0o600)
+    first_line = json.dumps({**snapshot, "length": len(text)}, separators=(",", ":"))
+    path = folder / null_build.snapshot_name(snapshot["directory"], snapshot["arguments"])
+    replace_file(path, f"{first_line}\n{text}".encode("utf-8", "surrogateescape"), mode=0o600)
     snapshots = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in snapshots[_MAX_SNAPSHOTS:]:
         path.unlink(missing_ok=True)

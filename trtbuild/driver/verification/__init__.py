@@ -1,7 +1,8 @@
 """``trtbuild verify``: compare conversions and engines with PyTorch, within a tolerance.
 
-* `models` verifies the models of a project, `packages` verifies packages without a project
-* `document` has the options, and creates the document of the results
-* `jobs` derives the comparisons from a model's plan
-* `engines` runs engines, `records` stores and reads results, `replay` reads a file of inputs as a point
+* `models` verifies the models of a project. `packages` verifies packages without a project.
+* `document` has the options, and creates the document of the results.
+* `jobs` derives the comparisons from a model's plan.
+* `engines` runs engines. `records` stores and reads results.
+* `replay` reads a file of inputs as a point: the sizes of all dims.
 """

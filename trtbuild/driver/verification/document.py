@@ -17,23 +17,24 @@ from trtbuild.errors import InternalError
 class Options:
     """The options of a verification: the number of random points per profile, and their seed.
 
-    `tolerance` replaces the tolerances by precision. `replay` is a file of inputs that replaces the points.
+    `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
+    of all points.
     """
 
-    points: int = verification.RANDOM_POINTS
-    seed: int = verification.SEED
+    points: int = verification.DEFAULT_RANDOM_POINTS
+    seed: int = verification.DEFAULT_SEED
     tolerance: float | None = None
     replay: str | None = None
 
 
-def document(
+def verification_document(
     options: Options,
     started: float,
     models: Sequence[ModelEntry | PackageEntry],
     errors: Sequence[ErrorEntry],
     warnings: Sequence[str] = (),
 ) -> Verification:
-    """Return the document about models of a project, or about packages. `started` is a time of `time.monotonic`."""
+    """Return the document about the models of a project, or about packages. `started` is a time of `time.monotonic`."""
     return Verification(
         ok=all(model.ok for model in models) and not errors,
         duration_s=round(time.monotonic() - started, 3),
@@ -46,9 +47,9 @@ def document(
 
 
 class NotCompared(Exception):
-    """Engines could run here, but there is no reference to compare them with. The text is the reason."""
+    """Engines can run here, but the reference for the comparison cannot. The text is the reason."""
 
 
-def unexpected(error: Exception) -> InternalError:
+def internal_error(error: Exception) -> InternalError:
     """Return an InternalError with the traceback of an unexpected exception."""
     return InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")

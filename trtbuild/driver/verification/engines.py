@@ -5,7 +5,8 @@ Rules
    the same runtime calls them.
 2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the engine's
    rounding on the GPU (TF32), but no property of PyTorch on GPUs.
-3. Each target runs on the first GPU with its SM. If there is no such GPU, it runs on the first GPU that its plans support.
+3. The engines of a target run on the first GPU with the target's SM. If there is no such GPU, they run on a GPU
+   with the lowest SM that their plans support.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.core.planning.expand import units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.driver.packages.machine import this_machine
 from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError
 from trtbuild.runtime.calls.call import Call
@@ -37,8 +38,8 @@ class EngineParts(Protocol):
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A target that runs here, with the GPU: its number (`ordinal`) and SM."""
+class TargetGpu:
+    """The GPU of this machine on which a target runs: its number (`ordinal`) and its SM."""
 
     target: str
     ordinal: int
@@ -46,7 +47,7 @@ class Fit:
 
 
 class EngineRunner:
-    """Runs partitions by their engines: a `trtbuild.stages.verify.running.PartRunner`. All tensors are on the CPU."""
+    """Runs the engines of partitions: a `trtbuild.stages.verify.running.PartRunner`. All tensors are on the CPU."""
 
     name: Runner = "engine"
 
@@ -65,7 +66,7 @@ class EngineRunner:
                 self._parts[part.name] = self._engines.part(part, cuda_graphs=False)
             with memory.on_device():
                 stream = memory.stream()
-                call = Call(point.profile, units(self._shapes, point.sizes), stream, memory.device)
+                call = Call(point.profile, sizes_in_units(self._shapes, point.sizes), stream, memory.device)
                 device_inputs = [value.contiguous().to(memory.device) for value in inputs]
                 results = self._parts[part.name](device_inputs, call)
                 memory.synchronize(stream)
@@ -74,8 +75,8 @@ class EngineRunner:
             raise PartFailed(f"the engine fails: {error.text}") from error
 
 
-def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit | str]]:
-    """Yield (target, where it runs) for each target, or (target, the reason why it does not run here)."""
+def gpus_for_targets(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, TargetGpu | str]]:
+    """Yield (target, its GPU) for each target, or (target, the reason why it does not run here)."""
     sms = devices.device_sms()
     for name in targets:
         if name not in package.index.targets:
@@ -93,20 +94,20 @@ def fitting(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, Fit
             except NoFittingTarget as error:
                 reason = reason or error.text.rpartition("\n")[2].strip()
                 continue
-            yield name, Fit(name, ordinal, sm)
+            yield name, TargetGpu(name, ordinal, sm)
             break
         else:
             yield name, reason
 
 
-def machine(fit: Fit, platform: str) -> Mapping[str, str]:
-    """Return the GPU and its driver in the form of a verification's key."""
-    device = devices.use_device(fit.sm)
-    gpu = {} if device is None else {"device": device.name, "driver": device.driver}
-    return {"platform": platform, "device": f"GPU {fit.ordinal}", **gpu}
+def machine(gpu: TargetGpu, platform: str) -> Mapping[str, str]:
+    """Return the facts about the GPU and its driver that belong to the key of a verification."""
+    device = devices.use_device(gpu.sm)
+    details = {} if device is None else {"device": device.name, "driver": device.driver}
+    return {"platform": platform, "device": f"GPU {gpu.ordinal}", **details}
 
 
-def why_not_with_torch() -> str | None:
+def reason_without_torch() -> str | None:
     """Return the reason why PyTorch cannot copy tensors to a GPU; None if it can."""
     if find_spec("torch") is None:
         return "PyTorch is not installed"
@@ -118,12 +119,12 @@ def why_not_with_torch() -> str | None:
 class OpenEngines:
     """The loaded engines of one target of a package, as a context manager. Raises TrtbuildError."""
 
-    def __init__(self, package: Package, fit: Fit) -> None:
+    def __init__(self, package: Package, gpu: TargetGpu) -> None:
         from trtbuild.driver.packages.engines import Engines
 
-        target = package.index.targets[fit.target]
+        target = package.index.targets[gpu.target]
         files = package.read(list(target.engines.values()))
-        self.engines = Engines(package, target, fit.ordinal)
+        self.engines = Engines(package, target, gpu.ordinal)
         try:
             with self.engines.memory.on_device():
                 for partition in target.partitions.partitions:

@@ -1,7 +1,7 @@
 """Derive the jobs of a verification from a model's plan: one job for each partitioning of the model.
 
-Targets of one toolchain share a partitioning. The jobs need the traced, partitioned and converted programs, but no engines.
-So a machine that cannot build engines can verify, too.
+A partitioning is the result of one partition step. Targets of one toolchain share it. The jobs need the traced, partitioned
+and converted programs, but no engines. So a machine that cannot build engines can verify, too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from trtbuild.driver.project.workspace import Workspace
 from trtbuild.stages.verify.job import VerifyJob
 
 #: The stages whose results a verification needs.
-NEEDED = ("trace", "lower", "partition", "convert")
+NEEDED_STAGES = ("trace", "lower", "partition", "convert")
 
 
 @dataclass(frozen=True)
 class PartitioningJob:
-    """One partitioning of a model to verify. `plans` has the SHA-256 of each built engine, by target and partition."""
+    """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
+
+    `program_graph` is the SHA-256 of the traced program's text. `toolchain` is its name and version, for documents.
+    """
 
     targets: tuple[str, ...]
     toolchain: str
@@ -39,15 +42,19 @@ class PartitioningJob:
         yield from (weight.sha256 for weight in self.job.weights)
 
 
-def missing(plan: ModelPlan) -> list[Step]:
+def missing_steps(plan: ModelPlan) -> list[Step]:
     """Return the steps that a verification needs and that have no usable record."""
-    return [step for step in plan.steps.values() if step.stage in NEEDED and (step.verdict != "hit" or not step.record)]
+    return [
+        step
+        for step in plan.steps.values()
+        if step.stage in NEEDED_STAGES and (step.verdict != "hit" or not step.record)
+    ]
 
 
 def partitioning_jobs(
     workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *, replay: str | None
 ) -> list[PartitioningJob]:
-    """Return the jobs of a model. All steps of its `NEEDED` stages must have records."""
+    """Return the jobs of a model. All steps of its `NEEDED_STAGES` stages must have records."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
@@ -57,7 +64,7 @@ def partitioning_jobs(
         record = _record_of(plan.steps[partition_step])
         partitions = Partitions.from_bytes(workspace.lookups.blob(record.outputs["partitions"].sha256))
         conversions = _conversions(plan, partition_step)
-        toolchain = {
+        toolchains = {
             f"{target.toolchain} {contents.toolchains[target.name]}"
             for target in model.targets
             if target.name in targets
@@ -73,7 +80,7 @@ def partitioning_jobs(
             weights=tuple(contents.weights),
             inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
             points=points,
-            shapes=tuple(plan.shapes.sizes(point.sizes) for point in points),
+            shapes=tuple(plan.shapes.input_shapes(point.sizes) for point in points),
             tolerances=tolerances("onnxruntime"),
             ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
             by_onnx=by_onnx,
@@ -81,13 +88,18 @@ def partitioning_jobs(
         )
         graph = trace.outputs["graph"].sha256
         jobs.append(
-            PartitioningJob(targets, ", ".join(sorted(toolchain)), job, graph, partitions, _plans(plan, targets))
+            PartitioningJob(
+                targets, ", ".join(sorted(toolchains)), job, graph, partitions, _plans_by_target(plan, targets)
+            )
         )
     return jobs
 
 
 def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """Return the points without equal sizes, because converted models have no profiles. All random points stay."""
+    """Return the points, without repetitions of the same sizes. All random points stay.
+
+    Two profiles may have the same sizes, and a converted model has no profiles.
+    """
     first_points: dict[tuple[int, ...], Point] = {}
     return tuple(
         point
@@ -97,7 +109,7 @@ def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
 
 
 def _programs(record: Record, partitions: Partitions) -> dict[str, str]:
-    return {part.graph: record.outputs[f"program:{part.graph}"].sha256 for part in partitions.partitions}
+    return {partition.graph: record.outputs[f"program:{partition.graph}"].sha256 for partition in partitions.partitions}
 
 
 def _record_of(step: Step) -> Record:
@@ -108,13 +120,15 @@ def _record_of(step: Step) -> Record:
 
 def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
     """Return partition step → the targets whose engines come from this step."""
-    by_step: dict[str, list[str]] = {}
+    targets_by_step: dict[str, list[str]] = {}
     for step in plan.steps.values():
         if step.stage == "engine" and step.target is not None:
-            converted = next(plan.steps[name] for name in step.after if name in plan.steps and _is_convert(plan, name))
-            targets = by_step.setdefault(converted.after[0], [])
+            convert_step = next(
+                plan.steps[name] for name in step.producers if name in plan.steps and _is_convert(plan, name)
+            )
+            targets = targets_by_step.setdefault(convert_step.producers[0], [])
             targets += [step.target] if step.target not in targets else []
-    return {partition_step: tuple(names) for partition_step, names in by_step.items()}
+    return {partition_step: tuple(names) for partition_step, names in targets_by_step.items()}
 
 
 def _is_convert(plan: ModelPlan, name: str) -> bool:
@@ -122,15 +136,15 @@ def _is_convert(plan: ModelPlan, name: str) -> bool:
 
 
 def _conversions(plan: ModelPlan, partition_step: str) -> dict[str, Record]:
-    """Return graph digest → the convert step's record."""
+    """Return the SHA-256 of each partition's graph → the record of the convert step."""
     return {
         str(dict(step.recipe.parts)["graph"]): _record_of(step)
         for step in plan.steps.values()
-        if step.stage == "convert" and step.recipe is not None and partition_step in step.after
+        if step.stage == "convert" and step.recipe is not None and partition_step in step.producers
     }
 
 
-def _plans(plan: ModelPlan, targets: tuple[str, ...]) -> dict[str, dict[str, str]]:
+def _plans_by_target(plan: ModelPlan, targets: tuple[str, ...]) -> dict[str, dict[str, str]]:
     engines = plan.contents.engines if plan.contents is not None else ()
     return {
         target: {

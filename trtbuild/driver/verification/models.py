@@ -3,10 +3,11 @@
 Rules
 1. A verification is not repeated for the same programs, conversions, weights, points, tolerance and versions. Its record is
    in the store, under a separate recipe (docs/keys.md). Failed verifications are not recorded.
-2. The results are written beside the package, if that is the package that was verified (`core.packages.provenance`).
-   Results of other machines about the same engines stay. If a comparison fails, the file is removed.
-3. onnxruntime runs converted partitions in a worker process. Engines run in this process, if a GPU fits. For a model that
-   comes as ONNX, only the engines are compared, and onnxruntime on the CPU is the reference.
+2. The results are written to a file beside the package, if the package is the one that was verified
+   (`core.packages.provenance`). Results of other machines about the same engines stay. If a comparison fails, the file is
+   removed.
+3. onnxruntime runs converted partitions in a worker process. Engines run in this process, if a suitable GPU exists. For a
+   model that comes as ONNX, only the engines are compared, and onnxruntime on the CPU is the reference.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
-from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
-from trtbuild.driver.verification.jobs import PartitioningJob, missing, partitioning_jobs, unique_points
-from trtbuild.driver.verification.replay import point_of
+from trtbuild.driver.verification.document import NotCompared, Options, internal_error, verification_document
+from trtbuild.driver.verification.jobs import PartitioningJob, missing_steps, partitioning_jobs, unique_points
+from trtbuild.driver.verification.replay import replayed_point
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
 from trtbuild.runtime.packages.package import Package
 
-#: The folder for the worst inputs, relative to the project.
-FOLDER = f"{wiring.STATE}/verify"
+#: The folder for the inputs with the largest errors, relative to the project.
+WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
 
-#: Distributions that contain the module onnxruntime.
-_ONNXRUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+#: The distributions that may provide the module onnxruntime.
+_ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
@@ -60,7 +61,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
     workspace = Workspace(replace(request, force=False))
     if options.replay is not None and len(workspace.models) != 1:
         raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
-    versions = _versions()
+    versions = _installed_versions()
     models: list[ModelEntry] = []
     errors: list[ErrorEntry] = []
     pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
@@ -70,26 +71,26 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
                 try:
                     model = _ModelVerification(workspace, name, options, versions, pool, force=request.force)
                     with watcher.work(f"verify {name}") as work:
-                        models.append(model.verified())
+                        models.append(model.verify())
                         work.failed = not models[-1].ok
                 except TrtbuildError as error:
                     if error.exit_code != 1:
                         raise
                     errors.append(report.describe(error))
-                    models.append(_failed(name))
+                    models.append(_failed_entry(name))
                 except Exception as error:
-                    errors.append(report.describe(unexpected(error)))
-                    models.append(_failed(name))
+                    errors.append(report.describe(internal_error(error)))
+                    models.append(_failed_entry(name))
         workspace.store.finish()
     finally:
         pool.close(kill=True)
         workspace.store.close()
-    return document(options, started, models, errors, workspace.store.warnings())
+    return verification_document(options, started, models, errors, workspace.store.warnings())
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One comparison: a partitioning, its runner, its recipe, and the function that computes its report."""
+    """One comparison: the partitioning, the runner (`by`), the recipe, and the function that computes the report."""
 
     by: verification.Runner
     partitioning: PartitioningJob
@@ -117,12 +118,12 @@ class _ModelVerification:
         self._versions = versions
         self._pool = pool
         self._reads_records = not force and options.replay is None
-        self._plan: ModelPlan = workspace.plan_elsewhere(name)
+        self._plan: ModelPlan = workspace.plan_without_outputs(name)
         self._platform = workspace.facts[name].platform
         model, shapes = self._plan.model, self._plan.shapes
         self._replay = None if options.replay is None else Path(options.replay).absolute()
         if self._replay is not None:
-            self._points: tuple[Point, ...] = (point_of(self._replay, model, shapes),)
+            self._points: tuple[Point, ...] = (replayed_point(self._replay, model, shapes),)
         else:
             self._points = verification.points(model, shapes, count=options.points, seed=options.seed)
         profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
@@ -130,20 +131,20 @@ class _ModelVerification:
         #: Targets whose engines did not run, with the reason.
         self._not_run: list[NotRun] = []
 
-    def verified(self) -> ModelEntry:
+    def verify(self) -> ModelEntry:
         """Verify the model, write its provenance, and return its entry of the document."""
         precision = self._plan.model.precision
-        missing_steps = missing(self._plan)
-        if missing_steps:
-            steps = [step.id for step in missing_steps]
-            return ModelEntry(model=self._name, ok=False, status="missing", missing=steps, precision=precision)
+        steps = missing_steps(self._plan)
+        if steps:
+            missing = [step.id for step in steps]
+            return ModelEntry(model=self._name, ok=False, status="missing", missing=missing, precision=precision)
         source = self._plan.model.source
         if source.graph.reference is None:
             reason = f"it comes from `{source.kind}`: there is no PyTorch model to compare with"
             not_run = [NotRun(target=target.name, reason=reason) for target in self._plan.model.targets]
             return ModelEntry(model=self._name, ok=True, status="unchecked", not_run=not_run, precision=precision)
         entries = [cut for comparison in self._comparisons() if (cut := self._entry(comparison)) is not None]
-        cuts = records.with_tf32_hints(entries, self._plan.model.builder.tf32)
+        cuts = records.add_tf32_hints(entries, self._plan.model.builder.tf32)
         statuses = {cut.status for cut in cuts}
         status: Status = "wrong" if "wrong" in statuses else "right" if statuses == {"right"} else "unchecked"
         if self._replay is None and status == "wrong":
@@ -162,7 +163,7 @@ class _ModelVerification:
     def _entry(self, comparison: _Comparison) -> CutEntry | None:
         """Return the entry of one comparison, from its record or by running it; None if there is no reference."""
         store = self._workspace.store
-        record, report = records.known(store, comparison.recipe) if self._reads_records else (None, None)
+        record, report = records.find_record(store, comparison.recipe) if self._reads_records else (None, None)
         recorded = report is not None
         if report is None:
             try:
@@ -171,8 +172,8 @@ class _ModelVerification:
                 self._not_run += [NotRun(target=name, reason=str(error)) for name in comparison.partitioning.targets]
                 return None
             if self._replay is None and report.status != "wrong":
-                record = records.keep(store, comparison.recipe, report)
-        return records.entry(
+                record = records.store_record(store, comparison.recipe, report)
+        return records.comparison_entry(
             report,
             self._labels,
             targets=comparison.partitioning.targets,
@@ -190,10 +191,12 @@ class _ModelVerification:
             partitioning_jobs(self._workspace, self._plan, self._points, replay=replay)
         ):
             if not partitioning.job.by_onnx:
-                by_onnx = self._job_of_runner(partitioning, "onnxruntime", number, unique_points(self._points))
+                onnxruntime_job = self._job_of_runner(partitioning, "onnxruntime", number, unique_points(self._points))
                 machine = {"platform": self._platform}
-                recipe = self._recipe("onnxruntime", by_onnx, partitioning.job.onnx, self._versions, machine)
-                yield _Comparison("onnxruntime", by_onnx, recipe, machine, partial(self._run_in_worker, by_onnx))
+                recipe = self._recipe("onnxruntime", onnxruntime_job, partitioning.job.onnx, self._versions, machine)
+                yield _Comparison(
+                    "onnxruntime", onnxruntime_job, recipe, machine, partial(self._run_in_worker, onnxruntime_job)
+                )
             yield from self._engine_comparisons(partitioning, number)
 
     def _job_of_runner(
@@ -204,16 +207,16 @@ class _ModelVerification:
         points: tuple[Point, ...],
         label: str = "",
     ) -> PartitioningJob:
-        """Return the job of a partitioning for one runner."""
+        """Return the job of a partitioning for one runner. `label` is for the file name of the worst inputs."""
         name = self._name + ("" if by == "onnxruntime" and not number else f"@{label or number}")
         return replace(
             partitioning,
             job=replace(
                 partitioning.job,
                 points=points,
-                shapes=tuple(self._plan.shapes.sizes(point.sizes) for point in points),
+                shapes=tuple(self._plan.shapes.input_shapes(point.sizes) for point in points),
                 tolerances=verification.tolerances(by, self._options.tolerance),
-                worst=str(self._workspace.project / FOLDER / f"{name}.safetensors"),
+                worst=str(self._workspace.project / WORST_INPUTS_FOLDER / f"{name}.safetensors"),
             ),
         )
 
@@ -253,7 +256,7 @@ class _ModelVerification:
             raise AssertionError("a verification leaves a report")
         return result
 
-    # -- engines, where a GPU fits
+    # -- engines, if a suitable GPU exists
 
     def _engine_comparisons(self, partitioning: PartitioningJob, number: int) -> Iterator[_Comparison]:
         package = provenance_file.package_in_place(self._workspace.project, self._plan)
@@ -262,27 +265,27 @@ class _ModelVerification:
                 NotRun(target=name, reason="its package is not in place") for name in partitioning.targets
             ]
             return
-        for name, fit in engines_here.fitting(package, partitioning.targets):
-            why_not = fit if isinstance(fit, str) else engines_here.why_not_with_torch()
-            if why_not is not None or isinstance(fit, str):
-                self._not_run.append(NotRun(target=name, reason=why_not or ""))
+        for name, gpu in engines_here.gpus_for_targets(package, partitioning.targets):
+            reason = gpu if isinstance(gpu, str) else engines_here.reason_without_torch()
+            if reason is not None or isinstance(gpu, str):
+                self._not_run.append(NotRun(target=name, reason=reason or ""))
                 continue
             plans = provenance_file.plans_of(package, name)  # from the package, because the build plan may lack some
             target_partitioning = replace(partitioning, targets=(name,), plans={name: plans})
             job = self._job_of_runner(target_partitioning, "engine", number, self._points, name)
-            machine = engines_here.machine(fit, self._platform)
+            machine = engines_here.machine(gpu, self._platform)
             target = package.index.targets[name]
             reference = "onnxruntime" if partitioning.job.by_onnx else "torch"
             versions = {reference: self._versions[reference], target.toolchain: target.version}
             recipe = self._recipe("engine", job, plans, versions, machine)
-            yield _Comparison("engine", job, recipe, machine, partial(self._run_here, job, package, fit))
+            yield _Comparison("engine", job, recipe, machine, partial(self._run_engines, job, package, gpu))
 
-    def _run_here(self, partitioning: PartitioningJob, package: Package, fit: engines_here.Fit) -> Report:
+    def _run_engines(self, partitioning: PartitioningJob, package: Package, gpu: engines_here.TargetGpu) -> Report:
         from trtbuild.stages.verify.run import verify as compare
         from trtbuild.stages.verify.running import NotRunnable
 
         self._fetch_blobs(partitioning)
-        with engines_here.OpenEngines(package, fit) as engines:
+        with engines_here.OpenEngines(package, gpu) as engines:
             runner = engines_here.EngineRunner(engines, self._plan.shapes)
             try:
                 return compare(partitioning.job, self._workspace.store.get_bytes, lambda *_: runner)
@@ -290,14 +293,14 @@ class _ModelVerification:
                 raise NotCompared(str(error)) from error
 
 
-def _failed(name: str) -> ModelEntry:
+def _failed_entry(name: str) -> ModelEntry:
     return ModelEntry(model=name, ok=False, status="failed")
 
 
-def _versions() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
     versions = {}
-    for name, candidates in {"onnxruntime": _ONNXRUNTIMES, "torch": ("torch",), "onnx": ("onnx",)}.items():
+    for name, candidates in {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",), "onnx": ("onnx",)}.items():
         for candidate in candidates:
             with contextlib.suppress(metadata.PackageNotFoundError):
                 versions[name] = metadata.version(candidate)

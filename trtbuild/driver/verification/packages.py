@@ -1,4 +1,4 @@
-"""``trtbuild verify PACKAGE``: the engines of a package on this machine's GPU, compared with the package's own programs.
+"""``trtbuild verify PACKAGE``: compare a package's engines, on this machine's GPU, with the programs in the package.
 
 Rules
 1. Only the package is needed: no project, no cache, no source. It must contain the reference (``reference: true``).
@@ -30,41 +30,41 @@ from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
-from trtbuild.driver.verification.document import NotCompared, Options, document, unexpected
-from trtbuild.driver.verification.replay import point_of
+from trtbuild.driver.verification.document import NotCompared, Options, internal_error, verification_document
+from trtbuild.driver.verification.replay import replayed_point
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
-from trtbuild.runtime.packages.choice import ADD_REFERENCE
+from trtbuild.runtime.packages.choice import ADD_REFERENCE_HINT
 from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain.libraries import table
 
 #: The first bytes of a PyTorch program.
-_ZIP = b"PK\x03\x04"
+_ZIP_START = b"PK\x03\x04"
 
 
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
-    `ok` is also false if no engine of a package could run. Each of `errors` names its `package`. If every package fails
-    because of the arguments or of this machine, the first error is raised.
+    `ok` is also false if no engine of a package could run. Each entry of `errors` names its `package`. If every package
+    fails because of the arguments or of this machine, the first error is raised.
     """
     started = time.monotonic()
     models: list[PackageEntry] = []
-    failed: dict[Path, TrtbuildError] = {}
+    errors_by_path: dict[Path, TrtbuildError] = {}
     for path in paths:
         try:
             package_verification = _PackageVerification(open_package(path), options)
             with watcher.work(f"verify {path}") as work:
-                models.append(package_verification.verified(targets))
+                models.append(package_verification.verify(targets))
                 work.failed = not models[-1].ok
         except TrtbuildError as error:
-            failed[path] = error
+            errors_by_path[path] = error
         except Exception as error:
-            failed[path] = unexpected(error)
-    if not models and all(error.exit_code == UsageError.exit_code for error in failed.values()):
-        raise next(iter(failed.values()))
-    errors = [report.describe(error, package=str(path)) for path, error in failed.items()]
-    return document(options, started, models, errors)
+            errors_by_path[path] = internal_error(error)
+    if not models and all(error.exit_code == UsageError.exit_code for error in errors_by_path.values()):
+        raise next(iter(errors_by_path.values()))
+    errors = [report.describe(error, package=str(path)) for path, error in errors_by_path.items()]
+    return verification_document(options, started, models, errors)
 
 
 class _PackageVerification:
@@ -75,7 +75,7 @@ class _PackageVerification:
         if not index.reference:
             raise NoFittingTarget(
                 f"the package of {index.model!r} has no reference program to compare its engines with",
-                hint=ADD_REFERENCE,
+                hint=ADD_REFERENCE_HINT,
             )
         self._package = package
         self._options = options
@@ -86,29 +86,29 @@ class _PackageVerification:
         self._model = _model(package)
         self._replay = None if options.replay is None else Path(options.replay).absolute()
         if self._replay is not None:
-            self._points: tuple[Point, ...] = (point_of(self._replay, self._model, self._shapes),)
+            self._points: tuple[Point, ...] = (replayed_point(self._replay, self._model, self._shapes),)
         else:
             self._points = verification.points(self._model, self._shapes, count=options.points, seed=options.seed)
         dims = [dim.name for dim in index.dims]
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
-    def verified(self, targets: Sequence[str]) -> PackageEntry:
+    def verify(self, targets: Sequence[str]) -> PackageEntry:
         """Verify the package, write its provenance, and return its entry of the document."""
         index = self._package.index
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []
-        for name, fit in engines_here.fitting(self._package, targets or list(index.targets)):
-            why_not = (
-                fit if isinstance(fit, str) else self._reason_not_to_run(name) or engines_here.why_not_with_torch()
+        for name, gpu in engines_here.gpus_for_targets(self._package, targets or list(index.targets)):
+            reason = (
+                gpu if isinstance(gpu, str) else self._reason_without_onnx(name) or engines_here.reason_without_torch()
             )
-            if why_not is not None or isinstance(fit, str):
-                not_run.append(NotRun(target=name, reason=why_not or ""))
+            if reason is not None or isinstance(gpu, str):
+                not_run.append(NotRun(target=name, reason=reason or ""))
                 continue
             try:
-                cuts.append(self._entry(index.targets[name], fit))
+                cuts.append(self._entry(index.targets[name], gpu))
             except NotCompared as error:
                 not_run.append(NotRun(target=name, reason=str(error)))
-        cuts = records.with_tf32_hints(cuts, None)
+        cuts = records.add_tf32_hints(cuts, None)
         statuses = {cut.status for cut in cuts}
         status: Status = "wrong" if "wrong" in statuses else "right" if statuses == {"right"} else "unchecked"
         if status == "wrong" and self._replay is None:
@@ -124,9 +124,9 @@ class _PackageVerification:
             not_run=not_run,
         )
 
-    def _reason_not_to_run(self, target: str) -> str | None:
-        """Return the reason why this machine cannot run a target's programs; None if it can."""
-        if _Blobs(self._package, self._package.index.targets[target]).has_onnx:
+    def _reason_without_onnx(self, target: str) -> str | None:
+        """Return the reason why this machine cannot run a target's programs: missing libraries for ONNX. None if it can."""
+        if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:
                 verb = "is" if len(missing) == 1 else "are"
@@ -136,28 +136,28 @@ class _PackageVerification:
                 )
         return None
 
-    def _entry(self, target: PackedTarget, fit: engines_here.Fit) -> CutEntry:
+    def _entry(self, target: PackedTarget, gpu: engines_here.TargetGpu) -> CutEntry:
         from trtbuild.stages.verify.run import verify
         from trtbuild.stages.verify.running import NotRunnable
 
-        blobs = _Blobs(self._package, target)
-        with engines_here.OpenEngines(self._package, fit) as engines:
+        blobs = _PackageBlobs(self._package, target)
+        with engines_here.OpenEngines(self._package, gpu) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)
             try:
                 result = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
             except NotRunnable as error:
                 raise NotCompared(str(error)) from error
-        return records.entry(
+        return records.comparison_entry(
             result,
             self._labels,
             targets=[target.name],
             toolchain=f"{target.toolchain} {target.version}",
             plans={target.name: provenance_file.plans_of(self._package, target.name)},
-            machine=engines_here.machine(fit, table.host_platform()),
+            machine=engines_here.machine(gpu, table.host_platform()),
             provenance=records.new_provenance(),
         )
 
-    def _job(self, target: PackedTarget, blobs: _Blobs) -> VerifyJob:
+    def _job(self, target: PackedTarget, blobs: _PackageBlobs) -> VerifyJob:
         slots = range(max(self._package.index.weights, default=-1) + 1)
         programs = {graph: self._package.index.files[path].sha256 for graph, path in target.programs.items()}
         return VerifyJob(
@@ -170,7 +170,7 @@ class _PackageVerification:
             weights=tuple(blobs.weight(slot) for slot in slots),
             inputs=tuple((entry.name, entry.dtype) for entry in self._package.index.inputs),
             points=self._points,
-            shapes=tuple(self._shapes.sizes(point.sizes) for point in self._points),
+            shapes=tuple(self._shapes.input_shapes(point.sizes) for point in self._points),
             tolerances=verification.tolerances("engine", self._options.tolerance),
             ranges={entry.name: entry.range for entry in self._package.index.inputs if entry.range is not None},
             by_onnx=blobs.has_onnx,
@@ -179,7 +179,7 @@ class _PackageVerification:
         )
 
 
-class _Blobs:
+class _PackageBlobs:
     """The blobs that a verification reads, by SHA-256: verified files of the package, and its partitions document."""
 
     partitions = "partitions"
@@ -190,7 +190,7 @@ class _Blobs:
         self._paths = {entry.sha256: path for path, entry in package.index.files.items()}
         #: Whether the model came as ONNX. The bytes decide, because older packages name all programs ``.pt2``.
         self.has_onnx = not all(
-            bytes(package.read([path])[path][: len(_ZIP)]) == _ZIP for path in target.programs.values()
+            bytes(package.read([path])[path][: len(_ZIP_START)]) == _ZIP_START for path in target.programs.values()
         )
 
     def read(self, sha256: str) -> bytes:
@@ -208,7 +208,7 @@ class _Blobs:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """Return an axis of an input: a number, or the symbol of a dim. A factor of the dim is left out."""
+    """Return an axis of an input: a number, or the symbol of a dim. For ``factor × symbol``, the factor is left out."""
     if isinstance(size, int):
         return size
     operator, *operands = size

@@ -26,7 +26,7 @@ from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode, encode
-from trtbuild.driver.configuration.builder import builder
+from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 
 _Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
@@ -34,7 +34,7 @@ _Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
 
 @dataclass(frozen=True)
 class Labels:
-    """The names for documents: profiles and dims by name, files relative to the project."""
+    """The names in documents: those of profiles and dims, and the directory to which paths of files are relative."""
 
     profiles: Sequence[str]
     dims: Sequence[str]
@@ -49,22 +49,24 @@ class Labels:
             zeros=point.zeros,
         )
 
-    def worst(self, point: Point | None) -> NamedPoint | None:
+    def point_or_none(self, point: Point | None) -> NamedPoint | None:
         return None if point is None else self.point(point)
 
 
-def known(store: Store, recipe: Recipe) -> tuple[Record | None, Report | None]:
+def find_record(store: Store, recipe: Recipe) -> tuple[Record | None, Report | None]:
     """Return the record and report of an earlier verification; (None, None) if there is no valid one."""
     with contextlib.suppress(BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, TypeError, ValueError):
         record = store.get_record(recipe.key, recipe)
         if record is not None and record.recipe.same_as(recipe):
             report = decode(Report, json.loads(store.get_bytes(record.outputs["report"].sha256)))
             if report.status != "wrong":
-                return record, replace(report, worst_input=None)  # the file is on the machine that ran the verification
+                return record, replace(
+                    report, worst_input=None
+                )  # that file exists only on the machine that ran the verification
     return None, None
 
 
-def keep(store: Store, recipe: Recipe, report: Report) -> Record:
+def store_record(store: Store, recipe: Recipe, report: Report) -> Record:
     """Store the report of a successful verification, and return its record."""
     data = json.dumps(encode(replace(report, worst_input=None)), sort_keys=True).encode()
     return store.put_record(Record(recipe, {"report": store.put_bytes(data)}, new_provenance()), replace=True)
@@ -72,29 +74,29 @@ def keep(store: Store, recipe: Recipe, report: Report) -> Record:
 
 def new_provenance() -> dict[str, str]:
     """Return the time and the builder of a verification that has just finished."""
-    return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder()}
+    return {"finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "builder": builder_name()}
 
 
-def with_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:
-    """Return the entries of a model, with a hint where TF32 may be the reason of a float32 engine's error.
+def add_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:
+    """Return the entries of a model. They have a hint where TF32 may be the cause of a float32 engine's error.
 
     Engines whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32; None if unknown.
     """
-    wrong = {name for cut in cuts if cut.by != "engine" and cut.status == "wrong" for name in cut.targets}
+    wrong_targets = {name for cut in cuts if cut.by != "engine" and cut.status == "wrong" for name in cut.targets}
 
-    def hinted(entry: _Entry) -> _Entry:
+    def add_hint(entry: _Entry) -> _Entry:
         hint = tf32_hint(entry, tf32)
         return entry if hint is None else replace(entry, hint=hint)
 
     return [
         cut
-        if cut.by != "engine" or not wrong.isdisjoint(cut.targets)
-        else replace(cut, partitions=[hinted(entry) for entry in cut.partitions], whole=hinted(cut.whole))
+        if cut.by != "engine" or not wrong_targets.isdisjoint(cut.targets)
+        else replace(cut, partitions=[add_hint(entry) for entry in cut.partitions], whole=add_hint(cut.whole))
         for cut in cuts
     ]
 
 
-def entry(
+def comparison_entry(
     report: Report,
     labels: Labels,
     *,
@@ -108,9 +110,9 @@ def entry(
 ) -> CutEntry:
     """Return the entry of one comparison.
 
-    `plans` are the SHA-256 of engines by target and partition. `provenance` has ``finished`` and ``builder``, as far as
-    they are known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from
-    the record.
+    `plans` maps target → partition → SHA-256 of the engine. `provenance` has ``finished`` and ``builder``, if they are
+    known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from the
+    record.
     """
 
     def plans_of(part: str) -> dict[str, str]:
@@ -126,20 +128,20 @@ def entry(
         tolerance=report.tolerance,
         points=[labels.point(point) for point in report.points],
         partitions=[
-            partition_entry(found, labels.worst(found.worst), plans_of(found.partition), recorded=recorded)
+            partition_entry(found, labels.point_or_none(found.worst), plans_of(found.partition), recorded=recorded)
             for found in report.partitions
         ],
-        whole=whole_entry(report.whole, labels.worst(report.whole.worst), recorded=recorded),
-        lowered=whole_entry(report.lowered, labels.worst(report.lowered.worst), recorded=recorded),
+        whole=whole_entry(report.whole, labels.point_or_none(report.whole.worst), recorded=recorded),
+        lowered=whole_entry(report.lowered, labels.point_or_none(report.lowered.worst), recorded=recorded),
         worst_input=os.path.relpath(worst, labels.project) if worst else None,
         versions=report.versions,
-        finished=_text(provenance.get("finished")),
-        builder=_text(provenance.get("builder")),
+        finished=_text_or_none(provenance.get("finished")),
+        builder=_text_or_none(provenance.get("builder")),
         verdict="hit" if recorded else "run",
         key=key,
         machine=dict(machine),
     )
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Read a file of inputs as a point: the sizes of its dims, and the first profile that accepts them."""
+"""Read a file of inputs as a point: the sizes of all dims, and the first profile that accepts them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from trtbuild.core.model.shapes import Axis, ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model
 from trtbuild.core.model.verification import Point
-from trtbuild.core.values.safetensors import LENGTH_BYTES, entries, header_length
+from trtbuild.core.values.safetensors import LENGTH_BYTES, header_length, read_entries
 from trtbuild.errors import UsageError
 from trtbuild.regular import open_regular
 
 
-def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
+def replayed_point(path: Path, model: Model, shapes: ShapePlan) -> Point:
     """Return the point of the inputs in a safetensors file. Raises UsageError if no profile of the model accepts them."""
     file_name = path.name
-    file_shapes = _shapes(path)
+    file_shapes = _shapes_in_file(path)
     sizes: dict[int, int] = {}
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
         if entry.name not in file_shapes:
@@ -30,7 +30,7 @@ def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
         if not fits:
             raise UsageError(
                 f"input {entry.name!r} in {file_name} has shape {list(shape)}, which the model does not accept",
-                hint=f"it accepts {_axes(axes, shapes)}",
+                hint=f"it accepts {_axes_text(axes, shapes)}",
             )
     values = tuple(sizes[number] for number in range(len(shapes.symbols)))
     for number, profile in enumerate(model.profiles):
@@ -39,12 +39,12 @@ def point_of(path: Path, model: Model, shapes: ShapePlan) -> Point:
             return Point(number, "replay", values, 0)
     dims = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(shapes.symbols, values, strict=True))
     raise UsageError(
-        f"no profile of model {model.name!r} takes the inputs in {file_name} ({dims})", hint=_ranges(model)
+        f"no profile of model {model.name!r} takes the inputs in {file_name} ({dims})", hint=_profile_ranges(model)
     )
 
 
-def _ranges(model: Model) -> str:
-    """Return ``rows: x from [1, 8] to [8, 8]`` for each profile."""
+def _profile_ranges(model: Model) -> str:
+    """Return a text with the ranges of each profile, such as ``rows: x from [1, 8] to [8, 8]``."""
     return "; ".join(
         f"{profile.name}: "
         + ", ".join(f"{name} from {list(sizes.min)} to {list(sizes.max)}" for name, sizes in profile.shapes)
@@ -52,17 +52,17 @@ def _ranges(model: Model) -> str:
     )
 
 
-def _axes(axes: Sequence[Axis], shapes: ShapePlan) -> str:
-    named = (str(axis) if isinstance(axis, int) else shapes.symbols[axis.symbol].name for axis in axes)
-    return f"[{', '.join(named)}]"
+def _axes_text(axes: Sequence[Axis], shapes: ShapePlan) -> str:
+    names = (str(axis) if isinstance(axis, int) else shapes.symbols[axis.symbol].name for axis in axes)
+    return f"[{', '.join(names)}]"
 
 
-def _shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
+def _shapes_in_file(path: Path) -> Mapping[str, tuple[int, ...]]:
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             length = header_length(file.read(LENGTH_BYTES), size)
-            return {entry.name: entry.shape for entry in entries(file.read(length), size)}
+            return {entry.name: entry.shape for entry in read_entries(file.read(length), size)}
     except OSError as error:
         raise UsageError(f"{path.name} cannot be read: {error.strerror}") from error
     except ValueError as error:

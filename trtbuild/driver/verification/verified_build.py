@@ -1,11 +1,11 @@
-"""``trtbuild build --verify``: compare the results of a build with PyTorch, and add the outcome to the build's result."""
+"""``trtbuild build --verify``: compare a build's results with PyTorch, and add the verification to them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtbuild.core.model.verification_messages import advice, error_text
+from trtbuild.core.model.verification_messages import advice_lines, error_text
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.report import BuildResult
@@ -16,8 +16,8 @@ from trtbuild.driver.verification.models import verify
 from trtbuild.errors import VerificationFailed
 
 
-def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
-    """Verify the models of a build, and add the outcome to its result. A failed comparison is an error of the build."""
+def verify_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> None:
+    """Verify the models of a build, and add the verification to its result. A failed comparison fails the build."""
     request = replace(workspace.request, force=False)
     verification = verify(request, Options(), watcher)
     result.verification = verification
@@ -28,7 +28,7 @@ def after_build(workspace: Workspace, result: BuildResult, watcher: Watcher) -> 
     result.errors += [VerificationFailed(error.text, hint=error.hint) for error in verification.errors]
 
 
-def as_repeated(result: BuildResult) -> BuildResult:
+def repeated_result(result: BuildResult) -> BuildResult:
     """Return the result of a later build without any change: all comparisons are hits."""
     if result.verification is None:
         return result
@@ -39,12 +39,12 @@ def as_repeated(result: BuildResult) -> BuildResult:
     return replace(result, verification=replace(result.verification, duration_s=0.0, models=models))
 
 
-def files(workspace: Workspace, result: BuildResult) -> list[str]:
+def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
     """Return the files that the verification has written beside the outputs."""
     if result.verification is None:
         return []
     folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
-    paths = [workspace.project / folder / provenance.NAME for folder in folders if folder is not None]
+    paths = [workspace.project / folder / provenance.PROVENANCE_FILE for folder in folders if folder is not None]
     return [str(path) for path in paths if path.is_file()]
 
 
@@ -54,12 +54,12 @@ def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:
             text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
-            yield "\n  ".join([text, *advice(entry)]), _hint(model.model, cut)
+            yield "\n  ".join([text, *advice_lines(entry)]), _hint(model.model, cut)
         whole_model_entries = ((cut.whole, ""), (cut.lowered, ", in its precision and by PyTorch itself,"))
         for whole, suffix in () if wrong else whole_model_entries:
             if whole.status == "wrong":
                 text = f"model {model.model!r}{suffix} {error_text(whole)}"
-                yield "\n  ".join([text, *advice(whole)]), _hint(model.model, cut)
+                yield "\n  ".join([text, *advice_lines(whole)]), _hint(model.model, cut)
 
 
 def _hint(model: str, cut: CutEntry) -> str:

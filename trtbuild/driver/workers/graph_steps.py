@@ -1,4 +1,4 @@
-"""The worker's functions for models with a graph that is not lowered (`trtbuild.stages.graphs.handlers`)."""
+"""The worker's functions for graphs that are not lowered: ONNX models and networks (`trtbuild.stages.graphs.handlers`)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from trtbuild.driver.workers.results import Context, Result
 from trtbuild.stages.trace.sources.source_graph import Makers
 
 if TYPE_CHECKING:
-    from trtbuild.stages.graphs.handlers import GraphHandler, Refused
+    from trtbuild.stages.graphs.handlers import GraphHandler, ParserRefusal
 
 
-def handler(graph_kind: str) -> GraphHandler:
-    """The handler of a kind of graph. It loads its libraries at its first use."""
+def graph_handler(graph_kind: str) -> GraphHandler:
+    """Return the handler of a kind of graph. It loads its libraries at its first use."""
     from trtbuild.stages.graphs.handlers import HANDLERS
 
     return HANDLERS[graph_kind]
 
 
 def makers() -> Makers:
-    """The functions that a trace calls for such models. They load their libraries at their first use."""
+    """Return the functions that a trace calls for such graphs. They load their libraries at their first use."""
 
-    def record(define: Callable[[Any, Any], object], declared: Sequence[tuple[Any, ...]], check: Any) -> Any:
-        from trtbuild.toolchain.networks.recording import NetworkInput, record
+    def record_network(
+        define: Callable[[Any, Any], object], declared_inputs: Sequence[tuple[Any, ...]], check: Any
+    ) -> Any:
+        from trtbuild.toolchain.networks.recording import NetworkInput, record_network
 
-        return record(define, [NetworkInput(*entry) for entry in declared], check)
+        return record_network(define, [NetworkInput(*entry) for entry in declared_inputs], check)
 
-    return Makers(handler, record)
+    return Makers(graph_handler, record_network)
 
 
 def lower(job: LowerJob, context: Context) -> Result:
-    """Return the traced graph unchanged: such a model needs no lowering."""
-    store, graph = context.store, handler(job.graph_kind)
+    """Return the traced graph unchanged, because such a graph needs no lowering."""
+    store, graph = context.store, graph_handler(job.graph_kind)
     blob = store.get_bytes(job.program)
     return Result(
         {
@@ -46,15 +48,17 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def partition(job: PartitionJob, context: Context) -> Result:
-    """Make one partition of the whole model. The toolchain's parser has to accept all of it."""
+    """Make one partition of the whole model. The toolchain's parser must accept the whole model."""
 
-    def refusal_of_parser(model: bytes) -> Refused | None:
+    def refusal_of_parser(model: bytes) -> ParserRefusal | None:
         from trtbuild.toolchain.compiling.parsing import Parser
 
-        return Parser(job.toolchain, job.toolchain_version, job.stand_in).refused(model)
+        return Parser(job.toolchain, job.toolchain_version, job.stand_in).find_refusal(model)
 
     store = context.store
-    partitioned = handler(job.graph_kind).cut(store.get_bytes(job.program), job.opset, refusal_of_parser)
+    partitioned = graph_handler(job.graph_kind).make_partition(
+        store.get_bytes(job.program), job.opset, refusal_of_parser
+    )
     return Result(
         {
             "partitions": store.put_bytes(partitioned.document.to_bytes()),
@@ -64,8 +68,8 @@ def partition(job: PartitionJob, context: Context) -> Result:
 
 
 def convert(job: ConvertJob, context: Context) -> Result:
-    """Return the partition's model unchanged, with the call number of each of its nodes."""
+    """Return the partition's model unchanged, with the call number (the number of the operator call) of each node."""
     store = context.store
     model = store.get_bytes(job.program)
-    origins = [[name, number] for name, number in handler(job.graph_kind).origins(model)]
+    origins = [[name, number] for name, number in graph_handler(job.graph_kind).origins(model)]
     return Result({"onnx": store.put_bytes(model), "origins": store.put_bytes(json.dumps(origins).encode())})

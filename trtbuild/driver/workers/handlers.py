@@ -1,4 +1,4 @@
-"""One function for each task of a worker. It reads blobs, runs the stage, and writes the stage's results as blobs.
+"""One function for each task of a worker. Each function reads blobs, runs a stage, and writes the stage's results as blobs.
 
 A worker only writes blobs. The driver publishes the records, including those of the conversions that a partition step
 makes (`trtbuild.driver.workers.validator`).
@@ -43,7 +43,7 @@ def prepare_trace() -> None:
 
 
 def prepare_torch() -> None:
-    """Load torch, the stages, the exporter's translations, and the code that reads and writes programs."""
+    """Load torch, the stages, the exporter's ONNX translations, and the code that reads and writes programs."""
     import torch.export.pt2_archive  # noqa: F401 (torch loads it when it is first used)
 
     from trtbuild.stages.convert import conversion  # noqa: F401
@@ -60,33 +60,33 @@ def trace(job: TraceJob, context: Context) -> Result:
 
     store = context.store
 
-    def keep(weights: list[tuple[int, Any]]) -> list[Any]:
-        """Put weights into the store. Returns the slot number, dtype, shape and output of each weight."""
-        kept = []
+    def store_weights(weights: list[tuple[int, Any]]) -> list[Any]:
+        """Put weights into the store. Return the slot number, dtype, shape and output of each weight."""
+        stored = []
         for slot, tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
-            kept.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
-        return kept
+            stored.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
+        return stored
 
-    traced = run.trace(job, context.project, keep, graph_steps.makers())
+    traced = run.trace(job, context.project, store_weights, graph_steps.makers())
     outputs = {
         "program": store.put_bytes(traced.program),
         "graph": store.put_bytes(traced.graph.encode()),
         "modules": store.put_bytes(json.dumps(traced.modules).encode()),
         "interface": store.put_bytes(json.dumps(traced.interface).encode()),
     }
-    table: dict[str, Weight] = {}
-    for slot, dtype, shape, kept in keep(traced.weights) if traced.kept is None else traced.kept:
-        output = Output(kept["sha256"], kept["size"])
+    weights_by_slot: dict[str, Weight] = {}
+    for slot, dtype, shape, stored in store_weights(traced.weights) if traced.kept is None else traced.kept:
+        output = Output(stored["sha256"], stored["size"])
         outputs[f"weight:{slot}"] = output
-        table[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
-    outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(table)).encode())
-    observations = tuple((seen.dependency.part, seen.seen) for seen in traced.observations)
+        weights_by_slot[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
+    outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(weights_by_slot)).encode())
+    observations = tuple((seen.dependency.part, seen.state) for seen in traced.observations)
     return Result(outputs, observations, traced.uncacheable)
 
 
 def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
-    """The dtype, the shape and the row-major bytes of a CPU tensor."""
+    """Return the dtype, the shape and the row-major bytes of a CPU tensor."""
     import torch
 
     value = tensor.detach().contiguous()
@@ -95,7 +95,7 @@ def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
 
 
 def lower(job: LowerJob, context: Context) -> Result:
-    """Lower a traced program, and check that the result computes the same."""
+    """Lower a traced program, and check that the lowered program gives the same results."""
     from trtbuild.stages.lower import run
     from trtbuild.stages.program import guard
     from trtbuild.stages.program.text import module_paths, program_text
@@ -108,7 +108,7 @@ def lower(job: LowerJob, context: Context) -> Result:
             hint="this version cannot build them: write them with PyTorch's own operators",
         )
     store = context.store
-    traced = guard.read(store.get_bytes(job.program))
+    traced = guard.read_program(store.get_bytes(job.program))
     program = run.lower(traced, job.precision, decomposition_table(), job.points, truncates_double=job.truncates_double)
     if job.comparison is not None:
         compare_lowered(job.comparison, job.precision, traced, program, store)
@@ -121,11 +121,11 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, lowered: Any, store: Store) -> None:
-    """Run a lowered and the traced program on random inputs, and compare the outputs. Raises if they differ."""
+    """Run a traced and a lowered program on random inputs, and compare the outputs. Raises if they differ too much."""
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs
-    from trtbuild.stages.verify.lowered import Compared, refuse_another_model
+    from trtbuild.stages.verify.lowered import ComparisonPoint, refuse_another_model
     from trtbuild.stages.verify.running import Weights
 
     by_slot = Weights(comparison.weights, store.get_bytes)
@@ -139,7 +139,7 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
             [2] * len(comparison.inputs),
             comparison.ranges,
         )
-        compared = Compared(point.name, points_of(traced, [point.numbers])[0], inputs)
+        compared = ComparisonPoint(point.name, points_of(traced, [point.numbers])[0], inputs)
         refuse_another_model(traced, lowered, weights, compared, precision)
 
 
@@ -150,7 +150,7 @@ def partition(job: PartitionJob, context: Context) -> Result:
     from trtbuild.store.trust.keyring import trust_from_json as trust_policy
 
     store = context.store
-    program = guard.read(store.get_bytes(job.program))
+    program = guard.read_program(store.get_bytes(job.program))
     validator = Validator(store if job.trust is None else LocalStore(store.root, trust_policy(job.trust)), job)
     result = run.partition(program, job.settings, validator, job.points)
     outputs = {"partitions": store.put_bytes(result.document.to_bytes())}
@@ -164,7 +164,7 @@ def convert(job: ConvertJob, context: Context) -> Result:
     from trtbuild.stages.convert import conversion
     from trtbuild.stages.program import guard
 
-    converted = conversion.convert(guard.read(context.store.get_bytes(job.program)), job.opset)
+    converted = conversion.convert(guard.read_program(context.store.get_bytes(job.program)), job.opset)
     return Result(conversion_outputs(converted, context.store))
 
 
@@ -179,7 +179,7 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
     """Write the ``.pt2`` files of a package."""
     from trtbuild.core.packages.package_reading import read_index
     from trtbuild.driver.packages.engine_operator import register
-    from trtbuild.stages.pt2.writing import about, write_pt2
+    from trtbuild.stages.pt2.writing import about_text, write_pt2
 
     register()
     store = context.store
@@ -188,7 +188,7 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
     def read(name: str) -> bytes:
         return store.get_bytes(index.files[name].sha256)
 
-    files = {name: write_pt2(index, name, read, about(index, name, job.index)) for name in index.targets}
+    files = {name: write_pt2(index, name, read, about_text(index, name, job.index)) for name in index.targets}
     return Result({f"pt2:{name}": store.put_bytes(data) for name, data in files.items()})
 
 
@@ -198,10 +198,10 @@ def engine(job: EngineJob, context: Context) -> Result:
     from trtbuild.toolchain.compiling.compiler import compile_engine
 
     store = context.store
-    allocator.keep_no_large_buffers()
+    allocator.return_large_buffers()
     compiled = compile_engine(job, store.get_bytes, context.timings)
     outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
     statistics = compiled.statistics
     del compiled
-    allocator.give_back()  # an idle worker must not keep memory that other steps need
+    allocator.release_free_memory()  # an idle worker must not keep memory that other steps need
     return Result(outputs, statistics=statistics)

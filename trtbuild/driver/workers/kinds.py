@@ -7,6 +7,6 @@ from typing import Literal
 
 WorkerKind = Literal["trace", "torch", "engine", "original"]
 
-#: Whether a trace worker does each job in a forked child. Otherwise it does one job and ends. System libraries of macOS do
-#: not work after a fork.
+#: Whether a trace worker does each job in a forked child. Otherwise it does one job and ends. System libraries of macOS
+#: do not work after a fork.
 FORKS = sys.platform == "linux"

@@ -1,7 +1,7 @@
-"""Time the original module with eager PyTorch and with torch.compile. It runs in a worker process, as all user code does.
+"""Time the original module with eager PyTorch and with torch.compile. It runs in a worker process.
 
-The module is created as in a trace, and moved to the requested device. The weights file is not read, because times do not
-depend on values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.
+The module is created as a trace creates it, and moved to the requested device. The weights file is not read, because times
+do not depend on values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.workers.stopwatch import Timed, Turn
+from trtbuild.driver.workers.stopwatch import LocalContender, Turn
 from trtbuild.stages.trace.job import TraceJob
 
 Job = Mapping[str, Any]
 
 
 def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
-    """The function that handles the jobs of a worker of kind ``original``.
+    """Return the function that handles the jobs of a worker of kind ``original``.
 
     The first job contains `trace` and `device`, and creates the module. Each later job contains a `runner` and one of:
 
@@ -28,24 +28,24 @@ def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
 
     If a call fails, the reply contains the error text, ``dropped``.
     """
-    originals: list[_Original] = []
+    modules: list[_OriginalModule] = []
 
     def handle(job: Job) -> dict[str, Any]:
         if "trace" in job:
-            originals[:] = [_Original(TraceJob.from_json(job["trace"]), job["device"], project)]
-            return originals[0].about()
+            modules[:] = [_OriginalModule(TraceJob.from_json(job["trace"]), job["device"], project)]
+            return modules[0].about()
         import torch
 
         try:
             with torch.no_grad():
-                return originals[0].answer(job)
+                return modules[0].answer(job)
         except Exception as error:  # user code can raise anything, and torch.compile needs a compiler
             return {"dropped": f"{type(error).__name__}: {error}".splitlines()[0]}
 
     return handle
 
 
-class _Original:
+class _OriginalModule:
     """The original module, and its function for each runner."""
 
     def __init__(self, trace: TraceJob, device: str, project: Path) -> None:
@@ -61,7 +61,7 @@ class _Original:
         module: Any = read(trace, project, Frames(Places(), project))
         self._module = module.to(device)
         self._functions: dict[str, Callable[..., object]] = {}
-        self._timed: dict[str, Timed] = {}
+        self._contenders: dict[str, LocalContender] = {}
 
     def about(self) -> dict[str, Any]:
         import torch
@@ -71,20 +71,20 @@ class _Original:
 
     def answer(self, job: Job) -> dict[str, Any]:
         if "shapes" in job:
-            self._timed[job["runner"]] = self._call(job["runner"], job["shapes"])
-        timed = self._timed[job["runner"]]
+            self._contenders[job["runner"]] = self._new_contender(job["runner"], job["shapes"])
+        contender = self._contenders[job["runner"]]
         if "shapes" in job:
-            return {"first_s": timed.first()}
+            return {"first_s": contender.time_first_call()}
         if "warm_up" in job:
-            timed.warm_up(job["warm_up"])
+            contender.warm_up(job["warm_up"])
             return {}
-        return {"times": timed.times(Turn(**job["turn"]))}
+        return {"times": contender.time_turn(Turn(**job["turn"]))}
 
     @property
     def _is_on_gpu(self) -> bool:
         return str(self._device).startswith("cuda")
 
-    def _call(self, runner: str, shapes: Sequence[Sequence[int]]) -> Timed:
+    def _new_contender(self, runner: str, shapes: Sequence[Sequence[int]]) -> LocalContender:
         import torch
 
         from trtbuild.stages.trace.examples import call_arguments, tensors
@@ -94,8 +94,10 @@ class _Original:
         function = self._functions[runner]
         values = [tensor.to(self._device) for tensor in tensors(self._trace.inputs, shapes)]
         args, kwargs = call_arguments(self._trace.inputs, values)
-        return Timed(lambda: function(*args, **kwargs), torch.cuda.synchronize if self._is_on_gpu else _nothing)
+        return LocalContender(
+            lambda: function(*args, **kwargs), torch.cuda.synchronize if self._is_on_gpu else _wait_for_cpu
+        )
 
 
-def _nothing() -> None:
-    """Wait for the CPU: a call has finished when it returns."""
+def _wait_for_cpu() -> None:
+    """Do nothing, because a call on the CPU has finished when it returns."""

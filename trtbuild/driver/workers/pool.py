@@ -1,11 +1,12 @@
 """The worker pool, which starts, calls, reuses and ends worker processes. This is the parent's side of the protocol.
 
 Rules
-1. One model's code must not affect the next model. So a trace worker does each job in a forked child; where it cannot fork,
-   it does only one job. Other workers are reused. The first torch worker is started together with the first trace.
+1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
+   it does only one job. An ``original`` worker also serves one module only. Other workers are reused. The first torch
+   worker is started together with the first trace.
 2. Environment:
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
-   * A torch worker also sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
+   * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
    * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `LIBRARY_PATHS`, which is in no key.
      The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
      ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
@@ -55,28 +56,28 @@ _ROLES: Mapping[WorkerKind, str] = {
     "engine": "the process that compiles the engine",
     "original": "the process that times the original model",
 }
-_NO_MEMORY = (
+_MEMORY_HINT = (
     "the system ends processes when memory runs out: run fewer steps at once (-j 1), or use a machine with more memory"
 )
-#: The hint for a dead worker, by its kind and the signal that ended it; 0 stands for all other causes.
+#: The hint for a dead worker, by its kind and the signal that ended it. 0 stands for all other causes.
 _DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
-    ("trace", signal.SIGKILL): _NO_MEMORY,
+    ("trace", signal.SIGKILL): _MEMORY_HINT,
     ("trace", signal.SIGSEGV): "native code that the model calls crashed; try it without trtbuild",
     ("trace", 0): "the model's code called exit: return the module instead",
-    ("torch", signal.SIGKILL): _NO_MEMORY,
+    ("torch", signal.SIGKILL): _MEMORY_HINT,
     ("torch", 0): "run the build again; if it dies again, please report it as a bug of trtbuild",
-    ("engine", signal.SIGKILL): _NO_MEMORY,
+    ("engine", signal.SIGKILL): _MEMORY_HINT,
     ("original", signal.SIGKILL): "the system ends processes when memory runs out: time fewer things at once",
     ("original", 0): "the model's code ended its process: try the model without trtbuild",
     ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
 }
-#: The beginning of a report by `faulthandler`, and one frame of its stack.
-_CRASH = "Fatal Python error: "
-_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
+#: The beginning of a crash report that `faulthandler` writes, and one frame of its stack.
+_CRASH_HEADING = "Fatal Python error: "
+_STACK_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
 
 
 def command(kind: WorkerKind, store_root: Path, project: Path) -> list[str]:
-    """The command line of a worker."""
+    """Return the command line of a worker."""
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     module = ["-m", "trtbuild.driver.workers.worker"]
     return [sys.executable, *safe_path, *module, kind, str(store_root), str(project)]
@@ -116,7 +117,7 @@ class Worker:
         except (BrokenPipeError, OSError):
             line = ""
         if not line.endswith("\n"):
-            raise self._died(start)
+            raise self._death_error(start)
         reply: dict[str, Any] = json.loads(line)
         reply["log"] = self._log_since(start)
         if not reply["ok"]:
@@ -146,7 +147,7 @@ class Worker:
         self._process.wait()
 
     def _has_ended(self) -> bool:
-        """Whether the worker has ended. Where possible the process is not reaped, so its process group keeps its id."""
+        """Whether the worker has ended. If possible, the process is not reaped, so its process group keeps its id."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:
@@ -155,7 +156,7 @@ class Worker:
             return True
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def _close(self) -> None:
@@ -163,26 +164,26 @@ class Worker:
             self._process.stdout.close()
         self._log.close()
 
-    def _died(self, start: int) -> WorkerDied:
+    def _death_error(self, start: int) -> WorkerDied:
         if hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it started
         code = self._process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-        printed = self._log_since(start)
-        output, _, stack = printed.partition(_CRASH)
+        cause = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        whole_log = self._log_since(start)
+        output, _, stack = whole_log.partition(_CRASH_HEADING)
         log = output[-LOG_TAIL:].strip()
-        text = f"{_ROLES[self.kind]} {how}" + (f"; the end of its log:\n{log}" if log else "")
-        died = WorkerDied(text, hint=_DEATH_HINTS.get((self.kind, -code), _DEATH_HINTS[self.kind, 0]))
-        died.worker_log = printed
-        died.file, died.line = self._own_frame(stack)
-        return died
+        text = f"{_ROLES[self.kind]} {cause}" + (f"; the end of its log:\n{log}" if log else "")
+        error = WorkerDied(text, hint=_DEATH_HINTS.get((self.kind, -code), _DEATH_HINTS[self.kind, 0]))
+        error.worker_log = whole_log
+        error.file, error.line = self._project_frame(stack)
+        return error
 
-    def _own_frame(self, stack: str) -> tuple[str | None, int | None]:
-        """The file and line of the innermost frame inside the project. `stack` is from `faulthandler`, innermost first."""
-        for file, line in _FRAME.findall(stack):
+    def _project_frame(self, stack: str) -> tuple[str | None, int | None]:
+        """Return the file and line of the innermost frame inside the project. `stack` is `faulthandler`'s text."""
+        for file, line in _STACK_FRAME.findall(stack):
             path = Path(file)
             if path.is_relative_to(self._project) and "site-packages" not in path.parts:
                 return path.relative_to(self._project).as_posix(), int(line)
@@ -214,7 +215,7 @@ class WorkerPool:
         try:
             reply = worker.call(job)
         except TrtbuildError:
-            self._give_back(worker, reusable=_IS_REUSED[kind] and worker.alive)
+            self._give_back(worker, reusable=_IS_REUSED[kind] and worker.is_alive)
             raise
         except BaseException:
             self._give_back(worker, reusable=False)
@@ -240,7 +241,7 @@ class WorkerPool:
             if self._closed:
                 raise WorkerDied("the build was interrupted")
             worker = self._idle[kind].pop() if self._idle[kind] else None
-            if worker is None or not worker.alive:
+            if worker is None or not worker.is_alive:
                 worker = Worker(kind, self._store_root, self._project)
             self._busy.add(worker)
             return worker
@@ -263,7 +264,7 @@ class WorkerPool:
 
 
 def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
-    """The error that a worker reported (`trtbuild.driver.workers.worker.error_to_json`), as an object of the same type."""
+    """Return the error that a worker reported, with its type. `fields` come from `worker.error_to_json`."""
     kind = getattr(errors, str(fields.get("type")), None)
     text = str(fields["text"])
     has_one_problem = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # workers do not raise these

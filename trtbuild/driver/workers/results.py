@@ -14,7 +14,10 @@ from trtbuild.store.local.local import LocalStore
 
 @dataclass(frozen=True)
 class Context:
-    """The local store, the project's directory, and the directory of timing caches (None: they are not kept)."""
+    """What a task may use: the local store, the project's directory, and the directory of timing caches.
+
+    If `timings` is None, timing caches are not kept.
+    """
 
     store: LocalStore
     project: Path
@@ -23,7 +26,7 @@ class Context:
 
 @dataclass(frozen=True)
 class PT2Job:
-    """Write the ``.pt2`` files of the package with the index `index`, a blob's SHA-256."""
+    """The job of writing a package's ``.pt2`` files. `index` is the SHA-256 of the package's index, which is a blob."""
 
     index: str
 
@@ -41,8 +44,8 @@ class Result:
     """The result of a task: its `outputs` in the store, by name.
 
     `observations` are the dependencies that a trace observed, as pairs: the recipe part of the dependency, and the observed
-    value. `uncacheable` is the reason why a trace must not be reused. `conversions` are by key. `statistics` are from a
-    compiler, and `report` is from a verification.
+    value. `uncacheable` is the reason why a trace must not be reused. `conversions` maps keys to the conversions that a
+    partition step made. `statistics` come from an engine's compiler, and `report` from a verification.
     """
 
     outputs: Mapping[str, Output] = field(default_factory=dict)

@@ -5,8 +5,8 @@ Rules
 2. Timing begins after a warm-up of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls. The first call is reported
    separately, because it compiles kernels and captures graphs.
 3. Percentiles are measured values (nearest rank), not interpolations.
-4. Contenders are first all warmed up, and then timed in turns. So other load on the machine slows all of them alike. A
-   contender that fails is dropped, and the others continue.
+4. All contenders are warmed up before any of them is timed. Then they are timed in turns, so that other load on the machine
+   slows all of them alike. A contender that fails is dropped, and the others continue.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Protocol
 MIN_WARMUP_CALLS = 3
 #: The smallest and the largest number of timed calls.
 MIN_CALLS, MAX_CALLS = 10, 100_000
-#: Turns of each contender, if there are several.
-TURNS = 10
+#: The number of turns of each contender, if there are several contenders.
+TURN_COUNT = 10
 #: A call that takes longer than this gets no further warm-up, and is timed only twice.
-SLOW_S = 10.0
+SLOW_CALL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,23 @@ class Dropped(Exception):
 
 
 class Contender(Protocol):
-    """A function that is timed. Its methods raise Dropped."""
+    """A function that is timed, in this process or in another. The methods raise Dropped."""
 
-    def first(self) -> float:
-        """Make the first call. Returns its seconds."""
+    def time_first_call(self) -> float:
+        """Make the first call. Return its seconds."""
 
     def warm_up(self, seconds: float) -> None:
         """Make calls for this number of seconds, without timing them."""
 
-    def times(self, turn: Turn) -> list[float]:
-        """Make the calls of a turn. Returns the seconds of each."""
+    def time_turn(self, turn: Turn) -> list[float]:
+        """Make the calls of a turn. Return the seconds of each call."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The length of a turn in seconds, and its smallest and largest number of calls.
+    """The length of a turn in seconds, and its smallest and largest number of calls (`least`, `most`).
 
-    `warms` is whether one call is made first without timing it, because another contender has run before.
+    `warms` is whether the turn begins with a call that is not timed, because another contender has run before.
     """
 
     seconds: float
@@ -85,77 +85,77 @@ class Turn:
     warms: bool = False
 
 
-class Timed:
+class LocalContender:
     """A contender in this process: the function `call`, and `wait`, which waits for the device."""
 
     def __init__(self, call: Callable[[], object], wait: Callable[[], object]) -> None:
         self._call = call
         self._wait = wait
 
-    def first(self) -> float:
-        return self._timed()
+    def time_first_call(self) -> float:
+        return self._time_call()
 
     def warm_up(self, seconds: float) -> None:
-        end, calls = time.perf_counter() + seconds, 1  # the first call counts as one
+        end, calls = time.perf_counter() + seconds, 1  # `time_first_call` has made one call
         while calls < MIN_WARMUP_CALLS or time.perf_counter() < end:
-            self._timed()
+            self._time_call()
             calls += 1
 
-    def times(self, turn: Turn) -> list[float]:
+    def time_turn(self, turn: Turn) -> list[float]:
         if turn.warms:
-            self._timed()
+            self._time_call()
         seconds: list[float] = []
         end = time.perf_counter() + turn.seconds
         while len(seconds) < turn.most and (len(seconds) < turn.least or time.perf_counter() < end):
-            seconds.append(self._timed())
-            if seconds[-1] > SLOW_S and len(seconds) >= 2:
+            seconds.append(self._time_call())
+            if seconds[-1] > SLOW_CALL_S and len(seconds) >= 2:
                 break
         return seconds
 
-    def _timed(self) -> float:
+    def _time_call(self) -> float:
         started = time.perf_counter()
         self._call()
         self._wait()
         return time.perf_counter() - started
 
 
-def in_turns(contenders: Mapping[str, Contender], budget: Budget) -> dict[str, Timing | Dropped]:
-    """The latencies of each contender by name, or the error that dropped it (rule 4)."""
-    first: dict[str, float] = {}
+def time_in_turns(contenders: Mapping[str, Contender], budget: Budget) -> dict[str, Timing | Dropped]:
+    """Return the timing of each contender by name, or the error that dropped it (rule 4)."""
+    first_s: dict[str, float] = {}
     times: dict[str, list[float]] = {}
     dropped: dict[str, Dropped] = {}
     for name, contender in contenders.items():
         try:
-            first[name] = contender.first()
-            if first[name] < SLOW_S:
+            first_s[name] = contender.time_first_call()
+            if first_s[name] < SLOW_CALL_S:
                 contender.warm_up(budget.warmup_s)
             times[name] = []
         except Dropped as error:
             dropped[name] = error
-    turns = TURNS if len(times) > 1 else 1
+    turns = TURN_COUNT if len(times) > 1 else 1
     seconds, least, most = budget.duration_s / turns, math.ceil(MIN_CALLS / turns), MAX_CALLS // turns
     for _ in range(turns):
         for name in [name for name in times if not _is_slow(times[name])]:
-            last = times[name][-1] if times[name] else first[name]
+            last = times[name][-1] if times[name] else first_s[name]
             turn = Turn(seconds, least, most, warms=turns > 1 and last < seconds)
             try:
-                times[name] += contenders[name].times(turn)
+                times[name] += contenders[name].time_turn(turn)
             except Dropped as error:
                 dropped[name] = error
                 del times[name]
-    return {name: dropped[name] if name in dropped else _timing(first[name], times[name]) for name in contenders}
+    return {name: dropped[name] if name in dropped else _timing(first_s[name], times[name]) for name in contenders}
 
 
 def _timing(first_s: float, times: Sequence[float]) -> Timing:
-    return Timing(round(first_s, 6), len(times), summary(times))
+    return Timing(round(first_s, 6), len(times), latency(times))
 
 
 def _is_slow(times: Sequence[float]) -> bool:
-    return len(times) >= 2 and times[-1] > SLOW_S
+    return len(times) >= 2 and times[-1] > SLOW_CALL_S
 
 
-def summary(times_s: Sequence[float]) -> Latency:
-    """Percentiles and mean, in milliseconds."""
+def latency(times_s: Sequence[float]) -> Latency:
+    """Return percentiles and mean, in milliseconds."""
     ordered = sorted(times_s)
     percentiles = [percentile(ordered, percent) for percent in (50, 90, 99)]
     values = [ordered[0], *percentiles, ordered[-1], sum(ordered) / len(ordered)]
@@ -163,5 +163,5 @@ def summary(times_s: Sequence[float]) -> Latency:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that is not below `percent` % of all values. `ordered` is sorted and not empty."""
+    """Return the smallest value that is not below `percent` % of all values. `ordered` is sorted and not empty."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

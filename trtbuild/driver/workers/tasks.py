@@ -2,7 +2,8 @@
 
 Rules
 1. A task is a step's stage, ``verify`` or ``pt2``. For each task, `TASKS` names the kind of worker, the type of the job,
-   and the functions for lowered and for other graphs. The parent uses the kind of worker. The child uses the rest.
+   and the functions for graphs that are lowered and for other graphs. The parent process reads the kind of worker. The
+   child process uses the type and the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -28,7 +29,10 @@ Handler = Callable[[Any, Context], Result]
 
 @dataclass(frozen=True)
 class Task:
-    """A task of a worker. It calls `unlowered` (if not None) for graphs of a kind that is not lowered, else `handler`."""
+    """A task of a worker. `unlowered` is the function for graphs of a kind that is not lowered.
+
+    `handler` is the function for all other graphs, and for all graphs if `unlowered` is None.
+    """
 
     worker: WorkerKind
     job: type[Any]

@@ -1,7 +1,7 @@
-"""The validator converts a candidate partition to ONNX, and asks TensorRT's parser whether it accepts it.
+"""The validator converts a candidate partition to ONNX, and asks TensorRT's parser whether it accepts the ONNX model.
 
-It looks for conversions in the store first. It stores new conversions as blobs, and sends their records to the driver,
-which signs and publishes them.
+The validator looks for the conversion in the store first. It stores new conversions as blobs. Their records go to the
+driver, which signs and publishes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.errors import BlobMissing, ConversionRefused, EntryCorrupt, Record
 class Validator:
     """Converts candidates, or finds their conversions in the store, and asks the parser.
 
-    `store` has to check records by the trust policy of the job.
+    `store` must check records by the trust policy of the job.
     """
 
     def __init__(self, store: Store, job: PartitionJob) -> None:
@@ -35,39 +35,41 @@ class Validator:
             job.toolchain, job.toolchain_version, job.stand_in, truncates_double=job.settings.truncate_double
         )
         self._new_records: dict[str, Record] = {}
-        self._seconds: dict[str, float] = {}
+        self._durations_s: dict[str, float] = {}
 
     @property
     def new_conversions(self) -> dict[str, Conversion]:
-        """The conversions that this validator has made, by key."""
+        """Key → conversion, for the conversions that this validator has made."""
         return {
-            key: Conversion(self._seconds[key], record.to_bytes().decode()) for key, record in self._new_records.items()
+            key: Conversion(self._durations_s[key], record.to_bytes().decode())
+            for key, record in self._new_records.items()
         }
 
-    def untranslatable(self, program: Any) -> dict[int, str]:
-        from trtbuild.stages.convert.conversion import untranslatable
+    def untranslatable_calls(self, program: Any) -> dict[int, str]:
+        from trtbuild.stages.convert.conversion import untranslatable_calls
 
-        return {index: f"{name} has no ONNX translation" for index, name in untranslatable(program)}
+        return {index: f"{name} has no ONNX translation" for index, name in untranslatable_calls(program)}
 
     def refusal(self, program: Any, text: str) -> Any:
         from trtbuild.stages.partition.run import Refusal
         from trtbuild.stages.program.symbols import declared_types, largest_sizes
 
         try:
-            model, origins = self._converted(program, text)
+            model, origins = self._convert(program, text)
         except ConversionRefused as refused:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
-        answer = self._parser.refused(model, largest, declared_types(program))
+        answer = self._parser.find_refusal(model, largest, declared_types(program))
         if answer is None:
             return None
-        calls = dict(origins)
+        call_numbers = dict(origins)
         reason = "; ".join(answer.messages) or "the parser does not take it"
         return Refusal(
-            reason, {calls[node]: answer.reasons.get(node, reason) for node in answer.nodes if node in calls}
+            reason,
+            {call_numbers[node]: answer.reasons.get(node, reason) for node in answer.nodes if node in call_numbers},
         )
 
-    def _converted(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
+    def _convert(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
         import hashlib
 
         from trtbuild.stages.convert.conversion import convert
@@ -82,12 +84,12 @@ class Validator:
         started = time.monotonic()
         converted = convert(program, self._opset)
         outputs = conversion_outputs(converted, self._store)
-        self._seconds[recipe.key] = time.monotonic() - started
-        self._new_records[recipe.key] = Record(recipe, outputs, {"duration_s": self._seconds[recipe.key]})
+        self._durations_s[recipe.key] = time.monotonic() - started
+        self._new_records[recipe.key] = Record(recipe, outputs, {"duration_s": self._durations_s[recipe.key]})
         return converted.model, list(converted.origins)
 
 
 def conversion_outputs(converted: Any, store: Store) -> dict[str, Output]:
-    """The outputs of a convert step: the ONNX model, and the call number that each node comes from."""
+    """Store and return the outputs of a convert step: the ONNX model, and the number of each node's operator call."""
     origins = json.dumps([[name, call] for name, call in converted.origins]).encode()
     return {"onnx": store.put_bytes(converted.model), "origins": store.put_bytes(origins)}

@@ -1,10 +1,10 @@
-"""The child's side of a worker process: it reads one JSON job on each line and writes one JSON reply on each line.
+"""The child's side of a worker process. It reads jobs and writes replies: JSON, one on each line.
 
 Rules
 1. Replies are written to a duplicate of the original standard output. Descriptor 1 is then the log (standard error), and
    standard input is empty. So user code and compilers can print and read without breaking the protocol.
 2. A worker ends with its parent. On Linux the kernel ends it; on all systems the end of the job stream does.
-3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. A reply is never incomplete.
+3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback.
 4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`), so torch is imported once and
    a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends without
    a reply, the worker ends with the same status or signal.
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     handler = _preloaded_handler(kind, Path(store_root), Path(project)) if kind in ("trace", "torch") else None
     for line in jobs:
         if handler is None:
-            handler = _handler(kind, Path(store_root), Path(project))
+            handler = _job_handler(kind, Path(store_root), Path(project))
         if kind == "trace" and FORKS:
             _do_in_fork(handler, json.loads(line), replies)
             continue
@@ -59,12 +59,12 @@ def main(argv: list[str]) -> int:
 
 
 def _preloaded_handler(kind: str, store_root: Path, project: Path) -> Handler | None:
-    """The handler, with its libraries loaded before the first job. None after an error: the first job then reports it."""
+    """Return the handler, after loading its libraries; None if that fails, and the first job then reports the error."""
     gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
     try:
         from trtbuild.driver.workers import handlers
 
-        handler = _handler(kind, store_root, project)
+        handler = _job_handler(kind, store_root, project)
         handlers.prepare(kind)
         return handler
     except Exception:
@@ -103,7 +103,7 @@ def _run_child(handler: Handler, job: Job, replies: TextIO, writing: int, parent
     if os.getppid() != parent:
         return 1
     # processes that user code forks must not write to the reply pipes, and must not keep them open
-    os.register_at_fork(after_in_child=_ClosedInChildren((replies.fileno(), writing)).close)
+    os.register_at_fork(after_in_child=_DescriptorsToClose((replies.fileno(), writing)).close)
     code = 0
     try:
         replies.write(json.dumps(_answer(handler, job)) + "\n")
@@ -136,7 +136,7 @@ def _answer(handler: Handler, job: Job) -> dict[str, Any]:
 
 
 def error_to_json(error: TrtbuildError) -> dict[str, Any]:
-    """An error as JSON. `trtbuild.driver.workers.pool.error_from_json` reads it."""
+    """Return an error as JSON. `trtbuild.driver.workers.pool.error_from_json` reads it."""
     fields: dict[str, Any] = {
         "type": type(error).__name__,
         "text": error.text,
@@ -151,19 +151,19 @@ def error_to_json(error: TrtbuildError) -> dict[str, Any]:
     return fields
 
 
-def _handler(kind: str, store_root: Path, project: Path) -> Handler:
+def _job_handler(kind: str, store_root: Path, project: Path) -> Handler:
     if kind == "original":
         from trtbuild.driver.workers import original
 
         return original.handler(project)
     if kind not in ("trace", "torch", "engine"):
         raise ValueError(f"there is no kind of worker {kind!r}")
-    from trtbuild.driver.project.wiring import TIMINGS
+    from trtbuild.driver.project.wiring import TIMING_FOLDER
     from trtbuild.driver.workers import tasks
     from trtbuild.driver.workers.results import Context
     from trtbuild.store.local.local import LocalStore
 
-    context = Context(LocalStore(store_root), project, project / TIMINGS)
+    context = Context(LocalStore(store_root), project, project / TIMING_FOLDER)
     return lambda message: tasks.do(message, context)
 
 
@@ -174,7 +174,10 @@ def _reset_peak_rss() -> None:
 
 
 def peak_rss_bytes() -> int:
-    """The peak of this process's resident memory in bytes, since `_reset_peak_rss` where the kernel supports that."""
+    """Return the peak of this process's resident memory in bytes.
+
+    The peak is that since `_reset_peak_rss`, if the kernel supports the reset, and otherwise since the process started.
+    """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -186,9 +189,9 @@ def peak_rss_bytes() -> int:
 def _take_over_streams() -> tuple[TextIO, TextIO]:
     jobs = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    empty_input = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty_input, 0)
+    os.close(empty_input)
     os.dup2(2, 1)
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
@@ -202,11 +205,11 @@ def _parent_has_ended(jobs: TextIO) -> bool:
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in watch.poll(0))
 
 
-class _ClosedInChildren:
+class _DescriptorsToClose:
     """Descriptors of this process that its forked children close.
 
-    A process closes them only once. Otherwise a child's own files that got the same numbers would be closed in the children
-    of that child.
+    A process closes each descriptor only once. If a child closed them and opened a file that got the same number, that file
+    would otherwise be closed in the child's own children.
     """
 
     def __init__(self, descriptors: Iterable[int]) -> None:

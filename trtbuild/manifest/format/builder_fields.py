@@ -26,12 +26,12 @@ def builder_fields() -> dict[str, Any]:
 def _type(annotation: Any, setting: Setting) -> Any:
     """`annotation`, the type of a setting, with the manifest's checks and their texts."""
     if type(None) in get_args(annotation):
-        (bare,) = (kind for kind in get_args(annotation) if kind is not type(None))
-        return _type(bare, setting) | None
+        (kind_without_none,) = (kind for kind in get_args(annotation) if kind is not type(None))
+        return _type(kind_without_none, setting) | None
     if get_origin(annotation) is tuple:
         return kinds.TacticSources
     if setting.in_bytes:
-        return Annotated[kinds.Bytes, Field(ge=setting.least)] if setting.least else kinds.Bytes
+        return Annotated[kinds.Bytes, Field(ge=setting.minimum)] if setting.minimum else kinds.Bytes
     if annotation is int:
-        return Annotated[int, Field(ge=setting.least, le=setting.most)]
+        return Annotated[int, Field(ge=setting.minimum, le=setting.maximum)]
     return annotation

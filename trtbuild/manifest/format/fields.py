@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from trtbuild.core.model.source_kinds import CALLABLES, SOURCE_KINDS, SourceKind
+from trtbuild.core.model.source_kinds import CALLABLE_KINDS, SOURCE_KINDS, SourceKind
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.manifest.format import kinds
 from trtbuild.manifest.format.builder_fields import builder_fields
-from trtbuild.manifest.format.kinds import Allowed, Identifier, Name, PathText, refused
-from trtbuild.manifest.format.value_ranges import Values
+from trtbuild.manifest.format.kinds import Allowed, Identifier, Name, PathText, invalid_value
+from trtbuild.manifest.format.value_ranges import RangeEnds
 
 _PARTITION = PartitionSettings()
 
@@ -26,7 +26,7 @@ class Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _with_shorthands(schema: dict[str, Any]) -> None:
+def _add_shorthand(schema: dict[str, Any]) -> None:
     """Add the shorthand to the schema of a dim: the places of the dim alone."""
     mapping = dict(schema)
     schema.clear()
@@ -68,22 +68,22 @@ class ShapeFields(Fields):
     shape: kinds.Shape | None = Field(None, description="A static shape: min = opt = max.", examples=[[1, 3, 224, 224]])
 
     @model_validator(mode="after")
-    def _exactly_one_form(self) -> ShapeFields:
-        written = self.model_fields_set
-        ranged = [name for name in ("min", "opt", "max") if name in written]
-        missing = [name for name in ("min", "opt", "max") if name not in written]
-        if "shape" in written and ranged:
-            raise refused(
-                f"`shape` and `{ranged[0]}` cannot be used together", "write shape alone, or min, opt and max"
+    def _check_one_form(self) -> ShapeFields:
+        written_fields = self.model_fields_set
+        range_fields = [name for name in ("min", "opt", "max") if name in written_fields]
+        missing = [name for name in ("min", "opt", "max") if name not in written_fields]
+        if "shape" in written_fields and range_fields:
+            raise invalid_value(
+                f"`shape` and `{range_fields[0]}` cannot be used together", "write shape alone, or min, opt and max"
             )
-        if "shape" not in written and missing:
+        if "shape" not in written_fields and missing:
             names = " and ".join(f"`{name}`" for name in missing)
-            raise refused(
+            raise invalid_value(
                 f"{names} {'is' if len(missing) == 1 else 'are'} missing",
                 "write min, opt and max, or shape alone for a static shape",
             )
-        if any(getattr(self, name) is None for name in written):
-            raise refused("a shape is a list of sizes, not null", "write [] for a scalar")
+        if any(getattr(self, name) is None for name in written_fields):
+            raise invalid_value("a shape is a list of sizes, not null", "write [] for a scalar")
         return self
 
 
@@ -92,7 +92,7 @@ class InputFields(Fields):
 
     dtype: kinds.Dtype = Field("float32", description="Its element type.")
     keyword: bool = Field(False, description="Whether the input is passed by name instead of by position.")
-    range: Values | None = Field(
+    range: RangeEnds | None = Field(
         None,
         description="The smallest and the largest value of random inputs. `verify`, `run`, `bench` and the check of the "
         "trace use such inputs. Without a range, floats are normally distributed, and integers are 0 or 1. In `verify`, "
@@ -103,44 +103,44 @@ class InputFields(Fields):
 class DimFields(Fields):
     """A named dimension. Its range comes from the profiles. `batch: image.0` is short for `batch: {at: [image.0]}`."""
 
-    model_config = ConfigDict(json_schema_extra=_with_shorthands)
+    model_config = ConfigDict(json_schema_extra=_add_shorthand)
 
     at: kinds.Places = Field(description="The axes that have this size: one or several.")
     multiple_of: kinds.Count = Field(1, description="Every size of this dim is a multiple of this number.")
 
     @model_validator(mode="before")
     @classmethod
-    def _shorthand(cls, value: Any) -> Any:
+    def _expand_shorthand(cls, value: Any) -> Any:
         return {"at": value} if isinstance(value, str | list) else value
 
 
-def _of_source_kind(kind: SourceKind) -> Any:
+def _source_field(kind: SourceKind) -> Any:
     """The type and the `Field` of the field for one kind of source."""
     if hasattr(BaseModel, kind.name):
         raise TypeError(f"{kind.name!r} cannot be a kind of source: pydantic's models have an attribute of this name")
-    value = kinds.Callable_ if kind.file is None else PathText
+    value = kinds.CallableName if kind.file is None else PathText
     examples = None if kind.example is None else [kind.example]
     return value | None, Field(None, description=kind.description, examples=examples)
 
 
 _NamedSource: Any = create_model(
-    "_NamedSource", __base__=Fields, **{name: _of_source_kind(kind) for name, kind in SOURCE_KINDS.items()}
+    "_NamedSource", __base__=Fields, **{name: _source_field(kind) for name, kind in SOURCE_KINDS.items()}
 )
 
 
 class SourceFields(_NamedSource):  # type: ignore[misc]  # one field for each of SOURCE_KINDS
-    __doc__ = f"Where the model comes from: exactly one of {kinds.in_words(list(SOURCE_KINDS), 'and')}."
+    __doc__ = f"Where the model comes from: exactly one of {kinds.join_names(list(SOURCE_KINDS), 'and')}."
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [kind]} for kind in SOURCE_KINDS],
-            "dependentSchemas": {"kwargs": {"anyOf": [{"required": [kind]} for kind in CALLABLES]}},
+            "dependentSchemas": {"kwargs": {"anyOf": [{"required": [kind]} for kind in CALLABLE_KINDS]}},
         }
     )
 
     kwargs: dict[str, Any] | None = Field(
         None,
-        description=f"Keyword arguments of the {kinds.in_words(CALLABLES, 'or')} callable.",
+        description=f"Keyword arguments of the {kinds.join_names(CALLABLE_KINDS, 'or')} callable.",
         examples=[{"depth": 12}],
     )
     deps: list[PathText] | None = Field(
@@ -202,7 +202,7 @@ class OutputFields(Fields):
     )
 
 
-_Names = Annotated[list[str], Field(min_length=1), Allowed("a list of names such as [a, b]")]
+_NameList = Annotated[list[str], Field(min_length=1), Allowed("a list of names such as [a, b]")]
 
 
 class DefaultsFields(Fields):
@@ -221,10 +221,10 @@ class DefaultsFields(Fields):
         description="The tensors that the model takes. Positional inputs are listed in the order of the arguments.",
     )
     dims: dict[Identifier, DimFields] | None = Field(None, description="Named dimensions and their relations.")
-    profiles: _Names = Field(
+    profiles: _NameList = Field(
         [], description="The names of the model's profiles. Each engine has all of them, in this order."
     )
-    targets: _Names = Field([], description="The names of the targets that the model is built for.")
+    targets: _NameList = Field([], description="The names of the targets that the model is built for.")
     precision: kinds.Precision = Field("float32", description="The floating-point type in which the model computes.")
     reference: bool = Field(
         False,

@@ -25,47 +25,47 @@ class Allowed:
     text: str
 
 
-def refused(text: str, hint: str | None = None) -> PydanticCustomError:
-    """An error with this text and hint, which `wording` does not change."""
+def invalid_value(text: str, hint: str | None = None) -> PydanticCustomError:
+    """A pydantic error with this text and hint. `wording` does not change the text."""
     return PydanticCustomError("trtbuild", "{text}", {"text": text, "hint": hint})
 
 
-def in_words(names: Sequence[str], word: str) -> str:
+def join_names(names: Sequence[str], word: str) -> str:
     """Names in a sentence: "`a`, `b` and `c`", where `word` is "and"."""
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-def _text(schema: dict[str, Any]) -> WithJsonSchema:
+def _text_schema(schema: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", **schema})
 
 
 # Names --------------------------------------------------------------------------------------------------------------
 
-_NAME = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
-_IDENTIFIER = "^[A-Za-z_][A-Za-z0-9_]*$"
+_NAME_PATTERN = "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+_IDENTIFIER_PATTERN = "^[A-Za-z_][A-Za-z0-9_]*$"
 
 
-def _no_keyword(name: str) -> str:
+def _reject_keyword(name: str) -> str:
     if keyword.iskeyword(name):
-        raise refused(f"{name!r} is a keyword of Python, so no argument can have that name")
+        raise invalid_value(f"{name!r} is a keyword of Python, so no argument can have that name")
     return name
 
 
 #: Names of models, profiles and targets. They are parts of step names, paths and command lines.
 Name = Annotated[
     str,
-    Field(pattern=_NAME, max_length=128),
+    Field(pattern=_NAME_PATTERN, max_length=128),
     Allowed("a name of letters, digits, `_`, `-` and `.`, not starting with `-` or `.`"),
 ]
 #: Names of inputs and dims: arguments of ``forward`` and names of ``torch.export.Dim``.
 Identifier = Annotated[
     str,
-    Field(pattern=_IDENTIFIER, max_length=128),
-    AfterValidator(_no_keyword),
+    Field(pattern=_IDENTIFIER_PATTERN, max_length=128),
+    AfterValidator(_reject_keyword),
     Allowed("a Python identifier (letters, digits and `_`)"),
 ]
-EnvironmentName = Annotated[str, Field(pattern=_IDENTIFIER), Allowed("the name of an environment variable")]
+EnvironmentName = Annotated[str, Field(pattern=_IDENTIFIER_PATTERN), Allowed("the name of an environment variable")]
 PathText = Annotated[
     str,
     Field(min_length=1, pattern=r"^[^\\\x00]+$"),
@@ -119,63 +119,67 @@ Shape = Annotated[list[Size], Field(max_length=8), Allowed("a list of at most 8 
 KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
-def _sm(value: Any) -> Any:
+def _check_sm(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
-    written = str(value).casefold().removeprefix("sm").lstrip("_ ")
+    number_text = str(value).casefold().removeprefix("sm").lstrip("_ ")
     number: int | None = None
-    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", written):
-        number = int(written.replace(".", ""))
-    elif re.fullmatch(r"[0-9]{1,4}", written):
-        number = int(written)
+    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", number_text):
+        number = int(number_text.replace(".", ""))
+    elif re.fullmatch(r"[0-9]{1,4}", number_text):
+        number = int(number_text)
     if number is not None and number not in KNOWN_SMS and number * 10 in KNOWN_SMS:
         number *= 10  # "sm: 9" means Hopper, SM 90
     if isinstance(value, int) and value in KNOWN_SMS:
         return value
     known = ", ".join(map(str, KNOWN_SMS))
     if number in KNOWN_SMS:
-        raise refused(f"an SM is written as ten times the compute capability, not {value!r}", f"write `sm: {number}`")
+        raise invalid_value(
+            f"an SM is written as ten times the compute capability, not {value!r}", f"write `sm: {number}`"
+        )
     if not isinstance(value, int):
-        raise refused(f"`sm` must be a whole number, not {value!r}", f"the SMs are: {known}")
-    like = min(KNOWN_SMS, key=lambda sm: (abs(sm - value), sm))
-    raise refused(f"unknown SM {value}", f"did you mean {like}? the SMs are: {known}")
+        raise invalid_value(f"`sm` must be a whole number, not {value!r}", f"the SMs are: {known}")
+    similar = min(KNOWN_SMS, key=lambda sm: (abs(sm - value), sm))
+    raise invalid_value(f"unknown SM {value}", f"did you mean {similar}? the SMs are: {known}")
 
 
 Sm = Annotated[
     int,
-    BeforeValidator(_sm),
+    BeforeValidator(_check_sm),
     WithJsonSchema({"type": "integer", "enum": list(KNOWN_SMS)}),
     Allowed("one of " + ", ".join(map(str, KNOWN_SMS))),
 ]
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_BYTES = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? ?([A-Za-z]+)", re.ASCII)
+_BYTES_PATTERN = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))? ?([A-Za-z]+)", re.ASCII)
 _BYTES_ALLOWED = 'a number of bytes > 0, or text such as "512MiB" or "1GiB"'
 
 
-def _bytes(value: Any) -> Any:
+def _parse_bytes(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    match = _BYTES.fullmatch(value.strip())
+    match = _BYTES_PATTERN.fullmatch(value.strip())
     if match is None or match[3] not in _UNITS:
-        like = match and {unit.casefold()[0]: unit for unit in _UNITS}.get(match[3].casefold()[0])
-        written = match and f"{match[1]}{'.' + match[2] if match[2] else ''}"
-        raise refused(
+        similar_unit = match and {unit.casefold()[0]: unit for unit in _UNITS}.get(match[3].casefold()[0])
+        number_text = match and f"{match[1]}{'.' + match[2] if match[2] else ''}"
+        raise invalid_value(
             f"{value!r} is not a size in bytes",
-            f"write {written}{like}; the units are {', '.join(_UNITS)}" if like else f"write {_BYTES_ALLOWED}",
+            f"write {number_text}{similar_unit}; the units are {', '.join(_UNITS)}"
+            if similar_unit
+            else f"write {_BYTES_ALLOWED}",
         )
     fraction = match[2] or ""
     # Integer arithmetic, because 0.1 has no exact float, and equal sizes must become equal numbers.
     scaled = int(match[1] + fraction) * _UNITS[match[3]]
     size, remainder = divmod(scaled, 10 ** len(fraction))
     if remainder:
-        raise refused(f"{value!r} is not a whole number of bytes", f"write {_BYTES_ALLOWED}")
+        raise invalid_value(f"{value!r} is not a whole number of bytes", f"write {_BYTES_ALLOWED}")
     return size
 
 
 Bytes = Annotated[
     int,
-    BeforeValidator(_bytes),
+    BeforeValidator(_parse_bytes),
     Field(gt=0, le=INT64_MAX),
     WithJsonSchema(
         {
@@ -192,26 +196,26 @@ Bytes = Annotated[
 # Versions, callables, places, operators --------------------------------------------------------------------------------
 
 
-def _version(value: Any) -> Any:
+def _check_version(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise refused(f"a version is text, not the number {value}", f'put it in quotes: version: "{value}"')
+        raise invalid_value(f"a version is text, not the number {value}", f'put it in quotes: version: "{value}"')
     return value
 
 
-_VERSION = r"^[0-9]+(\.[0-9]+)*([A-Za-z+_-][A-Za-z0-9.+_-]*|\.(post|dev)[0-9]+)?$"
+_VERSION_PATTERN = r"^[0-9]+(\.[0-9]+)*([A-Za-z+_-][A-Za-z0-9.+_-]*|\.(post|dev)[0-9]+)?$"
 Version = Annotated[
     str,
-    BeforeValidator(_version),
-    Field(pattern=_VERSION, max_length=64),
-    _text({"pattern": _VERSION, "examples": ["8.6.0", "1.7.1.116"]}),
+    BeforeValidator(_check_version),
+    Field(pattern=_VERSION_PATTERN, max_length=64),
+    _text_schema({"pattern": _VERSION_PATTERN, "examples": ["8.6.0", "1.7.1.116"]}),
     Allowed('a version in quotes, such as "8.6.0"'),
 ]
 
-_CALLABLE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+_CALLABLE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 
-def _callable(value: str) -> str:
-    if re.fullmatch(_CALLABLE[1:-1], value):
+def _check_callable(value: str) -> str:
+    if re.fullmatch(_CALLABLE_PATTERN[1:-1], value):
         return value
     module, _, name = value.partition(":")
     guess = module.removesuffix(".py").replace("/", ".").strip(".")
@@ -223,52 +227,54 @@ def _callable(value: str) -> str:
             hint = f'write "{guess.rpartition(".")[0]}:{guess.rpartition(".")[2]}"'
         elif not name:
             hint = f'name the callable too, such as "{guess}:build"'
-    raise refused(f"{value!r} is not the name of a callable", hint)
+    raise invalid_value(f"{value!r} is not the name of a callable", hint)
 
 
-Callable_ = Annotated[
+CallableName = Annotated[
     str,
-    AfterValidator(_callable),
-    _text({"pattern": _CALLABLE, "examples": ["models.vit:build"]}),
+    AfterValidator(_check_callable),
+    _text_schema({"pattern": _CALLABLE_PATTERN, "examples": ["models.vit:build"]}),
     Allowed("`module.path:callable`"),
 ]
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _one_or_more(item: dict[str, Any], examples: list[Any]) -> WithJsonSchema:
+def _one_or_more_schema(item: dict[str, Any], examples: list[Any]) -> WithJsonSchema:
     many = {"type": "array", "items": item, "minItems": 1}
     return WithJsonSchema({"anyOf": [item, many], "examples": examples})
 
 
-PLACE = r"^[A-Za-z_][A-Za-z0-9_]*\.[0-9]{1,2}$"
+PLACE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[0-9]{1,2}$"
 Places = Annotated[
-    list[Annotated[str, Field(pattern=PLACE), Allowed("`<input>.<axis>`, such as `image.0`")]],
-    BeforeValidator(_listed),
+    list[Annotated[str, Field(pattern=PLACE_PATTERN), Allowed("`<input>.<axis>`, such as `image.0`")]],
+    BeforeValidator(_as_list),
     Field(min_length=1),
-    _one_or_more({"type": "string", "pattern": PLACE}, [["image.0"], ["query.2", "key.2"]]),
+    _one_or_more_schema({"type": "string", "pattern": PLACE_PATTERN}, [["image.0"], ["query.2", "key.2"]]),
     Allowed("a list of places, each an input and an axis, such as [image.0]"),
 ]
 
-_PATTERN = r"^[A-Za-z0-9_*?\[\]!-]+(\.[A-Za-z0-9_*?\[\]!-]+)*$"
+_MODULE_PATTERN = r"^[A-Za-z0-9_*?\[\]!-]+(\.[A-Za-z0-9_*?\[\]!-]+)*$"
 Granularity = Annotated[
-    list[Annotated[str, Field(pattern=_PATTERN), Allowed("`model`, or a module path such as `encoder.layers.*`")]],
-    BeforeValidator(_listed),
+    list[
+        Annotated[str, Field(pattern=_MODULE_PATTERN), Allowed("`model`, or a module path such as `encoder.layers.*`")]
+    ],
+    BeforeValidator(_as_list),
     Field(min_length=1),
-    _one_or_more({"type": "string", "pattern": _PATTERN}, ["model", ["encoder.layers.*"]]),
+    _one_or_more_schema({"type": "string", "pattern": _MODULE_PATTERN}, ["model", ["encoder.layers.*"]]),
     Allowed("`model`, or a list of module paths such as [encoder.layers.*]"),
 ]
 
-_OPERATOR = r"^(torch\.ops\.)?[A-Za-z_]\w*(\.|::)[A-Za-z_]\w*(\.[A-Za-z_]\w*)?$"
+_OPERATOR_PATTERN = r"^(torch\.ops\.)?[A-Za-z_]\w*(\.|::)[A-Za-z_]\w*(\.[A-Za-z_]\w*)?$"
 
 
-def _operator(value: str) -> str:
+def _normal_operator(value: str) -> str:
     return value.removeprefix("torch.ops.").replace("::", ".")
 
 
-def _operators(values: list[str]) -> list[str]:
+def _normal_operators(values: list[str]) -> list[str]:
     """The names, sorted and without duplicates. An overload is removed when its operator is named, too."""
     names = set(values)
     return sorted(name for name in names if name.count(".") < 2 or name.rpartition(".")[0] not in names)
@@ -276,20 +282,20 @@ def _operators(values: list[str]) -> list[str]:
 
 _OperatorName = Annotated[
     str,
-    Field(pattern=_OPERATOR),
-    AfterValidator(_operator),
+    Field(pattern=_OPERATOR_PATTERN),
+    AfterValidator(_normal_operator),
     Allowed("an operator such as `aten.cumsum.default`, or `aten.cumsum` for all its overloads"),
 ]
 Operators = Annotated[
-    list[_OperatorName], AfterValidator(_operators), Allowed("a list of operators such as [aten.cumsum.default]")
+    list[_OperatorName], AfterValidator(_normal_operators), Allowed("a list of operators such as [aten.cumsum.default]")
 ]
 
-_SOURCES = ("cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions")
+_TACTIC_SOURCES = ("cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions")
 TacticSources = Annotated[
     list[
         Annotated[
             Literal["cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"],
-            Allowed(", ".join(_SOURCES)),
+            Allowed(", ".join(_TACTIC_SOURCES)),
         ]
     ],
     AfterValidator(lambda values: sorted(set(values))),

@@ -11,12 +11,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def manifest_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a manifest. Every call returns a new object."""
-    schema = _tidied(ManifestFields.model_json_schema(ref_template="#/$defs/{model}"))
-    definitions = {_renamed(name): part for name, part in schema.pop("$defs").items()}
-    # For a builder setting, null is a value. In other models, null is pydantic's default of a missing field.
+    schema = _tidy(ManifestFields.model_json_schema(ref_template="#/$defs/{model}"))
+    definitions = {_without_suffix(name): part for name, part in schema.pop("$defs").items()}
+    # For a builder setting, null is a value. In all other definitions, null and [] are only pydantic's defaults for missing
+    # fields, so they are removed.
     for name, part in definitions.items():
         for field in part.get("properties", {}).values():
-            if name != _renamed(BuilderFields.__name__) and field.get("default", 0) in (None, []):
+            if name != _without_suffix(BuilderFields.__name__) and field.get("default", 0) in (None, []):
                 del field["default"]
     for field in schema["properties"].values():
         if field.get("default", 0) is None:
@@ -24,25 +25,26 @@ def manifest_schema() -> dict[str, Any]:
     return {"$schema": DIALECT, "title": "trtbuild manifest", **schema, "$defs": definitions}
 
 
-def _renamed(name: str) -> str:
+def _without_suffix(name: str) -> str:
     return name.removesuffix("Fields")
 
 
-def _tidied(part: Any, is_names: bool = False) -> Any:
+def _tidy(part: Any, keys_are_names: bool = False) -> Any:
     """A part of the schema without generated titles, with shorter names, and without `patternProperties`.
 
-    `is_names` is True if the keys of `part` are names of properties or definitions, and not keywords of JSON Schema.
+    `keys_are_names` is True if the keys of `part` are names of properties or definitions. Otherwise they are keywords of
+    JSON Schema.
     """
     if isinstance(part, list):
-        return [_tidied(entry) for entry in part]
+        return [_tidy(entry) for entry in part]
     if not isinstance(part, dict):
         return part
-    tidied = {key: _tidied(value, key in ("properties", "$defs") and not is_names) for key, value in part.items()}
-    if is_names:
+    tidied = {key: _tidy(value, key in ("properties", "$defs") and not keys_are_names) for key, value in part.items()}
+    if keys_are_names:
         return tidied
     tidied.pop("title", None)
     if "$ref" in tidied:
-        tidied["$ref"] = _renamed(tidied["$ref"])
+        tidied["$ref"] = _without_suffix(tidied["$ref"])
     if len(patterns := tidied.pop("patternProperties", {})) == 1:
         # Inside patternProperties, editors do not complete names, and a name that does not match would be accepted.
         (pattern, value), names = next(iter(patterns.items())), tidied.get("propertyNames", {})

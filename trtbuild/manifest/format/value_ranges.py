@@ -7,28 +7,28 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from trtbuild.manifest.format.kinds import Allowed, refused
+from trtbuild.manifest.format.kinds import Allowed, invalid_value
 
 _RANGE_ALLOWED = "the smallest and the largest value, such as [0, 30521]"
 
 
-def _value_range(value: Any) -> Any:
+def _check_ends(value: Any) -> Any:
     """A list of two numbers. `shapes` checks that they fit the input's type, which is unknown here."""
     if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
         return value
     if isinstance(value, dict) and value.keys() == {"min", "max"}:
-        raise refused("`range` is a list, not a mapping", f"write [{value['min']}, {value['max']}]")
+        raise invalid_value("`range` is a list, not a mapping", f"write [{value['min']}, {value['max']}]")
     if type(value) in (int, float):
-        raise refused(f"`range` must be {_RANGE_ALLOWED}, not the number {value}", f"write [0, {value}]")
+        raise invalid_value(f"`range` must be {_RANGE_ALLOWED}, not the number {value}", f"write [0, {value}]")
     numbers = re.findall(r"[-+]?[0-9]+(?:\.[0-9]+)?", value) if isinstance(value, str) else []
     hint = f"write [{numbers[0]}, {numbers[1]}]" if len(numbers) == 2 else None
-    raise refused(f"`range` must be {_RANGE_ALLOWED}", hint)
+    raise invalid_value(f"`range` must be {_RANGE_ALLOWED}", hint)
 
 
 #: Two numbers; the input's type decides which numbers are allowed.
-Values = Annotated[
+RangeEnds = Annotated[
     list[Any],
-    BeforeValidator(_value_range),
+    BeforeValidator(_check_ends),
     WithJsonSchema(
         {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2, "examples": [[0, 30521]]}
     ),

@@ -33,18 +33,18 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMPLETIONS = {"torch_executed_ops": "write aten.{}", "at": "write {}.0 for its first axis"}
 
 
-class Expected(NamedTuple):
+class ExpectedType(NamedTuple):
     """The type of the values at a place, and its pydantic metadata."""
 
     annotation: Any
     metadata: tuple[Any, ...] = ()
 
     @property
-    def bare(self) -> Any:
+    def bare_type(self) -> Any:
         """The type without None and without its metadata."""
-        return self.unwrapped().annotation
+        return self.unwrap().annotation
 
-    def unwrapped(self) -> Expected:
+    def unwrap(self) -> ExpectedType:
         """The type without `Annotated` and ``| None``, with their metadata."""
         annotation, metadata = self
         while True:
@@ -54,36 +54,36 @@ class Expected(NamedTuple):
             elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
                 kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
                 if len(kinds) != 1:
-                    return Expected(annotation, metadata)
+                    return ExpectedType(annotation, metadata)
                 annotation = kinds[0]
             else:
-                return Expected(annotation, tuple(_flat(metadata)))
+                return ExpectedType(annotation, tuple(_constraints(metadata)))
 
-    def inside(self, step: str | int) -> Expected | None:
+    def type_inside(self, step: str | int) -> ExpectedType | None:
         """The expected type of a field, key or element of a value of this kind; None when it is unknown."""
-        kind = self.bare
+        kind = self.bare_type
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             info = kind.model_fields.get(str(step))
-            return None if info is None else Expected(info.annotation, tuple(info.metadata))
+            return None if info is None else ExpectedType(info.annotation, tuple(info.metadata))
         arguments = typing.get_args(kind)
         if typing.get_origin(kind) is dict:
-            return Expected(arguments[1])
+            return ExpectedType(arguments[1])
         if typing.get_origin(kind) is list and isinstance(step, int):
-            return Expected(arguments[0])
+            return ExpectedType(arguments[0])
         return None
 
 
-def _flat(metadata: Sequence[Any]) -> list[Any]:
-    """The constraints inside each `FieldInfo`, which is the metadata of `Annotated[int, Field(ge=1)]`."""
+def _constraints(metadata: Sequence[Any]) -> list[Any]:
+    """The metadata as single constraints. In `Annotated[int, Field(ge=1)]`, the constraint is inside a `FieldInfo`."""
     constraints: list[Any] = []
     for entry in metadata:
         constraints += list(getattr(entry, "metadata", ())) or [entry]
     return constraints
 
 
-def allowed(expected: Expected) -> str:
+def allowed_text(expected: ExpectedType) -> str:
     """The allowed values, as a text that can follow "must be"."""
-    kind, metadata = expected.unwrapped()
+    kind, metadata = expected.unwrap()
     for entry in metadata:
         if isinstance(entry, Allowed):
             return entry.text
@@ -93,12 +93,12 @@ def allowed(expected: Expected) -> str:
     if kind is bool:
         return "true or false"
     if kind is int:
-        low = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
-        low = next((f"> {entry.gt}" for entry in metadata if isinstance(entry, Gt)), low)
-        high = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
-        if isinstance(high, int) and high < 2**31 - 1:  # the bound of int32 is not interesting for the reader
-            return f"a whole number from {low} to {high}"
-        return "a whole number" if low is None else f"a whole number ≥ {low}"
+        minimum = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
+        minimum = next((f"> {entry.gt}" for entry in metadata if isinstance(entry, Gt)), minimum)
+        maximum = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
+        if isinstance(maximum, int) and maximum < 2**31 - 1:  # the bound of int32 is not interesting for the reader
+            return f"a whole number from {minimum} to {maximum}"
+        return "a whole number" if minimum is None else f"a whole number ≥ {minimum}"
     if kind is str:
         return "text"
     if typing.get_origin(kind) is list:
@@ -126,11 +126,11 @@ def check_fields(
         return adapter.validate_python(node.data), frozenset()
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=True)
-    misspelt = _misspelt(kind, errors)
+    misspelt = _misspelt_places(kind, errors)
     for details in errors:
         if details["type"] == "missing" and details["loc"] in misspelt:
             continue
-        _add(typing.cast("dict[str, Any]", details), kind, label, node, key, problems)
+        _add_problem(typing.cast("dict[str, Any]", details), kind, label, node, key, problems)
     invalid = {str(details["loc"][0]) for details in errors if details["loc"]}
     if not (isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(node.data, dict)):
         return None, frozenset(invalid)
@@ -141,16 +141,16 @@ def check_fields(
         return None, frozenset(invalid)  # a required field is missing, and that has a problem already
 
 
-def _misspelt(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:
+def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:
     """The places of the known fields that are nearest to a field with an unknown name."""
     places = set()
     for details in errors:
-        parent: Expected | None = Expected(kind)
+        parent: ExpectedType | None = ExpectedType(kind)
         for step in details["loc"][:-1]:
-            parent = parent.inside(step) if parent else None
+            parent = parent.type_inside(step) if parent else None
         if details["type"] == "extra_forbidden" and parent is not None:
-            like = nearest(str(details["loc"][-1]), parent.bare.model_fields)
-            places.add((*details["loc"][:-1], like or ""))
+            similar = nearest(str(details["loc"][-1]), parent.bare_type.model_fields)
+            places.add((*details["loc"][:-1], similar or ""))
     return places
 
 
@@ -183,57 +183,61 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[id(kind)][1]
 
 
-def _add(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
+def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
     error, context, value = details["type"], details.get("ctx", {}), details.get("input")
     loc: tuple[str | int, ...] = details["loc"]
     # With this `loc`, pydantic reports an invalid key of a mapping, or an unknown field with the name `[key]`.
-    about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
-    if about_key:
+    is_about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
+    if is_about_key:
         loc = loc[:-1]
-    node, origin, at_key = root, root.origin, key
-    expected: Expected | None = Expected(kind)
-    parent = Expected(kind)
+    node, origin, key_origin = root, root.origin, key
+    expected: ExpectedType | None = ExpectedType(kind)
+    parent = ExpectedType(kind)
     for step in loc:
         # Shorthands are expanded before the check, so `loc` may have steps that are not in the text.
         if isinstance(step, str) and step in node.items:
-            at_key, node = node.keys[step], node.items[step]
+            key_origin, node = node.keys[step], node.items[step]
             origin = node.origin
         elif isinstance(step, int) and step < len(node.elements):
             node = node.elements[step]
-            origin = at_key = node.origin
+            origin = key_origin = node.origin
         if expected is not None:
-            parent, expected = expected, expected.inside(step)
+            parent, expected = expected, expected.type_inside(step)
     name = loc[-1] if loc else None
     if error == "trtbuild":
         # For a whole mapping (a missing part), the place of its key is clearer than the place of its first field.
-        is_mapping = about_key or isinstance(value, dict | BaseModel) or node.items
-        problems.add(at_key if is_mapping else origin, context["text"], context["hint"])
+        is_mapping = is_about_key or isinstance(value, dict | BaseModel) or node.items
+        problems.add(key_origin if is_mapping else origin, context["text"], context["hint"])
     elif error == "extra_forbidden":
-        known = list(parent.bare.model_fields)
-        problems.add(at_key, f"unknown field {name!r}", suggestion(str(name), known, "fields here"))
+        known = list(parent.bare_type.model_fields)
+        problems.add(key_origin, f"unknown field {name!r}", suggestion(str(name), known, "fields here"))
     elif error == "missing":
-        words = allowed(expected) if expected else "a value"
-        problems.add(at_key, f"the field `{name}` is missing", f"`{name}` is {words}")
-    elif about_key:
-        words = allowed(Expected(typing.get_args(parent.bare)[0])) if typing.get_args(parent.bare) else "a name"
-        problems.add(at_key, f"{name!r} cannot be a name here", f"it must be {words}")
+        words = allowed_text(expected) if expected else "a value"
+        problems.add(key_origin, f"the field `{name}` is missing", f"`{name}` is {words}")
+    elif is_about_key:
+        words = (
+            allowed_text(ExpectedType(typing.get_args(parent.bare_type)[0]))
+            if typing.get_args(parent.bare_type)
+            else "a name"
+        )
+        problems.add(key_origin, f"{name!r} cannot be a name here", f"it must be {words}")
     else:
-        words = allowed(expected) if expected else "another value"
-        if error == "less_than_equal" and "≥" in words:  # `allowed` does not name this large bound
+        words = allowed_text(expected) if expected else "another value"
+        if error == "less_than_equal" and "≥" in words:  # `allowed_text` does not name this large bound
             words = f"at most {context['le']}"
         last = next((step for step in reversed(loc) if isinstance(step, str)), label)
         subject = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
         problems.add(origin, f"{subject} must be {words}, not {kind_of(value)}", _hint(error, value, expected, last))
 
 
-def _hint(error: str, value: Any, expected: Expected | None, last: str) -> str | None:
-    kind = expected.bare if expected else None
+def _hint(error: str, value: Any, expected: ExpectedType | None, last: str) -> str | None:
+    kind = expected.bare_type if expected else None
     if kind is bool and (word := _BOOLEAN_WORDS.get(str(value).casefold())):
         return f"write {word}"
     if error == "literal_error":
         choices = [str(choice) for choice in typing.get_args(kind)]
-        like = SYNONYMS.get(str(value).casefold()) or nearest(str(value), choices)
-        return f"did you mean {like!r}?" if like in choices and like != str(value) else None
+        similar = SYNONYMS.get(str(value).casefold()) or nearest(str(value), choices)
+        return f"did you mean {similar!r}?" if similar in choices and similar != str(value) else None
     if kind is int:
         return _number_hint(value, last)
     if kind is str and isinstance(value, bool | int | float):
@@ -264,7 +268,7 @@ def _number_hint(value: Any, last: str) -> str | None:
     return None
 
 
-def _is_shape(expected: Expected | None) -> bool:
+def _is_shape(expected: ExpectedType | None) -> bool:
     """Whether a list of sizes is expected."""
-    element = expected.unwrapped().inside(0) if expected else None
-    return element is not None and element.bare is int
+    element = expected.unwrap().type_inside(0) if expected else None
+    return element is not None and element.bare_type is int

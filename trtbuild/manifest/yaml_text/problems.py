@@ -13,11 +13,11 @@ class Problems:
         self._problems: dict[Problem, None] = {}
         self._closed_places: set[Origin] = set()
 
-    def add(self, origin: Origin, text: str, hint: str | None = None, *, alone: bool = False) -> None:
-        """Add a problem. If it is `alone`, later problems at the same place are dropped: they only follow from it."""
+    def add(self, origin: Origin, text: str, hint: str | None = None, *, closes_place: bool = False) -> None:
+        """Add a problem. With `closes_place`, later problems at the same place are dropped: they only follow from it."""
         if origin in self._closed_places:
             return
-        if alone:
+        if closes_place:
             self._closed_places.add(origin)
         self._problems[Problem(origin.file, origin.line, origin.column, text, hint)] = None
 
@@ -30,6 +30,6 @@ class Problems:
             raise ManifestErrors(list(self._problems))
 
 
-def place(origin: Origin) -> str:
+def place_text(origin: Origin) -> str:
     """``file:line:column``, to name a second place in a message."""
     return f"{origin.file}:{origin.line}:{origin.column}"

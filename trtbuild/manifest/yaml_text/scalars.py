@@ -23,15 +23,15 @@ Scalar: TypeAlias = "bool | int | float | str | None"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+\Z", re.ASCII)
-_BASED = re.compile(r"0(?:o[0-7]+|x[0-9a-fA-F]+)\Z", re.ASCII)
+_HEX_OR_OCTAL = re.compile(r"0(?:o[0-7]+|x[0-9a-fA-F]+)\Z", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _INFINITY = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z", re.ASCII)
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
 #: Longer integers are mistakes. Python also limits the length of integers that it parses.
 _INT_DIGITS = 100
 
-_TAG = "tag:yaml.org,2002:"
-_KINDS: dict[str, tuple[type, ...]] = {
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_TYPES_BY_TAG: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "float": (float, int),
@@ -49,7 +49,7 @@ class InvalidScalar(ValueError):
         self.hint = hint
 
 
-def plain_value(text: str) -> Scalar:
+def unquoted_value(text: str) -> Scalar:
     """The value of an unquoted scalar. Raises InvalidScalar."""
     if text in _NULLS:
         return None
@@ -70,7 +70,7 @@ def plain_value(text: str) -> Scalar:
                 f"write {int(text)}, or {text!r} in quotes if it is text",
             )
         return int(text)
-    if _BASED.match(text):
+    if _HEX_OR_OCTAL.match(text):
         if len(text) > _INT_DIGITS:
             raise InvalidScalar(
                 f"a number of {len(text)} digits", f"at most {_INT_DIGITS} digits; quote it if it is text"
@@ -91,24 +91,24 @@ def plain_value(text: str) -> Scalar:
     return text
 
 
-def tagged_value(text: str, tag: str | None, plain: bool) -> Scalar:
-    """The value of a scalar with an optional tag. `plain` is True for text without quotes. Raises InvalidScalar."""
+def tagged_value(text: str, tag: str | None, is_unquoted: bool) -> Scalar:
+    """The value of a scalar with an optional tag. `is_unquoted` is True for text without quotes. Raises InvalidScalar."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InvalidScalar("half of a surrogate pair is not a character", "write the whole character")
     if tag is None:
-        return plain_value(text) if plain else text
-    name = tag.removeprefix(_TAG)
-    kinds = _KINDS.get(name) if tag.startswith(_TAG) else None
+        return unquoted_value(text) if is_unquoted else text
+    name = tag.removeprefix(_TAG_PREFIX)
+    kinds = _TYPES_BY_TAG.get(name) if tag.startswith(_TAG_PREFIX) else None
     if tag == "!" or name == "str":
         return text
     if kinds is None:
-        raise InvalidScalar(f"unknown tag {shown_tag(tag)}", "write the value without a tag")
-    value = plain_value(text)
+        raise InvalidScalar(f"unknown tag {tag_text(tag)}", "write the value without a tag")
+    value = unquoted_value(text)
     if type(value) not in kinds:
         raise InvalidScalar(f"{text!r} is not a value of the tag !!{name}", "write the value without a tag")
     return float(value) if name == "float" and isinstance(value, int) else value
 
 
-def shown_tag(tag: str) -> str:
-    """A tag as it was written."""
-    return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
+def tag_text(tag: str) -> str:
+    """A tag as the manifest writes it: ``!!int``."""
+    return f"!!{tag.removeprefix(_TAG_PREFIX)}" if tag.startswith(_TAG_PREFIX) else tag

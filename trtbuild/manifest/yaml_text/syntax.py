@@ -135,10 +135,10 @@ def _add_missing_space(text: str, error: yaml.MarkedYAMLError, file: str, proble
     mark = error.problem_mark
     if mark is None or mark.line == 0 or not (error.problem or "").startswith("mapping values are not allowed"):
         return False
-    before = text.splitlines()[mark.line - 1]
-    match = _MISSING_SPACE.fullmatch(before)
+    line_before = text.splitlines()[mark.line - 1]
+    match = _MISSING_SPACE.fullmatch(line_before)
     if match:
-        colon = Origin(file, mark.line, before.index(":") + 1)
+        colon = Origin(file, mark.line, line_before.index(":") + 1)
         problems.add(colon, "not YAML: a key needs a space after its `:`", f"write `{match[1]}: {match[2]}`")
     return match is not None
 

@@ -29,8 +29,8 @@ from yaml.events import (
 )
 
 from trtbuild.core.model.spec import Origin
-from trtbuild.manifest.yaml_text.problems import Problems, place
-from trtbuild.manifest.yaml_text.scalars import InvalidScalar, shown_tag, tagged_value
+from trtbuild.manifest.yaml_text.problems import Problems, place_text
+from trtbuild.manifest.yaml_text.scalars import InvalidScalar, tag_text, tagged_value
 from trtbuild.manifest.yaml_text.syntax import add_syntax_problem
 
 MAX_BYTES = 16 << 20
@@ -66,12 +66,12 @@ class Node:
         return self.keys.get(key) or self.origin
 
 
-def parse(content: bytes, file: str, problems: Problems) -> Node | None:
+def parse_tree(content: bytes, file: str, problems: Problems) -> Node | None:
     """The root mapping of a file, or None when the file is invalid; its problems are added to `problems`."""
     text = _decode(content, file, problems)
     if text is None:
         return None
-    builder = _Builder(file, problems)
+    builder = _TreeBuilder(file, problems)
     try:
         root = builder.build(_FastLoader(text))
     except yaml.MarkedYAMLError as error:
@@ -98,8 +98,8 @@ def kind_of(value: object) -> str:
     if isinstance(value, int | float):
         return f"the number {value}"
     if isinstance(value, str):
-        shown = value if len(value) <= 60 else value[:57] + "..."
-        return f"the text {shown!r}"
+        shown_text = value if len(value) <= 60 else value[:57] + "..."
+        return f"the text {shown_text!r}"
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
     return "a list" if value else "an empty list"
@@ -138,7 +138,7 @@ class _ParsingStopped(Exception):
     """The file cannot be read further; the problem has been added."""
 
 
-class _Builder:
+class _TreeBuilder:
     def __init__(self, file: str, problems: Problems) -> None:
         self._file = file
         self._problems = problems
@@ -176,7 +176,7 @@ class _Builder:
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])
             except InvalidScalar as fault:
-                self._problems.add(node.origin, fault.text, fault.hint, alone=True)
+                self._problems.add(node.origin, fault.text, fault.hint, closes_place=True)
                 node.data = event.value
         elif isinstance(event, MappingStartEvent):
             self._check_tag(event, "mapping")
@@ -205,7 +205,7 @@ class _Builder:
     def _check_tag(self, event: Any, kind: str) -> None:
         if event.tag not in (None, "!", _COLLECTION_TAGS[kind]):
             self._problems.add(
-                self._origin(event), f"unknown tag {shown_tag(event.tag)}", "write the value without a tag"
+                self._origin(event), f"unknown tag {tag_text(event.tag)}", "write the value without a tag"
             )
 
     def _add_size(self, node: Node, child: Node) -> None:
@@ -228,11 +228,11 @@ class _Builder:
     def _fill_mapping(self, node: Node, depth: int) -> None:
         while not isinstance(event := self._loader.get_event(), MappingEndEvent):
             key = self._node(event, depth + 1)
-            merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.implicit[0]
+            is_merge_key = isinstance(event, ScalarEvent) and event.value == "<<" and event.implicit[0]
             child = self._node(self._loader.get_event(), depth + 1)
             self._add_size(node, key)
             self._add_size(node, child)
-            if merge:
+            if is_merge_key:
                 self._problems.add(
                     key.origin, "merge keys (<<) are not supported", "repeat the fields, or put them in `defaults`"
                 )
@@ -249,7 +249,7 @@ class _Builder:
             elif key.data in node.items:
                 self._problems.add(
                     self._origin(event),
-                    f"{key.data!r} occurs twice in one mapping; the first is at {place(node.keys[key.data])}",
+                    f"{key.data!r} occurs twice in one mapping; the first is at {place_text(node.keys[key.data])}",
                     "keep one of the two",
                 )
             else:

@@ -4,10 +4,11 @@ Rules
 1. Arguments are passed in the same way as to the original ``forward``: positional inputs in order, keyword inputs by name.
    A positional input may also be passed by name. Names come from the package.
 2. Nothing is converted automatically: another dtype, rank or device is an error. A tensor that is not contiguous is
-   accepted. Engines copy it, because they read rows in order (`runs`). A tensor whose memory does not contain its values is
-   copied here, before its address is used (`Arrays.plain`).
-3. All axes of a dim have one size, a multiple of its unit, and one profile must allow all sizes.
-4. For known shapes only dtypes and devices are checked again.
+   accepted. Engines copy it, because they read rows in order (`trtbuild.runtime.engines.runs`). A tensor whose memory does
+   not contain its values is copied here, before its address is used (`ArrayOperations.materialize`).
+3. All axes of a dim must have the same size, which must be a multiple of the dim's unit. One profile must allow the sizes
+   of all dims.
+4. If the shapes were checked in an earlier call, only the dtypes and devices are checked again.
 """
 
 from __future__ import annotations
@@ -21,64 +22,64 @@ from trtbuild.core.values.expressions import Expression, evaluate, symbols_of
 from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.calls.call import Array, Call
-from trtbuild.runtime.packages.choice import choose_profile, out_of_range
+from trtbuild.runtime.packages.choice import choose_profile, out_of_range_text
 
-#: The largest number of cached sets of shapes. Then the cache is cleared, so that memory stays bounded.
+#: The largest number of cached sets of shapes. When it is reached, the cache is cleared, so that memory stays bounded.
 _MOST_CACHED = 4096
 
 
-class Arrays(Protocol):
-    """The tensors of a runtime and their device."""
+class ArrayOperations(Protocol):
+    """The operations on the arrays of a runtime (torch tensors, or `DeviceArray`s), and their device."""
 
-    #: The types of this runtime's own tensors.
-    own: frozenset[type]
-    #: A valid argument has this `device`.
+    #: The types of tensors that need not be adopted.
+    own_types: frozenset[type]
+    #: The value that the attribute `device` of a valid argument has.
     device: Any
     #: Whether outputs of parts that PyTorch computes must be contiguous if engines read them.
-    contiguous: bool
+    requires_contiguous: bool
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
         """Wrap `value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
         ...
 
-    def is_odd(self, array: Array) -> bool:
-        """Whether the memory of one of this runtime's own arrays perhaps does not contain its values. Then `plain` must be
-        called."""
+    def needs_materializing(self, array: Array) -> bool:
+        """Whether the memory of `array` may differ from its values. If so, `materialize` must be called. The type of
+        `array` is one of `own_types`."""
         ...
 
-    def plain(self, array: Array, name: str) -> Array:
-        """Return `array`, or a copy whose memory contains its values. Raises CallRefused if such a copy cannot be
-        created."""
+    def materialize(self, array: Array, name: str) -> Array:
+        """Return `array` if its memory contains its values, otherwise a copy whose memory contains them. Raises CallRefused
+        if such a copy cannot be created."""
         ...
 
-    def packed(self, array: Array, stream: int) -> Array:
+    def contiguous_copy(self, array: Array, stream: int) -> Array:
         """Return a new contiguous copy."""
         ...
 
     def dtype(self, name: str) -> object:
-        """Return the `dtype` that tensors of this element type have."""
+        """Return the value that the attribute `dtype` has for arrays of the element type `name`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of checking the shapes of a call: the number of the profile, and each symbol's size in the graph's
-    units."""
+    """The result of checking the shapes of a call: the number of the profile, and the value of each symbol. A dim with a
+    multiple has a size of multiple × symbol."""
 
     profile: int
     sizes: tuple[int, ...]
-    #: Stream → the `Call` for the parts.
+    #: Stream → the `Call` object that the parts get.
     calls: dict[int, Call] = field(default_factory=dict, compare=False)
 
 
 #: The inputs, the decision for their shapes, and whether an input was adopted.
-Bound = tuple[Sequence[Array], Decision, bool]
+BoundArguments = tuple[Sequence[Array], Decision, bool]
 
 
 class Arguments:
     """Binds and checks the arguments of calls of one package."""
 
-    def __init__(self, index: PackageIndex, arrays: Arrays) -> None:
+    def __init__(self, index: PackageIndex, arrays: ArrayOperations) -> None:
         self._index = index
         self._inputs = index.inputs
         self._arrays = arrays
@@ -89,36 +90,40 @@ class Arguments:
         #: Names in the package's order, in which positional inputs come first.
         self._names = [entry.name for entry in index.inputs]
         self._in_order = self._positional == list(range(len(self._positional)))
-        self._own, self._device, self._is_odd = arrays.own, arrays.device, arrays.is_odd
+        self._own_types, self._device, self._needs_materializing = (
+            arrays.own_types,
+            arrays.device,
+            arrays.needs_materializing,
+        )
         self._dtypes = tuple(arrays.dtype(entry.dtype) for entry in index.inputs)
-        self._known: dict[tuple[Any, ...], Decision] = {}
+        self._decisions: dict[tuple[Any, ...], Decision] = {}
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> Bound:
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> BoundArguments:
         """Return the inputs in the package's order, the decision for their shapes, and whether an input was adopted. Raises
         CallRefused."""
         if not kwargs and len(args) == self._all_positional:
             values = args
         else:
             values = self._in_package_order(args, kwargs)
-        own, adopted = self._own, False
+        own_types, adopted = self._own_types, False
         for value in values:
-            if type(value) not in own:
-                values, adopted = self._adopted(values, stream), True
+            if type(value) not in own_types:
+                values, adopted = self._adopt_all(values, stream), True
                 break
-        decision = self._known.get(tuple([value.shape for value in values]))
+        decision = self._decisions.get(tuple([value.shape for value in values]))
         if decision is None:
             return *self._check(values), adopted
-        device, is_odd = self._device, self._is_odd
-        for value, dtype in zip(values, self._dtypes):  # noqa: B905 - as many as there are inputs, and this is hot
-            if value.dtype != dtype or value.device != device or is_odd(value):
+        device, needs_materializing = self._device, self._needs_materializing
+        for value, dtype in zip(values, self._dtypes):  # noqa: B905 - the lengths are equal, and each call runs this
+            if value.dtype != dtype or value.device != device or needs_materializing(value):
                 return *self._check(values), adopted
         return values, decision, adopted
 
     def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise CallRefused if an argument cannot be read. It is called after torch has raised another error."""
         for name, value in zip(self._names, self._in_package_order(args, kwargs), strict=True):
-            if isinstance(value, tuple(self._own)):
-                self._arrays.plain(value, f"input {name!r}")
+            if isinstance(value, tuple(self._own_types)):
+                self._arrays.materialize(value, f"input {name!r}")
 
     # -- binding arguments to inputs
 
@@ -129,10 +134,10 @@ class Arguments:
                 return [*args, *[kwargs[name] for name in self._names[count:]]]
             except KeyError:
                 pass
-        return self._ordered(args, kwargs)
+        return self._checked_in_package_order(args, kwargs)
 
-    def _ordered(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
-        """The same order, with a check of every name. Raises CallRefused."""
+    def _checked_in_package_order(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
+        """Return the arguments in the package's order, after a check of every name. Raises CallRefused."""
         values: list[object] = [None] * len(self._inputs)
         if len(args) > len(self._positional):
             raise CallRefused(
@@ -166,15 +171,17 @@ class Arguments:
 
     # -- checking
 
-    def _adopted(self, values: Sequence[object], stream: int) -> list[Array]:
-        adopt, own = self._arrays.adopt, self._own
+    def _adopt_all(self, values: Sequence[object], stream: int) -> list[Array]:
+        adopt, own_types = self._arrays.adopt, self._own_types
         return [
-            value if type(value) in own else adopt(value, f"input {entry.name!r}", stream)
+            value if type(value) in own_types else adopt(value, f"input {entry.name!r}", stream)
             for entry, value in zip(self._inputs, values, strict=True)
         ]
 
     def _check(self, values: Sequence[Array]) -> tuple[Sequence[Array], Decision]:
-        arrays = [self._arrays.plain(array, f"input {name!r}") for name, array in zip(self._names, values, strict=True)]
+        arrays = [
+            self._arrays.materialize(array, f"input {name!r}") for name, array in zip(self._names, values, strict=True)
+        ]
         shapes = [tuple(array.shape) for array in arrays]
         for entry, array, shape, dtype in zip(self._inputs, arrays, shapes, self._dtypes, strict=True):
             if array.device != self._device:
@@ -190,27 +197,27 @@ class Arguments:
                 )
             if len(shape) != len(entry.shape):
                 raise CallRefused(
-                    f"input {entry.name!r} has the shape {_shape(shape)}, but must have {len(entry.shape)} axes",
-                    hint=f"its shape is {self._symbolic(entry)}",
+                    f"input {entry.name!r} has the shape {_shape_text(shape)}, but must have {len(entry.shape)} axes",
+                    hint=f"its shape is {self._symbolic_shape(entry)}",
                 )
         decision = self._decide(shapes)
-        if len(self._known) >= _MOST_CACHED:
-            self._known.clear()
-        self._known[tuple([array.shape for array in arrays])] = decision
+        if len(self._decisions) >= _MOST_CACHED:
+            self._decisions.clear()
+        self._decisions[tuple([array.shape for array in arrays])] = decision
         return arrays, decision
 
     def _decide(self, shapes: Sequence[tuple[int, ...]]) -> Decision:
-        sizes = self._sizes(shapes)
+        sizes = self._symbol_sizes(shapes)
         profile = choose_profile(self._index.profiles, shapes)
         if profile is None:
             raise CallRefused(
-                out_of_range(self._index.profiles, shapes, self._axis),
+                out_of_range_text(self._index.profiles, shapes, self._axis),
                 hint="pass a shape inside a profile, or build the model again with a wider profile",
             )
         return Decision(profile, sizes)
 
-    def _sizes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """The size of each symbol in the graph's units."""
+    def _symbol_sizes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """The value of each symbol."""
         solved: dict[int, tuple[int, int, int]] = {}  # symbol → its size, and the input and axis that it comes from
         unsolved: list[tuple[int, int, Expression, int]] = []
         for number, (entry, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
@@ -219,7 +226,7 @@ class Arguments:
                     if size != expression:
                         raise CallRefused(
                             f"{self._axis(number, axis)} is {size}, and must be {expression}",
-                            hint=f"the shape of {entry.name!r} is {self._symbolic(entry)}",
+                            hint=f"the shape of {entry.name!r} is {self._symbolic_shape(entry)}",
                         )
                     continue
                 symbol, value = self._solve(number, axis, expression, size)
@@ -230,8 +237,8 @@ class Arguments:
                 if known[0] != value:
                     dim = self._index.dims[symbol]
                     raise CallRefused(
-                        f"dim {dim.name!r} is {shapes[known[1]][known[2]]} in {self._place(known[1], known[2])} and "
-                        f"{size} in {self._place(number, axis)}",
+                        f"dim {dim.name!r} is {shapes[known[1]][known[2]]} in {self._axis_text(known[1], known[2])} and "
+                        f"{size} in {self._axis_text(number, axis)}",
                         hint="all axes of a dim must have the same size",
                     )
         sizes = tuple(solved[symbol][0] if symbol in solved else 0 for symbol in range(len(self._index.dims)))
@@ -244,8 +251,8 @@ class Arguments:
         return sizes
 
     def _solve(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
-        """The symbol of an axis, and its size in units. The symbol is None if the expression has several symbols, or is not
-        linear."""
+        """The symbol of an axis and its value, from the size of the axis. The symbol is None if the expression has several
+        symbols, or is not linear."""
         symbols = symbols_of(expression)
         if len(symbols) != 1:
             return None, 0
@@ -273,20 +280,20 @@ class Arguments:
     # -- names
 
     def _axis(self, number: int, axis: int) -> str:
-        """Input, dim and axis, for an error message."""
+        """The input, its dim and its axis as text for an error message."""
         entry = self._inputs[number]
         dims = [self._index.dims[symbol].name for symbol in sorted(symbols_of(entry.shape[axis]))]
         dim = f"dim {' and '.join(map(repr, dims))} (axis {axis})" if dims else f"axis {axis}"
         return f"input {entry.name!r}, {dim}"
 
-    def _place(self, number: int, axis: int) -> str:
+    def _axis_text(self, number: int, axis: int) -> str:
         return f"{self._inputs[number].name}.{axis}"
 
-    def _symbolic(self, entry: PackedTensor) -> str:
+    def _symbolic_shape(self, entry: PackedTensor) -> str:
         """A shape with the names of its dims: ``(batch, 3, height)``."""
-        return _shape(size_text(size, self._index.dims) for size in entry.shape)
+        return _shape_text(size_text(size, self._index.dims) for size in entry.shape)
 
 
-def _shape(sizes: Any) -> str:
+def _shape_text(sizes: Any) -> str:
     listed = [str(size) for size in sizes]
     return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"

@@ -1,4 +1,4 @@
-"""The properties of one call of a package. All parts get the same `Call`."""
+"""The properties of one call of a package. All parts of the package get the same `Call`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Array = Any
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call.
+    """The properties of one call.
 
-    `profile` is the number of the optimization profile, and `sizes` has the size of each symbol (in the graph's units).
-    `stream` is the CUDA stream for the work: 0 is the default stream, also used on the CPU. `device` is the value that the
-    arrays have as `device`.
+    `profile` is the number of the optimization profile, and `sizes` has the value of each symbol of the graph.
+    `stream` is the CUDA stream for the work: 0 is the default stream, also used on the CPU. `device` is the value of
+    the attribute `device` of the arrays.
 
-    If `decides` is True, the values that are passed with this object always have the same shapes."""
+    If `has_fixed_shapes` is True, all values that are ever passed together with this object have the same shapes."""
 
     profile: int
     sizes: tuple[int, ...]
     stream: int
     device: Any
-    decides: bool = False
+    has_fixed_shapes: bool = False

@@ -10,12 +10,12 @@ from types import FrameType
 
 from trtbuild import errors
 
-_OURS = str(Path(errors.__file__).resolve().parent)
+_PACKAGE_FOLDER = str(Path(errors.__file__).resolve().parent)
 
 
 def user_frame() -> FrameType:
-    """The innermost frame outside trtbuild and torch, or the outermost frame if there is no such frame."""
-    skipped = (_OURS, contextlib.__file__, *_torch())
+    """Return the innermost frame outside trtbuild and torch, or the outermost frame if there is no such frame."""
+    skipped = (_PACKAGE_FOLDER, contextlib.__file__, *_torch_paths())
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):
         frame = frame.f_back
@@ -23,7 +23,7 @@ def user_frame() -> FrameType:
 
 
 def warn(text: str) -> None:
-    """Issue a RuntimeWarning at the line of user code."""
+    """Issue a RuntimeWarning at the line of user code that called trtbuild."""
     frame: FrameType | None = sys._getframe(1)
     target, level = user_frame(), 2
     while frame is not None and frame is not target:
@@ -31,7 +31,7 @@ def warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
-def _torch() -> tuple[str, ...]:
+def _torch_paths() -> tuple[str, ...]:
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
     return () if file is None else (str(Path(file).parent), "<eval_with_key>")

@@ -14,20 +14,20 @@ from trtbuild.core.packages.package_index import (
     PackedTensor,
     Tensors,
 )
-from trtbuild.core.packages.provenance import NAME, Provenance, parse
+from trtbuild.core.packages.provenance import PROVENANCE_FILE, Provenance, parse
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.errors import NoFittingTarget, PackageError
-from trtbuild.runtime.calls.arguments import Arrays
+from trtbuild.runtime.calls.arguments import ArrayOperations
 from trtbuild.runtime.calls.module import Runner, as_torch_module
-from trtbuild.runtime.calls.stitching import Part, Stitched, flowing_weights
+from trtbuild.runtime.calls.stitching import Part, StitchedParts, value_weight_slots
 from trtbuild.runtime.memory.device_memory import Memory
 from trtbuild.runtime.packages.choice import no_reference_hint
 from trtbuild.runtime.packages.package import Package
 
 
 class Engines(Protocol):
-    """Creates parts from plans, on one GPU. The driver layer provides the object, because the runtime does not import
-    TensorRT."""
+    """Creates runnable parts of a package from plans, on one GPU. The driver layer provides the object, because the runtime
+    does not import TensorRT."""
 
     memory: Memory
 
@@ -36,11 +36,11 @@ class Engines(Protocol):
         ...
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Part:
-        """Return the part that runs the loaded engine of `partition`."""
+        """Return a callable that runs the loaded engine of `partition`."""
         ...
 
-    def warmed(self) -> None:
-        """Store the kernels that were compiled for this GPU, after every profile has run."""
+    def store_kernels(self) -> None:
+        """Store the kernels that were compiled for this GPU. Call it after every profile has run."""
         ...
 
     def close(self) -> None: ...
@@ -58,7 +58,7 @@ class Loaded:
         package: Package,
         target: PackedTarget | None,
         files: Mapping[str, memoryview],
-        engines: Callable[[], Engines] | None,
+        create_engines: Callable[[], Engines] | None,
         device: str,
     ) -> None:
         index = package.index
@@ -72,10 +72,11 @@ class Loaded:
         self.profiles: tuple[PackedProfile, ...] = index.profiles
         self.targets: Mapping[str, PackedTarget] = index.targets
         self._files: Mapping[str, memoryview] | None = files
-        self._make_engines = engines
+        self._create_engines = create_engines
         self._engines: Engines | None = None
-        #: The `Arrays` of the device, the parts that PyTorch computes, and the weights that parts read as values.
-        self._ready: tuple[Arrays, Mapping[str, Part], Mapping[int, Any]] | None = None
+        #: The operations on arrays of the device, the parts that PyTorch computes (by partition), and the value weights (by
+        #: slot). A value weight is a weight that a part reads like an input, or that is an output of the model.
+        self._torch_state: tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()
 
@@ -92,7 +93,7 @@ class Loaded:
     @property
     def provenance(self) -> Provenance:
         """The results of ``trtbuild verify`` for exactly these bytes."""
-        return parse(self.package.beside(NAME), self.package.digest)
+        return parse(self.package.read_unlisted(PROVENANCE_FILE), self.package.digest)
 
     def module(self, *, cuda_graphs: bool = False) -> Any:
         """Return the model: a ``torch.nn.Module`` if torch is installed, otherwise a callable. With `cuda_graphs` each
@@ -104,12 +105,12 @@ class Loaded:
         return runner
 
     def runner(self, *, cuda_graphs: bool = False) -> Runner:
-        """Return the runner that `module` calls. It is created once."""
+        """Return the runner that `module` calls. Calls with the same `cuda_graphs` return the same runner."""
         with self._lock:
-            with_graphs = cuda_graphs and not self.is_reference
-            if with_graphs not in self._runners:
-                self._runners[with_graphs] = self._make_runner(with_graphs)
-            return self._runners[with_graphs]
+            uses_graphs = cuda_graphs and not self.is_reference
+            if uses_graphs not in self._runners:
+                self._runners[uses_graphs] = self._create_runner(uses_graphs)
+            return self._runners[uses_graphs]
 
     def warmup(self) -> None:
         """Run every profile at its opt, min and max shapes, with inputs of zeros. Then store the kernels that were compiled
@@ -123,12 +124,12 @@ class Loaded:
             for bound in ("opt", "min", "max"):
                 for profile in self.profiles:
                     arrays = {
-                        entry.name: memory.filled(getattr(shape, bound), memory.dtype(entry.dtype), stream)
+                        entry.name: memory.zeros(getattr(shape, bound), memory.dtype(entry.dtype), stream)
                         for entry, shape in zip(self.inputs, profile.shapes, strict=True)
                     }
-                    runner.flat((), arrays)
+                    runner.flat_outputs((), arrays)
             memory.synchronize(stream)
-        self._engines.warmed()
+        self._engines.store_kernels()
 
     def close(self) -> None:
         """Free memory and engines. Modules of this package cannot be called afterwards."""
@@ -137,7 +138,7 @@ class Loaded:
                 runner.close()
             if self._engines is not None:
                 self._engines.close()
-            self._runners, self._engines, self._files, self._ready = {}, None, None, None
+            self._runners, self._engines, self._files, self._torch_state = {}, None, None, None
 
     def __enter__(self) -> Loaded:
         return self
@@ -147,42 +148,50 @@ class Loaded:
 
     def __repr__(self) -> str:
         if self.target is None:
-            library = self.package.index.computed_by
+            library = self.package.index.reference_library
             return f"<trtbuild package {self.model!r} on the CPU: the reference program in {library}, no engine>"
         return f"<trtbuild package {self.model!r} on {self.device}: engines of target {self.target.name!r}>"
 
     # -- preparing
 
-    def _make_runner(self, cuda_graphs: bool) -> Runner:
+    def _create_runner(self, cuda_graphs: bool) -> Runner:
         if self._files is None:
             raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
-        if self._ready is None:
-            self._ready = self._on_the_cpu(self._files) if self.target is None else self._on_a_gpu(self._files)
-            self._files = {}  # engines have copies, and tensors refer to their own bytes
-        arrays, torch_parts, weights = self._ready
+        if self._torch_state is None:
+            self._torch_state = (
+                self._load_on_cpu(self._files) if self.target is None else self._load_on_gpu(self._files)
+            )
+            self._files = {}  # engines have copied their plans, and each tensor keeps its file's bytes alive
+        arrays, torch_parts, weights = self._torch_state
         target, parts = target_to_run(self.package.index, self.target), dict(torch_parts)
         if self._engines is not None:
             for partition in target.partitions.partitions:
                 if partition.name not in parts:
                     parts[partition.name] = self._engines.part(partition, cuda_graphs=cuda_graphs)
-        stitched = Stitched(target.partitions, parts, weights, len(self.inputs), arrays.packed)
+        stitched = StitchedParts(target.partitions, parts, weights, len(self.inputs), arrays.contiguous_copy)
         memory = self._engines.memory if self._engines is not None else None
         return Runner(self.package.index, stitched, arrays, memory, self.target.name if self.target else None)
 
-    def _on_the_cpu(self, files: Mapping[str, memoryview]) -> tuple[Arrays, Mapping[str, Part], Mapping[int, Any]]:
-        from trtbuild.runtime.calls.torch_arrays import HostArrays
+    def _load_on_cpu(
+        self, files: Mapping[str, memoryview]
+    ) -> tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]]:
+        from trtbuild.runtime.calls.torch_arrays import HostArrayOperations
 
-        arrays = HostArrays()
-        return arrays, *self._torch_parts(target_to_run(self.package.index, None), files, arrays, everything=True)
+        arrays = HostArrayOperations()
+        return arrays, *self._create_torch_parts(
+            target_to_run(self.package.index, None), files, arrays, everything=True
+        )
 
-    def _on_a_gpu(self, files: Mapping[str, memoryview]) -> tuple[Arrays, Mapping[str, Part], Mapping[int, Any]]:
+    def _load_on_gpu(
+        self, files: Mapping[str, memoryview]
+    ) -> tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]]:
         target = self.target
-        if target is None or self._make_engines is None:
-            raise AssertionError("a target has engines")
-        engines = self._make_engines()
+        if target is None or self._create_engines is None:
+            raise AssertionError("there is a target, but no function that creates engines")
+        engines = self._create_engines()
         try:
             with engines.memory.on_device():
-                ready = engines.memory, *self._torch_parts(target, files, engines.memory, everything=False)
+                torch_state = engines.memory, *self._create_torch_parts(target, files, engines.memory, everything=False)
                 for partition in target.partitions.partitions:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
@@ -190,49 +199,49 @@ class Loaded:
             engines.close()
             raise
         self._engines = engines
-        return ready
+        return torch_state
 
-    def _torch_parts(
-        self, target: PackedTarget, files: Mapping[str, memoryview], arrays: Arrays, *, everything: bool
+    def _create_torch_parts(
+        self, target: PackedTarget, files: Mapping[str, memoryview], arrays: ArrayOperations, *, everything: bool
     ) -> tuple[dict[str, Part], Mapping[int, Any]]:
-        """Create the parts that PyTorch computes: all parts, or only the PyTorch partitions. Also return the weights that
-        parts read as values."""
-        in_torch = [part for part in target.partitions.partitions if everything or part.kind == "torch"]
-        flowing = flowing_weights(target.partitions)
-        slots = flowing.union(*(part.weights for part in in_torch))
-        if not in_torch and not slots:
+        """Create the parts that PyTorch computes: all parts if `everything` is True, otherwise only the Torch partitions.
+        Returns them by partition, and the value weights by slot."""
+        torch_partitions = [entry for entry in target.partitions.partitions if everything or entry.kind == "torch"]
+        value_slots = value_weight_slots(target.partitions)
+        slots = value_slots.union(*(partition.weights for partition in torch_partitions))
+        if not torch_partitions and not slots:
             return {}, {}
         from trtbuild.runtime.calls.onnx_part import OnnxPart, is_onnx
-        from trtbuild.runtime.calls.torch_part import Graph, TorchPart, require_torch, weight_tensors
+        from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, require_torch, weight_tensors
 
         torch = require_torch(f"the package of {self.model!r} has parts that PyTorch computes")
         device = torch.device(arrays.device)
         index = self.package.index
         weights = weight_tensors({slot: index.weights[slot] for slot in slots}, files, device)
         engine_inputs = {
-            source for part in target.partitions.partitions if part.kind == "tensorrt" for source, _ in part.inputs
+            source for entry in target.partitions.partitions if entry.kind == "tensorrt" for source, _ in entry.inputs
         }
-        graphs: dict[str, Graph] = {}
+        graphs: dict[str, ProgramGraph] = {}
         parts: dict[str, Part] = {}
-        for part in in_torch:
-            path = target.programs[part.graph]
+        for partition in torch_partitions:
+            name, path = partition.name, target.programs[partition.graph]
             if is_onnx(path):
-                description = f"partition {part.name!r} of {self.model!r}"
-                parts[part.name] = OnnxPart(files[path], [weights[slot] for slot in part.weights], description)
+                description = f"partition {name!r} of {self.model!r}"
+                parts[name] = OnnxPart(files[path], [weights[slot] for slot in partition.weights], description)
                 continue
             if path not in graphs:
-                graphs[path] = Graph(files[path], device, f"partition {part.name!r} of {self.model!r}")
-            outputs = range(len(part.outputs))
-            contiguous = [k for k in outputs if arrays.contiguous and f"{part.name}:{k}" in engine_inputs]
-            returned = [k for k in outputs if f"{part.name}:{k}" in target.partitions.outputs]
-            parts[part.name] = TorchPart(graphs[path], [weights[slot] for slot in part.weights], contiguous, returned)
-        return parts, {slot: weights[slot] for slot in flowing}
+                graphs[path] = ProgramGraph(files[path], device, f"partition {name!r} of {self.model!r}")
+            outputs = range(len(partition.outputs))
+            contiguous = [k for k in outputs if arrays.requires_contiguous and f"{name}:{k}" in engine_inputs]
+            returned = [k for k in outputs if f"{name}:{k}" in target.partitions.outputs]
+            parts[name] = TorchPart(graphs[path], [weights[slot] for slot in partition.weights], contiguous, returned)
+        return parts, {slot: weights[slot] for slot in value_slots}
 
 
 def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTarget:
-    """Return the target whose partitions run: `target`, or for None the target that needs no engines. Raises
-    NoFittingTarget."""
-    result = target or index.without_engines
+    """Return `target`. If it is None, return the target that runs without engines. Raises NoFittingTarget if the package
+    does not have such a target."""
+    result = target or index.target_without_engines
     if result is None:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no reference program, and engines do not run on a CPU",
@@ -242,13 +251,13 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the files that `target` needs to run, or for None the files that a run without engines needs. Raises
+    """List the files that `target` needs to run. If it is None, list the files for a run without engines. Raises
     NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)
-    parts = [part for part in to_run.partitions.partitions if target is None or part.kind == "torch"]
-    slots = flowing_weights(to_run.partitions).union(*(part.weights for part in parts))
-    names = [to_run.programs[part.graph] for part in parts]
+    torch_partitions = [entry for entry in to_run.partitions.partitions if target is None or entry.kind == "torch"]
+    slots = value_weight_slots(to_run.partitions).union(*(partition.weights for partition in torch_partitions))
+    names = [to_run.programs[partition.graph] for partition in torch_partitions]
     names += [index.weights[slot].path for slot in sorted(slots)]
     names += list(target.engines.values()) if target is not None else []
     return list(dict.fromkeys(names))

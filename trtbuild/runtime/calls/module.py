@@ -8,32 +8,37 @@ from typing import Any
 
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.errors import PackageError
-from trtbuild.runtime.calls.arguments import Arguments, Arrays, Decision
+from trtbuild.runtime.calls.arguments import Arguments, ArrayOperations, Decision
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.output_tree import restorer
-from trtbuild.runtime.calls.stitching import Stitched
+from trtbuild.runtime.calls.stitching import StitchedParts
 from trtbuild.runtime.memory.device_memory import Memory
 
-#: The largest number of cached streams for a set of shapes.
-_STREAMS = 64
+#: The largest number of streams whose `Call` objects are cached for a set of shapes.
+_MOST_STREAMS = 64
 
 
 class Runner:
-    """A package that can be called, with positional and keyword tensors. Calls from several threads are safe.
+    """Runs a package for positional and keyword tensors. Calls from several threads are safe.
 
     `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run, or None if
     PyTorch computes the reference program.
     """
 
     def __init__(
-        self, index: PackageIndex, stitched: Stitched, arrays: Arrays, memory: Memory | None, target: str | None
+        self,
+        index: PackageIndex,
+        stitched: StitchedParts,
+        arrays: ArrayOperations,
+        memory: Memory | None,
+        target: str | None,
     ) -> None:
         self.index = index
         self.device = str(arrays.device)
         self.target = target
         self._arguments = Arguments(index, arrays)
-        self._stitched: Stitched | None = stitched
-        #: The parts by partition.
+        self._stitched: StitchedParts | None = stitched
+        #: The name of a partition → the part that runs it.
         self.parts = stitched.parts
         self._memory = memory
         self._device = arrays.device
@@ -46,22 +51,22 @@ class Runner:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory of its GPU, or None on the CPU."""
+        """The memory of the GPU that it runs on, or None on the CPU."""
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the outputs of the original module, as new tensors. On a GPU the work may still run, on the caller's
-        stream. Raises CallRefused for arguments that do not fit."""
+        """Compute the outputs of the original module, as new tensors. On a GPU, the work may still be running on the
+        caller's stream when this returns. Raises CallRefused for arguments that do not fit."""
         memory = self._memory
-        if memory is None or memory.is_current():
+        if memory is None or memory.is_device_current():
             return self._restore(self._run(args, kwargs, memory))
         with memory.on_device():
             return self._restore(self._run(args, kwargs, memory))
 
-    def flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """The outputs in the order of the index."""
+    def flat_outputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+        """Compute the outputs, as a flat sequence in the order of the package's index."""
         memory = self._memory
-        if memory is None or memory.is_current():
+        if memory is None or memory.is_device_current():
             return self._run(args, kwargs, memory)
         with memory.on_device():
             return self._run(args, kwargs, memory)
@@ -75,23 +80,25 @@ class Runner:
             inputs, decision, adopted = self._arguments.bind(args, kwargs, stream)
             call = decision.calls.get(stream)
             if call is None:
-                call = self._new_call(decision, stream, stitched.whole)
+                call = self._new_call(decision, stream, stitched.is_one_part)
             outputs = stitched(inputs, call)
         except RuntimeError:  # torch's error for tensors without a shape or an address
             self._arguments.explain(args, kwargs)
             raise
         if adopted and memory is not None:
-            memory.called(stream)
+            memory.record_call(stream)
         return outputs
 
-    def _new_call(self, decision: Decision, stream: int, whole: bool) -> Call:
-        if len(decision.calls) >= _STREAMS:
+    def _new_call(self, decision: Decision, stream: int, is_one_part: bool) -> Call:
+        if len(decision.calls) >= _MOST_STREAMS:
             decision.calls.clear()
-        call = decision.calls[stream] = Call(decision.profile, decision.sizes, stream, self._device, decides=whole)
+        call = decision.calls[stream] = Call(
+            decision.profile, decision.sizes, stream, self._device, has_fixed_shapes=is_one_part
+        )
         return call
 
     def close(self) -> None:
-        """Free everything. A later call is an error."""
+        """Free all parts and their memory. A later call raises PackageError."""
         self._stitched, self.parts = None, {}
 
     def __repr__(self) -> str:
@@ -101,7 +108,7 @@ class Runner:
         """The model and its device, for messages."""
         name = repr(self.index.model)
         if self.is_reference:
-            return f"{name} on the CPU: the reference program in {self.index.computed_by}, no engine"
+            return f"{name} on the CPU: the reference program in {self.index.reference_library}, no engine"
         return f"{name} on {self.device}: engines of target {self.target!r}"
 
 

@@ -1,8 +1,10 @@
 """The reference program of a model with an ONNX source: onnxruntime computes its only partition, on the CPU.
 
 Rules
-1. The package has the converted model. Its weights are external, with the names ``w0…``, and are bound here once.
-2. Values are tensors on the CPU; onnxruntime reads their memory. Types that NumPy does not have are passed as bits.
+1. The package contains the converted model. The model's weights are external, with the names ``w0…``. They are bound to the
+   onnxruntime session once, when the part is created.
+2. Values are tensors on the CPU, and onnxruntime reads their memory. An element type that NumPy does not have is passed as
+   an integer type with the same bits.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ if TYPE_CHECKING:
 
     from trtbuild.runtime.calls.call import Call
 
-#: torch's name of a type that NumPy does not have → its onnx.TensorProto.DataType, and an integer type of the same size.
-_AS_BITS = {"bfloat16": (16, "int16")}
+#: The element types that NumPy does not have: torch's name → the number in onnx.TensorProto.DataType, and torch's name of
+#: an integer type of the same size.
+_BIT_TYPES = {"bfloat16": (16, "int16")}
 
 
 def is_onnx(path: str) -> bool:
-    """Whether a package's program is an ONNX model instead of a PyTorch program. `path` is its path in the package."""
+    """Whether the program at `path` in a package is an ONNX model. Other programs are PyTorch programs."""
     return path.endswith(".onnx")
 
 
@@ -43,8 +46,8 @@ class OnnxPart:
             ) from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        named = {f"w{number}": weight for number, weight in enumerate(weights)}
-        self._weights = {name: _value(onnxruntime.OrtValue, weight) for name, weight in named.items()}
+        weights_by_name = {f"w{number}": weight for number, weight in enumerate(weights)}
+        self._weights = {name: _ort_value(onnxruntime.OrtValue, weight) for name, weight in weights_by_name.items()}
         try:
             options.add_external_initializers(list(self._weights), list(self._weights.values()))
             with warnings.catch_warnings():
@@ -64,23 +67,23 @@ class OnnxPart:
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
         """Compute the outputs, on the CPU."""
-        inputs = {name: _value(self._value_class, value) for name, value in zip(self._inputs, values, strict=True)}
-        return [_tensor(result) for result in self._session.run_with_ort_values(self._outputs, inputs)]
+        inputs = {name: _ort_value(self._value_class, value) for name, value in zip(self._inputs, values, strict=True)}
+        return [_torch_tensor(result) for result in self._session.run_with_ort_values(self._outputs, inputs)]
 
 
-def _value(value_class: Any, tensor: torch.Tensor) -> Any:
-    """The tensor as an onnxruntime.OrtValue. `value_class` is this class."""
+def _ort_value(value_class: Any, tensor: torch.Tensor) -> Any:
+    """Convert a tensor to an onnxruntime.OrtValue. `value_class` is the class ``onnxruntime.OrtValue``."""
     import torch
 
     value = tensor.detach().contiguous()
     name = str(value.dtype).removeprefix("torch.")
-    if name in _AS_BITS:
-        element, bits = _AS_BITS[name]
+    if name in _BIT_TYPES:
+        element, bits = _BIT_TYPES[name]
         return value_class.ortvalue_from_numpy_with_onnx_type(value.view(getattr(torch, bits)).numpy(), element)
     return value_class.ortvalue_from_numpy(value.numpy())
 
 
-def _tensor(value: Any) -> torch.Tensor:
+def _torch_tensor(value: Any) -> torch.Tensor:
     import torch
 
     return torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack()).clone()

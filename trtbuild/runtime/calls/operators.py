@@ -5,12 +5,12 @@
 Rules
 1. `plan` is the engine's plan and `reference` is its reference program, both as uint8 tensors. A `reference` with a single
    0 means that there is no program. `weights` are the weights of the reference program; the plan contains its own weights.
-   `sizes` are the sizes of the model's symbols, in the graph's units. `about` is the text of `core.partition.engine_text`.
+   `sizes` are the values of the model's symbols. `about` is the text of `core.partition.engine_text`.
 2. On a GPU the plan runs, on the caller's stream. On the CPU the reference program runs, from which the engine was
-   built. Without a reference program a call raises an error, with a hint how to get a reference program.
-3. An engine is opened once for each text and device. Then its bytes are hashed, and must have the digest in the text.
-   The file itself must be trusted like any ``.pt2`` file.
-4. Under FakeTensor the shapes come from the text's size expressions, so shapes stay symbolic.
+   built. Without a reference program, a call on the CPU raises an error. Its hint says how to get a reference program.
+3. An engine is opened once for each text and device. When it is opened, its bytes are hashed, and must have the digest in
+   the text. The file itself must be trusted like any ``.pt2`` file.
+4. Under FakeTensor the shapes are computed from the size expressions in the text. So symbolic sizes stay symbolic.
 5. The operator does not change its inputs, and its outputs share no memory with them. It has no gradient.
 """
 
@@ -29,12 +29,12 @@ from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import CallRefused, NoFittingTarget, PackageDamaged
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.stitching import Part
-from trtbuild.runtime.packages.choice import choose_profile, out_of_range
+from trtbuild.runtime.packages.choice import choose_profile, out_of_range_text
 
 if TYPE_CHECKING:
     import torch
 
-NAME = "trtbuild::engine"
+OPERATOR_NAME = "trtbuild::engine"
 _SCHEMA = "(Tensor[] inputs, Tensor[] weights, Tensor plan, Tensor reference, SymInt[] sizes, str about) -> Tensor[]"
 
 #: Opens an engine. The arguments are its text, its plan in host memory, and its device.
@@ -42,7 +42,7 @@ Opener = Callable[[EngineText, memoryview, "torch.device"], Part]
 
 
 @dataclass(frozen=True)
-class _Open:
+class _OpenEngine:
     """An engine that is ready to run on one device. `profiles` are the ranges of its inputs."""
 
     text: EngineText
@@ -55,19 +55,19 @@ class _Engines:
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
-        self._open: dict[tuple[str, Any], _Open] = {}
+        self._open: dict[tuple[str, Any], _OpenEngine] = {}
         self._lock = threading.Lock()
 
-    def get(self, about: str, plan: torch.Tensor, device: torch.device) -> _Open:
+    def get(self, about: str, plan: torch.Tensor, device: torch.device) -> _OpenEngine:
         opened = self._open.get((about, device))
         if opened is not None:
             return opened
         with self._lock:
             if (about, device) not in self._open:
-                text = parsed(about)
-                data = _verified(plan, text.plan, f"the plan of engine {text.partition!r}")
+                text = parse_text(about)
+                data = _verified_bytes(plan, text.plan, f"the plan of engine {text.partition!r}")
                 part = self._opener(text, data, device)
-                self._open[about, device] = _Open(text, part, _profiles(text))
+                self._open[about, device] = _OpenEngine(text, part, _profiles_of(text))
             return self._open[about, device]
 
 
@@ -82,7 +82,7 @@ def register(opener: Opener) -> None:
     import torch
 
     library = torch.library.Library("trtbuild", "DEF")
-    library.define(f"engine{_SCHEMA}", tags=(torch.Tag.needs_exact_strides,) if _has_tag() else ())
+    library.define(f"engine{_SCHEMA}", tags=(torch.Tag.needs_exact_strides,) if _has_strides_tag() else ())
     engines = _Engines(opener)
 
     def engine(
@@ -100,30 +100,30 @@ def register(opener: Opener) -> None:
                     f"the engine's inputs are on {device} and {value.device}", hint="move them to one device"
                 )
         if device.type == "cpu":
-            return _reference(inputs, weights, reference, sizes, about)
+            return _reference_outputs(inputs, weights, reference, sizes, about)
         opened = engines.get(about, plan, device)
         shapes = [tuple(value.shape) for value in inputs]
         profile = choose_profile(opened.profiles, shapes)
         if profile is None:
-            raise _out_of_range(opened.text, opened.profiles, shapes)
+            raise _out_of_range_error(opened.text, opened.profiles, shapes)
         stream = torch.cuda.current_stream(device).cuda_stream
         contiguous = [value.contiguous() for value in inputs]
         return list(opened.part(contiguous, Call(profile, tuple(sizes), stream, device)))
 
     library.impl("engine", engine, "CompositeExplicitAutograd")
-    torch.library.register_fake(NAME, _fake, lib=library)
+    torch.library.register_fake(OPERATOR_NAME, _fake_outputs, lib=library)
     _library = library  # torch removes the operator when this object is freed
 
 
-def _has_tag() -> bool:
+def _has_strides_tag() -> bool:
     import torch
 
     return hasattr(torch.Tag, "needs_exact_strides")
 
 
 @lru_cache(maxsize=4096)
-def parsed(about: str) -> EngineText:
-    """Parse the text of an engine. Raises PackageDamaged."""
+def parse_text(about: str) -> EngineText:
+    """Parse the operator's argument `about`. Raises PackageDamaged."""
     try:
         return EngineText.from_text(about)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -132,20 +132,22 @@ def parsed(about: str) -> EngineText:
         ) from None
 
 
-def _profiles(text: EngineText) -> tuple[PackedProfile, ...]:
+def _profiles_of(text: EngineText) -> tuple[PackedProfile, ...]:
     return tuple(PackedProfile(n, shapes) for n, shapes in zip(text.profile_names, text.profiles, strict=True))
 
 
-def _out_of_range(
+def _out_of_range_error(
     text: EngineText, profiles: Sequence[PackedProfile], shapes: Sequence[tuple[int, ...]]
 ) -> CallRefused:
     def axis_name(number: int, axis: int) -> str:
         return f"tensor {number} of engine {text.partition!r}, axis {axis}"
 
-    return CallRefused(out_of_range(profiles, shapes, axis_name), hint="call the model with shapes inside of a profile")
+    return CallRefused(
+        out_of_range_text(profiles, shapes, axis_name), hint="call the model with shapes inside of a profile"
+    )
 
 
-def _verified(tensor: torch.Tensor, sha256: str, description: str) -> memoryview:
+def _verified_bytes(tensor: torch.Tensor, sha256: str, description: str) -> memoryview:
     """The bytes of a uint8 tensor in host memory. Raises PackageDamaged if they do not have the digest."""
     data = memoryview(tensor.detach().cpu().contiguous().numpy())
     if hashlib.sha256(data).hexdigest() != sha256:
@@ -156,56 +158,56 @@ def _verified(tensor: torch.Tensor, sha256: str, description: str) -> memoryview
 # -- on the CPU --
 
 
-#: Reference programs of this process, by text.
-_graphs: dict[str, Any] = {}
+#: The reference programs that this process has opened, by the argument `about`.
+_reference_graphs: dict[str, Any] = {}
 
 
-def _reference(
+def _reference_outputs(
     inputs: list[torch.Tensor], weights: list[torch.Tensor], reference: torch.Tensor, sizes: list[int], about: str
 ) -> list[torch.Tensor]:
     """Compute the engine's outputs with its reference program (rule 2)."""
     import torch
 
-    from trtbuild.runtime.calls.torch_part import Graph, TorchPart
+    from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart
 
-    text = parsed(about)
+    text = parse_text(about)
     if text.reference is None:
         raise NoFittingTarget(
             f"engine {text.partition!r} of {text.model!r} runs on a GPU (SM {', '.join(map(str, text.sms))}), and its "
             "inputs are on the CPU",
             hint="move the module and its inputs to the GPU; a PyTorch model's file runs here too with `reference: true`",
         )
-    profiles, shapes = _profiles(text), [tuple(value.shape) for value in inputs]
+    profiles, shapes = _profiles_of(text), [tuple(value.shape) for value in inputs]
     if choose_profile(profiles, shapes) is None:
-        raise _out_of_range(text, profiles, shapes)
-    graph = _graphs.get(about)
+        raise _out_of_range_error(text, profiles, shapes)
+    graph = _reference_graphs.get(about)
     if graph is None:
-        data = _verified(reference, text.reference, f"the program of engine {text.partition!r}")
+        data = _verified_bytes(reference, text.reference, f"the program of engine {text.partition!r}")
         description = f"the reference of engine {text.partition!r}"
-        graph = _graphs[about] = Graph(data, torch.device("cpu"), description)
+        graph = _reference_graphs[about] = ProgramGraph(data, torch.device("cpu"), description)
     arguments = [*inputs, *weights]
-    part = TorchPart(graph, weights, returned=range(len(text.outputs)))
+    part = TorchPart(graph, weights, returned_outputs=range(len(text.outputs)))
     outputs = part(inputs, Call(0, tuple(sizes), 0, "cpu"))
-    return _unshared(list(outputs), arguments)
+    return _copy_shared(list(outputs), arguments)
 
 
-def _unshared(outputs: list[torch.Tensor], arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy outputs that share memory with an argument or with another output. All results are contiguous, like the outputs
-    of an engine (rule 5)."""
+def _copy_shared(outputs: list[torch.Tensor], arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return `outputs`, and copy those that share memory with an argument or with another output (rule 5). All results are
+    contiguous, like the outputs of an engine."""
     used_addresses = {value.untyped_storage().data_ptr() for value in arguments}
     results = []
     for value in outputs:
         address = value.untyped_storage().data_ptr()
-        own = value.clone() if address in used_addresses else value
-        used_addresses.add(own.untyped_storage().data_ptr())
-        results.append(own.contiguous())
+        unshared = value.clone() if address in used_addresses else value
+        used_addresses.add(unshared.untyped_storage().data_ptr())
+        results.append(unshared.contiguous())
     return results
 
 
 # -- under FakeTensor --
 
 
-def _fake(
+def _fake_outputs(
     inputs: list[torch.Tensor],
     weights: list[torch.Tensor],
     plan: torch.Tensor,
@@ -215,19 +217,21 @@ def _fake(
 ) -> list[torch.Tensor]:
     import torch
 
-    text = parsed(about)
+    text = parse_text(about)
     device = (inputs[0] if inputs else plan).device
     unknown: dict[int, Any] = {}
     return [
         torch.empty(
-            [_size(size, sizes, unknown) for size in kind.shape], dtype=getattr(torch, kind.dtype), device=device
+            [_evaluated_size(size, sizes, unknown) for size in kind.shape],
+            dtype=getattr(torch, kind.dtype),
+            device=device,
         )
         for kind in text.outputs
     ]
 
 
-def _size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
-    """Evaluate a size like `core.values.expressions.evaluate`, for sizes that may be symbolic."""
+def _evaluated_size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
+    """Evaluate a size expression like `core.values.expressions.evaluate`. The values of the symbols may be symbolic."""
     import torch
 
     if isinstance(expression, int):
@@ -240,14 +244,14 @@ def _size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any
         if number not in unknown:
             unknown[number] = torch.library.get_ctx().new_dynamic_size()
         return unknown[number]
-    values = [_size(operand, symbols, unknown) for operand in operands]
+    values = [_evaluated_size(operand, symbols, unknown) for operand in operands]
     result = values[0]
     for value in values[1:]:
-        result = _combined(str(operator), result, value)
+        result = _apply_operator(str(operator), result, value)
     return result
 
 
-def _combined(operator: str, left: Any, right: Any) -> Any:
+def _apply_operator(operator: str, left: Any, right: Any) -> Any:
     import torch
 
     if operator == "add":

@@ -3,10 +3,12 @@
 Rules
 1. Lists, tuples, dicts, constants and None are restored.
 2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if the module of the
-   class is loaded in this process. Nothing is imported: a package neither needs nor runs user code. If the module is not
-   loaded, a `Fields` is returned. It has the same fields as attributes, by name and by position.
-3. A number (a size, for example) is restored as the Python number. On a GPU this waits for the work of the call.
-4. The package names the class. Only named tuples and dataclasses are called, because ``subprocess:Popen`` is a class, too.
+   class is loaded in this process. Nothing is imported, because a package must not run user code. If the module is not
+   loaded, a `Fields` object replaces the instance. It has the same fields as attributes, by name and by position.
+3. A number (a size, for example) is restored as a Python number. On a GPU, reading the number waits for the work of the
+   call.
+4. The package contains the name of the class, and could name any class, such as ``subprocess:Popen``. So only named tuples
+   and dataclasses are called.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Restore = Callable[[Sequence[Any]], Any]
 
 
 class Fields:
-    """Replaces a class that is not loaded. It supports ``out.logits``, ``out["logits"]``, ``out[0]``, and unpacking."""
+    """Replaces an instance of a class that is not loaded. It supports ``out.logits``, ``out["logits"]``, ``out[0]``, and
+    unpacking."""
 
     def __init__(self, name: str, names: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(names, values, strict=True))
@@ -60,13 +63,13 @@ def restorer(tree: Any) -> Restore:
         return lambda outputs: outputs[index]
     if kind == "number":
         index = tree["index"]
-        return lambda outputs: _number(outputs[index])
+        return lambda outputs: _python_number(outputs[index])
     if kind == "none":
         return lambda outputs: None
     if kind == "constant":
         value = from_json(tree["value"])
         return lambda outputs: value
-    items = _each(tree["items"])
+    items = _items_restorer(tree["items"])
     if kind == "list":
         return lambda outputs: list(items(outputs))
     if kind == "tuple":
@@ -74,29 +77,29 @@ def restorer(tree: Any) -> Restore:
     keys = tree["keys"]
     if kind == "dict":
         return lambda outputs: dict(zip(keys, items(outputs), strict=True))
-    return _of_class(tree["type"], [str(key) for key in keys], items)
+    return _class_restorer(tree["type"], [str(key) for key in keys], items)
 
 
-def _number(scalar: Any) -> Any:
-    """The Python number in a 0-d tensor of torch, or in an array of another kind."""
+def _python_number(scalar: Any) -> Any:
+    """Return the Python number in a 0-d tensor of torch, or in a 0-d array of another library."""
     return scalar.item() if hasattr(scalar, "item") else scalar.numpy().item()
 
 
-def _each(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def _items_restorer(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Return a function that restores all of `trees`."""
     if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
-        # Most models have this case. It takes a fifth of the time.
+        # Most models have only tensors here. `itemgetter` takes a fifth of the time of the general case.
         return itemgetter(*[tree["index"] for tree in trees])
     items = [restorer(tree) for tree in trees]
     return lambda outputs: [item(outputs) for item in items]
 
 
-def _of_class(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], Sequence[Any]]) -> Restore:
+def _class_restorer(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], Sequence[Any]]) -> Restore:
     short = name.rpartition(":")[2]
 
     def restore(outputs: Sequence[Any]) -> Any:
         values = items(outputs)
-        kind = _loaded(name)
+        kind = _loaded_class(name)
         if kind is not None:
             try:
                 return kind(**dict(zip(keys, values, strict=True)))
@@ -107,12 +110,12 @@ def _of_class(name: str, keys: Sequence[str], items: Callable[[Sequence[Any]], S
     return restore
 
 
-def _loaded(name: str) -> Any:
-    """The named tuple or dataclass ``module:qualname``, or None if its module is not loaded."""
+def _loaded_class(name: str) -> Any:
+    """Return the named tuple or dataclass ``module:qualname``, or None if its module is not loaded."""
     module, _, path = name.partition(":")
     value: Any = sys.modules.get(module)
-    for part in path.split("."):
-        value = getattr(value, part, None)
+    for attribute in path.split("."):
+        value = getattr(value, attribute, None)
     return value if isinstance(value, type) and _has_fields(value) else None
 
 

@@ -3,7 +3,7 @@
 Rules
 1. Values stay on the device, and are not copied. A part gets the inputs of its partition, in order.
 2. A value is freed as soon as no part needs it, so that later values can use its memory.
-3. A call does not look up names: the positions of values are computed once.
+3. A call does not look up names. The positions of values in a list are computed once, when the parts are joined.
 4. A weight that is an output is copied, because the caller may write to it.
 """
 
@@ -27,7 +27,8 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class _Step:
-    """A part, with the positions of its inputs, of its outputs, and of the values that are freed after it."""
+    """A part, with the positions of its inputs and of its outputs. `freed` are the positions of the values that are freed
+    after the part has run."""
 
     part: Part
     inputs: tuple[int, ...]
@@ -35,9 +36,10 @@ class _Step:
     freed: tuple[int, ...]
 
 
-class Stitched:
-    """All parts of a package. `weights` are the weights that partitions read as values, or that are outputs, by slot.
-    `copied` copies an array, on a stream."""
+class StitchedParts:
+    """All parts of a package, which run in order. `parts` has the part of each partition by its name. `weights` has the
+    weights of `value_weight_slots`, by slot. `inputs` is the number of the model's inputs. `copy_array(array, stream)`
+    copies an array."""
 
     def __init__(
         self,
@@ -45,12 +47,12 @@ class Stitched:
         parts: Mapping[str, Part],
         weights: Mapping[int, Array],
         inputs: int,
-        copied: Callable[[Array, int], Array] | None = None,
+        copy_array: Callable[[Array, int], Array] | None = None,
     ) -> None:
         self.parts = parts
         positions = {f"input:{number}": number for number in range(inputs)}
         self._weights: list[Array] = []
-        for slot in sorted(flowing_weights(partitions)):
+        for slot in sorted(value_weight_slots(partitions)):
             positions[f"weight:{slot}"] = len(positions)
             self._weights.append(weights[slot])
         for partition in partitions.partitions:
@@ -64,7 +66,7 @@ class Stitched:
                 last_use.setdefault(positions[f"{partition.name}:{number}"], step_number)  # a value without readers
         self._outputs = tuple(positions[source] for source in partitions.outputs)
         self._weight_outputs = [k for k, source in enumerate(partitions.outputs) if source.startswith("weight:")]
-        self._copied = copied
+        self._copy_array = copy_array
         for position in self._outputs:
             last_use.pop(position, None)
         self._steps = []
@@ -79,16 +81,16 @@ class Stitched:
                 )
             )
         self._count = len(positions) - inputs - len(self._weights)
-        #: Whether there is one part, with the model's inputs and outputs in the same order.
-        self.whole = (
+        #: Whether there is only one part, and it has the same inputs and outputs as the model, in the same order.
+        self.is_one_part = (
             len(self._steps) == 1
             and self._steps[0].inputs == tuple(range(inputs))
             and self._outputs == tuple(range(*self._steps[0].outputs.indices(len(positions))))
         )
 
     def __call__(self, inputs: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the model's outputs, flat. `inputs` are checked already."""
-        if self.whole:
+        """Compute the model's outputs, as a flat sequence. The caller has checked `inputs`."""
+        if self.is_one_part:
             return self._steps[0].part(inputs, call)
         values: list[Array] = [*inputs, *self._weights, *[None] * self._count]
         del inputs
@@ -97,13 +99,13 @@ class Stitched:
             for position in step.freed:
                 values[position] = None
         outputs = [values[position] for position in self._outputs]
-        if self._copied is not None:
+        if self._copy_array is not None:
             for number in self._weight_outputs:
-                outputs[number] = self._copied(outputs[number], call.stream)
+                outputs[number] = self._copy_array(outputs[number], call.stream)
         return outputs
 
 
-def flowing_weights(partitions: Partitions) -> set[int]:
-    """The slots of the weights that partitions read as values, or that are outputs of the model."""
+def value_weight_slots(partitions: Partitions) -> set[int]:
+    """Return the slots of the weights that a partition reads like an input, or that are outputs of the model."""
     sources = [source for partition in partitions.partitions for source, _ in partition.inputs]
     return {int(ref.removeprefix("weight:")) for ref in (*sources, *partitions.outputs) if ref.startswith("weight:")}

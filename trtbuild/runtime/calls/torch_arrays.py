@@ -1,4 +1,4 @@
-"""Torch tensors in host memory, for the reference program."""
+"""Operations on torch tensors in host memory, for the reference program."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ from trtbuild.runtime.calls.torch_part import require_torch
 from trtbuild.runtime.memory import tensor_kinds
 
 
-class HostArrays:
-    """Torch tensors on the CPU. Other CPU arrays with DLPack (NumPy) are wrapped without a copy."""
+class HostArrayOperations:
+    """Operations on torch tensors on the CPU: `trtbuild.runtime.calls.arguments.ArrayOperations`.
 
-    contiguous = False
+    Arrays of other libraries are wrapped by DLPack, without a copy. A NumPy array that is read-only, or has another byte
+    order, is copied."""
+
+    requires_contiguous = False  # no engine reads the tensors
 
     def __init__(self) -> None:
         self._torch: Any = require_torch("the reference program runs in PyTorch")
         self.device = self._torch.device("cpu")
-        self.own = frozenset({self._torch.Tensor, self._torch.nn.Parameter})
+        self.own_types = frozenset({self._torch.Tensor, self._torch.nn.Parameter})
 
-    def is_odd(self, array: Any) -> bool:
-        return tensor_kinds.is_odd(array)
+    def needs_materializing(self, array: Any) -> bool:
+        return tensor_kinds.needs_materializing(array)
 
-    def plain(self, array: Any, name: str) -> Any:
-        return tensor_kinds.plain(array, name)
+    def materialize(self, array: Any, name: str) -> Any:
+        return tensor_kinds.materialize(array, name)
 
     def dtype(self, name: str) -> object:
         return getattr(self._torch, name)
 
-    def packed(self, array: Any, stream: int) -> Any:
+    def contiguous_copy(self, array: Any, stream: int) -> Any:
         return array.clone(memory_format=self._torch.contiguous_format)
 
     def adopt(self, value: object, name: str, stream: int) -> Any:
         torch = self._torch
         if isinstance(value, torch.Tensor):
-            return self.plain(value, name)
+            return self.materialize(value, name)
         if hasattr(value, "__dlpack__"):
             if hasattr(value, "mask"):
                 raise CallRefused(f"{name} is a masked array", hint="pass an array without a mask")
             try:
                 return torch.from_dlpack(value)
             except (BufferError, RuntimeError, TypeError, ValueError) as error:
-                return self._copied(value, name, error)
+                return self._copy_numpy_array(value, name, error)
         kind = "None" if value is None else f"a {type(value).__name__}"
         raise CallRefused(f"{name} is {kind}, but must be a tensor", hint="pass a torch tensor or a NumPy array")
 
-    def _copied(self, value: Any, name: str, error: Exception) -> Any:
+    def _copy_numpy_array(self, value: Any, name: str, error: Exception) -> Any:
         """Copy a NumPy array that is read-only or has another byte order."""
         try:
             import numpy

@@ -1,13 +1,13 @@
-"""Partitions that PyTorch computes: PyTorch partitions between engines, and on the CPU the reference program.
+"""Partitions that PyTorch computes: Torch partitions between engines, and on the CPU the reference program.
 
 Rules
 1. A program's graph runs directly (`graph_module`). ``ExportedProgram.module()`` would check, copy and flatten the
    arguments again.
-2. A program contains no weights: its first inputs are weights, which are bound here once. Equal structures share one
-   graph.
+2. A program does not contain its weights: they are its first inputs, and are bound when a part is created. Partitions of
+   equal structure share one graph.
 3. No backward pass is recorded, and the caller's autocast has no effect: the package determines the dtypes.
-4. An engine needs contiguous inputs without a pending negation (`tensor_kinds`). Other outputs are copied if an engine
-   reads them.
+4. An engine needs contiguous inputs without a pending negation (`trtbuild.runtime.memory.tensor_kinds`). If an engine
+   reads an output of a part that is not such a tensor, the output is copied.
 5. The model never returns a weight or constant that is bound here, because the caller may write to it.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def require_torch(why: str) -> Any:
-    """Import torch. Raises ToolchainMissing with `why`, the reason why it is needed."""
+    """Import torch. If that fails, raise ToolchainMissing with `why`, the reason why torch is needed."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -49,9 +49,9 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
 
 
-class Graph:
-    """A partition's graph on one device. `description` names the partition in error messages. `pattern` has an entry for
-    each argument of the graph: a lifted constant, or None for a weight or an input."""
+class ProgramGraph:
+    """A partition's graph on one device. `description` names the partition in error messages. `constants_by_position` has
+    an entry for each argument of the graph: a constant, or None for a weight or an input."""
 
     def __init__(self, program: memoryview, device: torch.device, description: str) -> None:
         torch = require_torch(f"{description} is a part that PyTorch computes")
@@ -70,7 +70,7 @@ class Graph:
                 for module in exported.graph_module.modules():
                     if isinstance(module, torch.fx.GraphModule):
                         module.recompile()
-            weights = int(extra["trtbuild.weights"])
+            weight_count = int(extra["trtbuild.weights"])
         except Exception as error:  # torch may raise any error for a program of an unknown version
             raise PackageDamaged(
                 f"torch {torch.__version__} cannot read the program of {description}: {type(error).__name__}: {error}",
@@ -83,15 +83,15 @@ class Graph:
             if spec.kind.name == "CONSTANT_TENSOR"
         }
         names = [node.name for node in exported.graph.nodes if node.op == "placeholder"]
-        self.weights = weights
+        self.weight_count = weight_count
         self.device_type = device.type
         self.module = exported.graph_module
-        self.pattern = [constants.get(name) for name in names]
+        self.constants_by_position = [constants.get(name) for name in names]
         #: For each output: the position of the argument that it may be a view of, or None if it has its own memory.
-        self.viewed = [_viewed(node, names) for node in exported.graph.output_node().args[0]]
+        self.viewed_arguments = [_viewed_argument(node, names) for node in exported.graph.output_node().args[0]]
 
 
-def _viewed(node: Any, names: Sequence[str]) -> int | None:
+def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
     """The position in `names` of the argument that a node's value is a view of, or None if it is not a view. The answer
     comes from the schemas of the operators."""
     while getattr(node, "op", None) == "call_function":
@@ -102,15 +102,15 @@ def _viewed(node: Any, names: Sequence[str]) -> int | None:
 
 
 class TorchPart:
-    """A partition that PyTorch computes. `weights` are the partition's weights, in order. `contiguous` are the numbers of
-    the outputs that engines read, and `returned` the numbers of the outputs that the model returns."""
+    """A partition that PyTorch computes. `weights` are the partition's weights, in order. `contiguous_outputs` are the
+    numbers of the outputs that engines read. `returned_outputs` are the numbers of the outputs that the model returns."""
 
     def __init__(
         self,
-        graph: Graph,
+        graph: ProgramGraph,
         weights: Sequence[torch.Tensor],
-        contiguous: Sequence[int] = (),
-        returned: Sequence[int] = (),
+        contiguous_outputs: Sequence[int] = (),
+        returned_outputs: Sequence[int] = (),
     ) -> None:
         import torch
 
@@ -118,31 +118,31 @@ class TorchPart:
         self._no_grad = torch.no_grad
         self._under_autocast = partial(torch.is_autocast_enabled, kind) if kind in ("cpu", "cuda") else bool
         self._no_autocast = partial(torch.autocast, kind, enabled=False)
-        # fx's __call__ rewrites tracebacks, which takes longer than a small graph. So forward is called directly.
+        # fx's __call__ rewrites tracebacks, which takes longer than running a small graph. So forward is called directly.
         self._run = graph.module.forward
-        self._contiguous = tuple(contiguous)
+        self._contiguous_outputs = tuple(contiguous_outputs)
         remaining_weights = iter(weights)
-        fixed: list[Any] = []
+        bound_arguments: list[Any] = []
         self._input_positions: list[int] = []
         count = 0
-        for position, constant in enumerate(graph.pattern):
+        for position, constant in enumerate(graph.constants_by_position):
             if constant is not None:
-                fixed.append(constant)
-            elif count < graph.weights:
-                fixed.append(next(remaining_weights))
+                bound_arguments.append(constant)
+            elif count < graph.weight_count:
+                bound_arguments.append(next(remaining_weights))
                 count += 1
             else:
-                fixed.append(None)
+                bound_arguments.append(None)
                 self._input_positions.append(position)
-        self._fixed = fixed
-        views = [(number, graph.viewed[number]) for number in returned]
-        self._copied = tuple(
-            number for number, position in views if position is not None and fixed[position] is not None
+        self._bound_arguments = bound_arguments
+        views = [(number, graph.viewed_arguments[number]) for number in returned_outputs]
+        self._copied_outputs = tuple(
+            number for number, position in views if position is not None and bound_arguments[position] is not None
         )
 
     def __call__(self, values: Sequence[Any], call: Call) -> Sequence[Any]:
         """Compute the outputs, on the current stream of PyTorch, which is the call's stream."""
-        arguments = list(self._fixed)
+        arguments = list(self._bound_arguments)
         for position, value in zip(self._input_positions, values, strict=True):
             arguments[position] = value
         del values
@@ -152,9 +152,9 @@ class TorchPart:
                     results = list(self._run(*arguments))
             else:
                 results = list(self._run(*arguments))
-        for number in self._contiguous:
+        for number in self._contiguous_outputs:
             results[number] = results[number].resolve_neg().contiguous()
-        for number in self._copied:
+        for number in self._copied_outputs:
             results[number] = results[number].clone()
         return results
 
@@ -162,14 +162,15 @@ class TorchPart:
 def weight_tensors(
     weights: Mapping[int, PackedWeight], files: Mapping[str, memoryview], device: torch.device
 ) -> dict[int, torch.Tensor]:
-    """Create a tensor for each weight. On the CPU the tensor uses the bytes of the file, on other devices it is a copy."""
+    """Create a tensor for each weight, by slot. On the CPU the tensor uses the bytes of the file. On other devices it is a
+    copy."""
     import torch
 
     tensors, by_file = {}, {}
     for slot, weight in weights.items():
         dtype = getattr(torch, weight.dtype)
         key = (weight.path, weight.dtype, weight.shape)
-        if key not in by_file:  # equal weights share a file, and so a tensor
+        if key not in by_file:  # equal weights share a file, and therefore share a tensor
             data = files[weight.path]
             value = torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
             by_file[key] = value.reshape(weight.shape).to(device)

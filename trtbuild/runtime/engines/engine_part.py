@@ -2,12 +2,13 @@
 
 Rules
 1. A thread has its own contexts, one for each optimization profile and stream that it uses. In TensorRT, threads may
-   share engines, but not contexts, and work of one context on two streams would share the context's state. So concurrent
-   calls are safe, and calls of one thread on two streams overlap on the GPU. When a thread ends, the next thread with the
-   same profile and stream uses its contexts, because their last work may still run on this stream.
-2. Contexts do not contain activation memory: all engines of a thread and stream share one `Workspace`. This is safe,
-   because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order. Auxiliary
-   streams join the stream at the end of the work. Another thread or stream has another workspace.
+   share engines, but not contexts. Work of one context on two streams would share the context's state. Separate contexts
+   make concurrent calls safe, and let calls of one thread on two streams overlap on the GPU. A context's last work may
+   still run on its stream when its thread ends. So the contexts of a thread that has ended are used only by the next thread
+   with the same profile and stream.
+2. Contexts do not contain activation memory: all engines of a thread and stream share one `Workspace`. Sharing is safe,
+   because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order. TensorRT's
+   auxiliary streams join the stream at the end of the work. Another thread or stream has another workspace.
 
 `trtbuild.runtime.engines.runs` runs a context.
 """
@@ -28,17 +29,17 @@ from trtbuild.runtime.engines.runs import Run
 from trtbuild.runtime.engines.workspaces import Workspaces
 from trtbuild.runtime.memory.device_memory import Array
 
-#: The largest number of contexts (by stream and profile) that an engine has for one thread. Then all of them are freed: a
-#: program that creates a stream for each call is slow, but its memory stays bounded.
-_CONTEXTS = 32
+#: The largest number of contexts (by stream and profile) that an engine has for one thread. When it is reached, all of them
+#: are freed. So a program that creates a stream for each call is slow, but its memory stays bounded.
+_MOST_CONTEXTS = 32
 
 
 class EnginePart:
     """One engine, ready to run: a `trtbuild.runtime.calls.stitching.Part`.
 
-    `partition` has the outputs' shapes. Its inputs and outputs are the engine's ``i0…`` and ``o0…``. With `graphs` a run is
-    captured as a CUDA graph for each set of shapes and replayed (`trtbuild.runtime.engines.graphs`). Raises PackageDamaged
-    if engine and partition do not match.
+    `partition` has the outputs' shapes. Its inputs and outputs are the engine's ``i0…`` and ``o0…``. If `graphs` is True, a
+    run is captured as a CUDA graph for each set of shapes, and then replayed (`trtbuild.runtime.engines.graphs`). Raises
+    PackageDamaged if engine and partition do not match.
     """
 
     def __init__(
@@ -71,40 +72,43 @@ class EnginePart:
                 f"the engine of {partition.name} has inputs or outputs that its partition does not have"
             )
         #: The smallest and largest shape of each input, by profile.
-        self.ranges = [[_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)]
-        self._local = threading.local()
+        self.ranges = [
+            [_shape_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)
+        ]
+        self._thread_local = threading.local()
         self._threads: weakref.WeakSet[_ThreadRuns] = weakref.WeakSet()
         #: Runs of threads that have ended, by stream and profile. Appending and popping are atomic.
-        self._idle: dict[tuple[int, int], deque[Run | GraphRun]] = {}
+        self._idle_runs: dict[tuple[int, int], deque[Run | GraphRun]] = {}
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs, as new tensors. Raises CallRefused and EngineError. After an error nothing was enqueued."""
+        """Compute the outputs, as new tensors. Raises CallRefused and EngineError. If it raises an error, no work was
+        enqueued."""
         memory = self.memory
-        if not memory.is_current():
+        if not memory.is_device_current():
             with memory.on_device():
                 return self._run(values, call)
         return self._run(values, call)
 
     def _run(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
         try:
-            runs: dict[tuple[int, int], Run | GraphRun] = self._local.thread.runs
+            runs: dict[tuple[int, int], Run | GraphRun] = self._thread_local.thread.runs
         except AttributeError:
-            thread = self._local.thread = _ThreadRuns(self._idle)
+            thread = self._thread_local.thread = _ThreadRuns(self._idle_runs)
             self._threads.add(thread)
             runs = thread.runs
         run = runs.get((call.stream, call.profile))
         if run is None:
-            if len(runs) >= _CONTEXTS:
+            if len(runs) >= _MOST_CONTEXTS:
                 runs.clear()
-            run = runs[call.stream, call.profile] = self._idle_run(call) or self._new_run(call)
+            run = runs[call.stream, call.profile] = self._take_idle_run(call) or self._new_run(call)
         return run(values, call)
 
-    def _idle_run(self, call: Call) -> Run | GraphRun | None:
+    def _take_idle_run(self, call: Call) -> Run | GraphRun | None:
         try:
-            run = self._idle[call.stream, call.profile].pop()
+            run = self._idle_runs[call.stream, call.profile].pop()
         except (KeyError, IndexError):
             return None
-        run.move_in()
+        run.move_to_this_thread()
         return run
 
     def _new_run(self, call: Call) -> Run | GraphRun:
@@ -130,27 +134,27 @@ class EnginePart:
         """Free all contexts, of all threads. No call may be running."""
         for thread in list(self._threads):
             thread.runs.clear()
-        self._idle.clear()
+        self._idle_runs.clear()
 
 
 class _ThreadRuns:
-    """The runs of one thread, by stream and profile. When the thread ends, they are added to `idle`."""
+    """The runs of one thread, by stream and profile. When the thread ends, its runs are added to `idle_runs`."""
 
-    __slots__ = ("__weakref__", "_idle", "runs")
+    __slots__ = ("__weakref__", "_idle_runs", "runs")
 
-    def __init__(self, idle: dict[tuple[int, int], deque[Run | GraphRun]]) -> None:
+    def __init__(self, idle_runs: dict[tuple[int, int], deque[Run | GraphRun]]) -> None:
         self.runs: dict[tuple[int, int], Run | GraphRun] = {}
-        self._idle = idle
+        self._idle_runs = idle_runs
 
     def __del__(self) -> None:
         for key, run in self.runs.items():
-            self._idle.setdefault(key, deque()).append(run)
+            self._idle_runs.setdefault(key, deque()).append(run)
 
 
 def _numbered_bindings(
     bindings: dict[str, Binding], letter: str, dtypes: Sequence[str], partition: str, is_input: bool
 ) -> tuple[Binding, ...]:
-    """The bindings ``<letter>0…`` of a partition's inputs or outputs. Raises PackageDamaged."""
+    """Return the bindings ``<letter>0…``: the inputs (i) or outputs (o) of a partition, in order. Raises PackageDamaged."""
     matching = []
     for number, dtype in enumerate(dtypes):
         binding = bindings.get(f"{letter}{number}")
@@ -164,7 +168,7 @@ def _numbered_bindings(
     return tuple(matching)
 
 
-def _range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shape_range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The smallest and the largest shape of an input in a profile."""
     if -1 not in binding.shape:
         return binding.shape, binding.shape

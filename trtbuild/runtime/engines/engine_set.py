@@ -11,23 +11,23 @@ from trtbuild.runtime.memory.device_memory import Memory
 
 
 class EngineSet:
-    """Creates parts from verified plans. `kernels` stores the kernels that TensorRT-RTX compiles. Other libraries compile
-    no kernels."""
+    """Creates parts from verified plans. `kernel_file` stores the kernels that TensorRT-RTX compiles. Other libraries do
+    not compile kernels."""
 
     def __init__(
         self,
         library: Library,
         memory: Memory,
-        kernels: KernelFile | None = None,
+        kernel_file: KernelFile | None = None,
         *,
         options: ContextOptions | None = None,
     ) -> None:
         self.library = library
         self.memory = memory
         self._options = options or ContextOptions()
-        self._kernel_file = kernels
-        self._kernels: KernelCache | None = None
-        self._stored: bytes | None = None
+        self._kernel_file = kernel_file
+        self._kernel_cache: KernelCache | None = None
+        self._stored_kernels: bytes | None = None
         self._engines: dict[str, Engine] = {}
         self._parts: list[EnginePart] = []
         self._workspaces = Workspaces(memory)
@@ -37,16 +37,17 @@ class EngineSet:
         with self.memory.on_device():
             engine = self.library.load_engine(plan)
             if not self._engines:
-                self._kernels = engine.create_kernel_cache()
-                if self._kernels is not None and self._kernel_file is not None:
-                    stored = self._kernel_file.read()
-                    if stored is not None and self._kernels.load(stored):
-                        self._stored = stored
-            engine.kernels = self._kernels
+                self._kernel_cache = engine.create_kernel_cache()
+                if self._kernel_cache is not None and self._kernel_file is not None:
+                    stored_kernels = self._kernel_file.read()
+                    if stored_kernels is not None and self._kernel_cache.load(stored_kernels):
+                        self._stored_kernels = stored_kernels
+            engine.kernels = self._kernel_cache
         self._engines[partition.name] = engine
 
     def part(self, partition: Partition, *, cuda_graphs: bool = False) -> EnginePart:
-        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if the two do not match."""
+        """Return the loaded engine of `partition`, ready to run. Raises PackageDamaged if the engine and the
+        partition do not match."""
         library_graphs = cuda_graphs and self.library.captures_graphs
         options = ContextOptions(self._options.specialization, library_graphs=library_graphs)
         part = EnginePart(
@@ -60,20 +61,20 @@ class EngineSet:
         self._parts.append(part)
         return part
 
-    def warmed(self) -> None:
-        """Store the compiled kernels, after every profile has run."""
-        if self._kernels is None or self._kernel_file is None:
+    def store_kernels(self) -> None:
+        """Store the compiled kernels. Call it after every profile has run."""
+        if self._kernel_cache is None or self._kernel_file is None:
             return
         with self.memory.on_device():
-            content = self._kernels.save()
-        if content != self._stored and self._kernel_file.write(content) is not None:
-            self._stored = content
+            content = self._kernel_cache.save()
+        if content != self._stored_kernels and self._kernel_file.write(content) is not None:
+            self._stored_kernels = content
 
     def close(self) -> None:
         """Store the kernels, and free all contexts and engines. No call may be running."""
-        self.warmed()
+        self.store_kernels()
         for part in self._parts:
             part.close()
         self._parts.clear()
         self._engines.clear()
-        self._kernels = None
+        self._kernel_cache = None

@@ -1,12 +1,13 @@
 """Run an engine as CUDA graphs.
 
 Rules
-1. A graph has fixed addresses. So inputs are copied into its buffers, and outputs are copied out of them, on the call's
-   stream. Each copy needs a launch and memory traffic, but the graph saves the launches of the engine's kernels. So a graph
-   is faster for engines with many small kernels.
+1. A graph reads and writes fixed addresses. So it has its own buffers: inputs are copied into them, and outputs are copied
+   out of them, on the call's stream. Each copy needs a launch and memory traffic, but the graph saves the launches of the
+   engine's kernels. So a graph is faster for engines with many small kernels.
 2. Each set of shapes has its own graph, buffers and context: TensorRT keeps state that depends on shapes in the context
    (developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
-3. A graph is captured after a normal run with the same shapes, in which TensorRT finishes its work for new shapes.
+3. A graph is captured after a normal run with the same shapes. In that run TensorRT finishes its preparations for the new
+   shapes.
 4. An engine that cannot be captured runs normally, after one warning.
 """
 
@@ -19,10 +20,10 @@ from trtbuild.errors import EngineError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.callers import warn
 from trtbuild.runtime.engines.runs import Run, RunnablePart
-from trtbuild.runtime.memory.device_memory import Array, Graph
+from trtbuild.runtime.memory.device_memory import Array, CapturedGraph
 
-#: The largest number of graphs for a thread, stream and profile of an engine. The oldest graph is freed first.
-CAPTURED = 16
+#: The largest number of graphs that an engine has for one thread, stream and profile. The oldest graph is freed first.
+MOST_GRAPHS = 16
 
 
 class GraphRun:
@@ -30,45 +31,45 @@ class GraphRun:
 
     def __init__(self, part: RunnablePart) -> None:
         self._part = part
-        self._captured: dict[tuple[Any, ...], _Captured] = {}
+        self._captured_runs: dict[tuple[Any, ...], _CapturedRun] = {}
         self._plain_run: Run | None = None
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
         if self._plain_run is not None:
             return self._plain_run(values, call)
         shapes = (call.sizes, *[value.shape for value in values])
-        captured = self._captured.get(shapes)
+        captured = self._captured_runs.get(shapes)
         if captured is not None:
             return captured(values, call)
         return self._capture(shapes, values, call)
 
-    def move_in(self) -> None:
-        """Let the current thread use this object. Graphs continue to use the workspace that they were captured with."""
+    def move_to_this_thread(self) -> None:
+        """Let the current thread use this object. Its graphs continue to use the workspace in which they were captured."""
         if self._plain_run is not None:
-            self._plain_run.move_in()
+            self._plain_run.move_to_this_thread()
 
     def _capture(self, shapes: tuple[Any, ...], values: Sequence[Array], call: Call) -> Sequence[Array]:
         run = Run(self._part, call)
         outputs = run(values, call)  # rule 3; this also checks the values
-        if run.measures:
+        if run.has_measured_outputs:
             self._give_up(run, "it has outputs whose size depends on data")
             return outputs
-        if len(self._captured) >= CAPTURED:
+        if len(self._captured_runs) >= MOST_GRAPHS:
             self._part.memory.synchronize(call.stream)
-            del self._captured[next(iter(self._captured))]
+            del self._captured_runs[next(iter(self._captured_runs))]
         try:
-            self._captured[shapes] = _Captured(run, values, call)
+            self._captured_runs[shapes] = _CapturedRun(run, values, call)
         except EngineError as error:
             self._give_up(Run(self._part, call), error.text)
         return outputs
 
     def _give_up(self, run: Run, why: str) -> None:
         self._plain_run = run
-        self._captured.clear()
+        self._captured_runs.clear()
         warn(f"{self._part.name} runs without CUDA graphs: {why}")
 
 
-class _Captured:
+class _CapturedRun:
     """One graph, and the buffers that it reads and writes."""
 
     def __init__(self, run: Run, values: Sequence[Array], call: Call) -> None:
@@ -84,14 +85,14 @@ class _Captured:
         self._outputs = run.outputs()
         self._workspace = run.workspace.array  # keeps this memory, even if the workspace replaces it by a larger array
         memory.synchronize(run.stream)  # waits for the normal run (rule 3), because the capture uses another stream
-        self._graph: Graph = memory.capture(run.enqueue)
+        self._graph: CapturedGraph = memory.capture(run.enqueue)
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
         memory, stream = self._memory, call.stream
         for index, (value, target) in enumerate(zip(values, self._inputs, strict=True)):
             if value.dtype != target.dtype:
-                raise self._run.refused_dtype(index, value)
-            source = value if value.is_contiguous() else memory.packed(value, stream)
+                raise self._run.dtype_error(index, value)
+            source = value if value.is_contiguous() else memory.contiguous_copy(value, stream)
             memory.copy(source, target, stream)
         self._graph.launch(stream)
         outputs = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from trtbuild.errors import EngineError
-from trtbuild.runtime.engines.workspaces import ALIGNMENT, aligned
+from trtbuild.runtime.engines.workspaces import ALIGNMENT, allocate_aligned
 from trtbuild.runtime.memory.device_memory import Array, Memory
 
 
-class Measured:
+class MeasuredOutput:
     """An output whose size depends on data: a `trtbuild.core.engines.execution.OutputMemory`."""
 
     def __init__(self, memory: Memory, stream: int) -> None:
@@ -20,29 +20,29 @@ class Measured:
         self._shape: tuple[int, ...] | None = None
         self._error: Exception | None = None
 
-    def begin(self) -> None:
-        """Prepare for a run, which gets new memory."""
+    def begin_run(self) -> None:
+        """Forget the memory, shape and error of the last run. The next run allocates new memory."""
         self._buffer = self._shape = self._error = None
 
     def allocate(self, name: str, size_bytes: int, alignment: int) -> int:
         try:
-            self._buffer, address = aligned(self._memory, max(size_bytes, ALIGNMENT), alignment, self._stream)
+            self._buffer, address = allocate_aligned(self._memory, max(size_bytes, ALIGNMENT), alignment, self._stream)
             self._offset_bytes = address - self._buffer.data_ptr()
             return address
-        except Exception as error:  # TensorRT is the caller here, so the error is raised later
+        except Exception as error:  # TensorRT calls this, and would lose the error. `raise_error` raises it later.
             self._error = error
             return 0
 
-    def settle(self, name: str, shape: tuple[int, ...]) -> None:
+    def set_final_shape(self, name: str, shape: tuple[int, ...]) -> None:
         self._shape = shape
 
     def raise_error(self) -> None:
-        """Raise the error of `allocate`, if there was an error."""
+        """Raise the error that happened in `allocate`, if there was one."""
         if self._error is not None:
             raise self._error
 
     def result(self, dtype: Any) -> Array:
-        """The output, with its shape."""
+        """Return the output, with the shape that TensorRT reported."""
         if self._buffer is None or self._shape is None:
             raise EngineError("TensorRT did not report the shape of an output that it computed")
         buffer, self._buffer = self._buffer, None

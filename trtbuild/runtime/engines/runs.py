@@ -1,18 +1,18 @@
 """Run one context: set its shapes and addresses, enqueue it, and return its outputs.
 
 Rules
-1. A run sets shapes and reads output shapes only if they have changed, and sets addresses only if they have changed.
-   Outputs are new tensors; nothing else is allocated.
+1. A run sets input shapes and reads output shapes only if the input shapes have changed. It sets an address only if the
+   address has changed. Outputs are new tensors. If shapes and addresses have not changed, nothing else is allocated.
 2. TensorRT does not check its inputs, so this module does. The dtype of every value is compared with the engine's, and
-   its shape with the ranges of the profile. A value at an address that is not aligned to 256 bytes is copied. An empty
-   tensor gets a valid address.
+   its shape is compared with the ranges of the profile. A value at an address that is not aligned to 256 bytes is copied.
+   An empty tensor gets a valid address.
 3. The shapes of outputs come from TensorRT (from the context, or from its output allocator), and must equal the shapes in
-   the package. A size of -1 is accepted only if it depends on data according to the package: TensorRT also returns -1 for
-   input shapes that contradict one another.
+   the package. A size of -1 is accepted only if, according to the package, the size depends on data. TensorRT also returns
+   -1 for input shapes that contradict one another.
 4. Engines do not run on the legacy default stream, where TensorRT waits for the whole device. A call on this stream is
    enqueued on another stream, which CUDA orders with the default stream (`Memory.working_stream`).
 5. A context is freed only after its stream has finished (`Run.__del__`).
-6. Packed copies of inputs are not freed before the run is enqueued. Otherwise new outputs could get their memory.
+6. If an input was copied, the copy is not freed before the run is enqueued. Otherwise a new output could get its memory.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.values.expressions import depends_on_data, evaluate
 from trtbuild.errors import CallRefused, EngineError
 from trtbuild.runtime.calls.call import Call
-from trtbuild.runtime.engines.measured import Measured
+from trtbuild.runtime.engines.measured import MeasuredOutput
 from trtbuild.runtime.engines.workspaces import ALIGNMENT, Workspaces
 from trtbuild.runtime.memory.device_memory import Array, Memory
-from trtbuild.runtime.memory.tensor_kinds import no_memory
+from trtbuild.runtime.memory.tensor_kinds import no_memory_error
 
-_UNSET = -1
-#: The largest number of calls with cached output descriptions. Then the cache is cleared, so that memory stays bounded.
+#: An input address that has not been set, or must be set again.
+_NO_ADDRESS = -1
+#: The largest number of calls whose output makers are cached. When it is reached, the cache is cleared, so that memory
+#: stays bounded.
 _MOST_CACHED = 256
 _OTHER_ENGINE_HINT = "the package was made with another engine: build the package again"
 
-#: An output's name, the function that creates a new tensor for it (None if its size depends on data), and its dtype.
+#: An output's name, the function that creates a new tensor for the output, and its dtype. The function is None if the size
+#: depends on data.
 _OutputMaker = tuple[str, Callable[[], Array] | None, Any]
 
 
@@ -73,33 +76,33 @@ class Run:
         self._input_dtypes = [memory.dtype(binding.dtype) for binding in part.inputs]
         self._output_names = tuple(binding.name for binding in part.outputs)
         self._output_dtypes = [memory.dtype(binding.dtype) for binding in part.outputs]
-        self._addresses = [_UNSET] * len(self._input_names)
+        self._input_addresses = [_NO_ADDRESS] * len(self._input_names)
         #: Output → its address in the context.
-        self._written: dict[str, int] = {}
+        self._output_addresses: dict[str, int] = {}
         self._shapes: list[Any] | None = None
         self._sizes: tuple[int, ...] = ()
-        #: The call of the current shapes, if it decides them (`Call.decides`).
+        #: The call for which the current shapes were set. None if its shapes are not fixed (`Call.has_fixed_shapes`).
         self._call: Call | None = None
-        #: Such calls → the makers of their outputs.
+        #: A call with fixed shapes → the makers of its outputs.
         self._known_makers: dict[Call, list[_OutputMaker]] = {}
         #: The makers of the outputs for the current shapes.
         self._output_makers: list[_OutputMaker] = []
-        self._measured: dict[str, Measured] = {}
+        self._measured_outputs: dict[str, MeasuredOutput] = {}
         #: Output → its sizes in the package. A size is None if it depends on data.
         self._expected_sizes: dict[str, list[int | None]] = {}
         self._memory_bytes = part.engine.memory_bytes(call.profile)
         self._workspace_address = 0
         self._empty_buffer: Array | None = None
-        self._packed: list[Array] = []
-        self.workspace = part.workspaces.here(call.stream)
+        self._input_copies: list[Array] = []
+        self.workspace = part.workspaces.workspace_for(call.stream)
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
         self.prepare(values, call)
         outputs = self.outputs()
         self.enqueue(self.stream)
-        if self._packed:
-            self._packed.clear()
-        return outputs if not self._measured else self._settled(outputs)
+        if self._input_copies:
+            self._input_copies.clear()
+        return outputs if not self._measured_outputs else self._add_measured_outputs(outputs)
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
@@ -107,25 +110,25 @@ class Run:
                 for stream in {self.stream, self._stream}:  # a graph is launched on the caller's stream
                     self.part.memory.synchronize(stream)
 
-    def move_in(self) -> None:
+    def move_to_this_thread(self) -> None:
         """Let the current thread use this object, with that thread's workspace."""
-        self.workspace = self.part.workspaces.here(self._stream)
+        self.workspace = self.part.workspaces.workspace_for(self._stream)
 
     @property
-    def measures(self) -> bool:
-        """Whether it has outputs whose size depends on data."""
-        return bool(self._measured)
+    def has_measured_outputs(self) -> bool:
+        """Whether the engine has outputs whose size depends on data."""
+        return bool(self._measured_outputs)
 
     def prepare(self, values: Sequence[Array], call: Call) -> None:
         """Set the shapes, the addresses of inputs, and the workspace of the context."""
         if call is not self._call:
             if self._shapes is None or call.sizes != self._sizes or [value.shape for value in values] != self._shapes:
-                self._reshape(values, call)
-            self._call = call if call.decides else None
-        addresses, dtypes = self._addresses, self._input_dtypes
+                self._set_shapes(values, call)
+            self._call = call if call.has_fixed_shapes else None
+        addresses, dtypes = self._input_addresses, self._input_dtypes
         for index, value in enumerate(values):
             if value.dtype != dtypes[index]:
-                raise self.refused_dtype(index, value)
+                raise self.dtype_error(index, value)
             address = value.data_ptr()
             if address != addresses[index] or address % ALIGNMENT or not value.is_contiguous():
                 self._set_input(index, value)
@@ -138,48 +141,48 @@ class Run:
     def outputs(self) -> list[Array]:
         """Create new tensors for the outputs and set their addresses. An output whose size depends on data is None."""
         outputs: list[Any] = []
-        written = self._written
+        output_addresses = self._output_addresses
         for name, make, _ in self._output_makers:
             if make is None:
-                self._measured[name].begin()
+                self._measured_outputs[name].begin_run()
                 outputs.append(None)
                 continue
             array = make()
             address = array.data_ptr()
-            if address != written.get(name) or not address:  # allocators often return the same memory again
-                written.pop(name, None)
-                if not self._set_address(name, address or self._some_address()):
-                    raise self._refused(f"the address of output {name}")
-                written[name] = address
+            if address != output_addresses.get(name) or not address:  # allocators often return the same memory again
+                output_addresses.pop(name, None)
+                if not self._set_address(name, address or self._valid_address()):
+                    raise self._refusal(f"the address of output {name}")
+                output_addresses[name] = address
             outputs.append(array)
         return outputs
 
     def enqueue(self, stream: int) -> None:
         """Enqueue the work. Raises EngineError with TensorRT's errors."""
         if not self._enqueue(stream):
-            self._shapes = self._call = None  # the context's state is unknown: the next call sets everything again
-            self._addresses = [_UNSET] * len(self._addresses)
-            self._written.clear()
-            for measured in self._measured.values():
+            self._shapes = self._call = None  # the context's state is not known, so the next call sets everything again
+            self._input_addresses = [_NO_ADDRESS] * len(self._input_addresses)
+            self._output_addresses.clear()
+            for measured in self._measured_outputs.values():
                 measured.raise_error()
-            raise self._refused("to run")
+            raise self._refusal("to run")
 
     def _set_input(self, index: int, value: Array) -> None:
         if not value.is_contiguous() or value.data_ptr() % ALIGNMENT:
-            value = self.part.memory.packed(value, self._stream)
-            self._packed.append(value)
+            value = self.part.memory.contiguous_copy(value, self._stream)
+            self._input_copies.append(value)
             address = value.data_ptr()
-            self._addresses[index] = _UNSET
+            self._input_addresses[index] = _NO_ADDRESS
         else:
             address = value.data_ptr()
             if not address and 0 not in value.shape:
-                raise no_memory(value, self._input_text(index))
-            self._addresses[index] = address or _UNSET  # a value without an address is always checked
-        if not self._set_address(self._input_names[index], address or self._some_address()):
-            self._addresses[index] = _UNSET
-            raise self._refused(f"the address of input {self._input_names[index]}")
+                raise no_memory_error(value, self._input_text(index))
+            self._input_addresses[index] = address or _NO_ADDRESS  # a value without an address is always checked
+        if not self._set_address(self._input_names[index], address or self._valid_address()):
+            self._input_addresses[index] = _NO_ADDRESS
+            raise self._refusal(f"the address of input {self._input_names[index]}")
 
-    def _some_address(self) -> int:
+    def _valid_address(self) -> int:
         """A valid address for an empty tensor, because TensorRT refuses a null pointer."""
         if self._empty_buffer is None:
             memory = self.part.memory
@@ -188,20 +191,20 @@ class Run:
 
     # -- when shapes change
 
-    def _reshape(self, values: Sequence[Array], call: Call) -> None:
+    def _set_shapes(self, values: Sequence[Array], call: Call) -> None:
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
-        self.part.library.words()  # discards earlier errors: they are not the reason for a later refusal
+        self.part.library.take_errors()  # discards earlier errors, which are not the reason for a refusal below
         known = self._known_makers.get(call)
         for index, (name, value) in enumerate(zip(self._input_names, values, strict=True)):
             shape = tuple(value.shape)
             if known is None:
                 self._check_range(index, shape, call.profile)
             if not self.context.set_shape(name, shape):
-                raise self._refused(f"shape {list(shape)} of {self._input_text(index)}")
-        self._output_makers = self._makers(call) if known is None else known
-        if call.decides and not self._measured:
+                raise self._refusal(f"shape {list(shape)} of {self._input_text(index)}")
+        self._output_makers = self._new_output_makers(call) if known is None else known
+        if call.has_fixed_shapes and not self._measured_outputs:
             if len(self._known_makers) >= _MOST_CACHED:
                 self._known_makers.clear()
             self._known_makers[call] = self._output_makers
@@ -210,61 +213,61 @@ class Run:
 
     def _check_range(self, index: int, shape: tuple[int, ...], profile: int) -> None:
         low, high = self.part.ranges[profile][index]
-        if not _within(shape, low, high):
+        if not _is_within(shape, low, high):
             raise CallRefused(
                 f"{self._input_text(index)} has shape {list(shape)}, but profile {profile} of its engine takes "
                 f"{list(low)} to {list(high)}"
             )
 
-    def _makers(self, call: Call) -> list[_OutputMaker]:
+    def _new_output_makers(self, call: Call) -> list[_OutputMaker]:
         makers: list[_OutputMaker] = []
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
         ):
             expected = [None if depends_on_data(size) else evaluate(size, call.sizes) for size in type_.shape]
-            shape = self._shape(name, expected)
+            shape = self._output_shape(name, expected)
             self._expected_sizes[name] = expected
-            make = None if -1 in shape else self.part.memory.maker(shape, dtype, self._stream)
+            make = None if -1 in shape else self.part.memory.array_maker(shape, dtype, self._stream)
             makers.append((name, make, dtype))
         return makers
 
-    def _shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
-        """The shape of an output for the current input shapes, compared with `expected`. A size that depends on data is
-        -1."""
-        if name in self._measured:  # the context would return the shape of the last run
+    def _output_shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
+        """Return the shape of an output for the current input shapes. A size that depends on data is -1. Raises EngineError
+        if the shape differs from `expected`."""
+        if name in self._measured_outputs:  # the context would return the shape of the last run
             return (-1,)
         try:
             shape = self.context.shape(name)
         except EngineError as error:
             raise EngineError(f"the engine of {self.part.name}: {error.text}", hint=_OTHER_ENGINE_HINT) from error
-        self._compare(name, shape, expected)
+        self._check_shape(name, shape, expected)
         if -1 in shape:
-            self._measured[name] = Measured(self.part.memory, self._stream)
-            self.context.send_output(name, self._measured[name])
+            self._measured_outputs[name] = MeasuredOutput(self.part.memory, self._stream)
+            self.context.set_output_memory(name, self._measured_outputs[name])
         return shape
 
-    def _settled(self, outputs: list[Array]) -> list[Array]:
+    def _add_measured_outputs(self, outputs: list[Array]) -> list[Array]:
         for index, (name, make, dtype) in enumerate(self._output_makers):
             if make is None:
-                outputs[index] = array = self._measured[name].result(dtype)
-                self._compare(name, tuple(array.shape), self._expected_sizes[name])
+                outputs[index] = array = self._measured_outputs[name].result(dtype)
+                self._check_shape(name, tuple(array.shape), self._expected_sizes[name])
         return outputs
 
-    def _compare(self, name: str, shape: tuple[int, ...], expected: list[int | None]) -> None:
-        """Raise EngineError if `shape` differs from the package's shape `expected`. A None there allows any size."""
+    def _check_shape(self, name: str, shape: tuple[int, ...], expected: list[int | None]) -> None:
+        """Raise EngineError if `shape` differs from the package's shape `expected`. None in `expected` allows any size."""
         if len(shape) == len(expected) and all(
             allowed is None or size == allowed for size, allowed in zip(shape, expected, strict=True)
         ):
             return
-        errors = self.part.library.words()
+        errors = self.part.library.take_errors()
         raise EngineError(
             f"the engine of {self.part.name} gives {name} the shape {list(shape)}, but the package has {expected}"
             + (f": {errors}" if errors else ""),
             hint=_OTHER_ENGINE_HINT,
         )
 
-    def refused_dtype(self, index: int, value: Array) -> CallRefused:
-        """The error for a value of another element type."""
+    def dtype_error(self, index: int, value: Array) -> CallRefused:
+        """The error for a value whose element type differs from the engine's."""
         wanted = self.part.inputs[index].dtype
         return CallRefused(
             f"{self._input_text(index)} is {str(value.dtype).removeprefix('torch.')}, but its engine takes {wanted}",
@@ -274,12 +277,12 @@ class Run:
     def _input_text(self, index: int) -> str:
         return f"input {index} of {self.part.name} ({self.part.partition.inputs[index][0]})"
 
-    def _refused(self, subject: str) -> EngineError:
-        errors = self.part.library.words() or "no reason was given"
+    def _refusal(self, subject: str) -> EngineError:
+        errors = self.part.library.take_errors() or "no reason was given"
         return EngineError(f"{self.part.library.name} refuses {subject} ({self.part.name}): {errors}")
 
 
-def _within(shape: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...]) -> bool:
+def _is_within(shape: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...]) -> bool:
     return len(shape) == len(low) and all(
         smallest <= size <= largest for smallest, size, largest in zip(low, shape, high, strict=True)
     )

@@ -1,16 +1,17 @@
-"""Store kernels that TensorRT-RTX compiled on this GPU in a file, so that the next process need not compile them.
+"""Store the kernels that TensorRT-RTX compiled on this GPU in a file, so that the next process need not compile them.
 
     <package>/.runtime/<library>-<version>/<gpu>-sm<sm>-driver<version>.kernels
 
 Rules
-1. Each GPU model, driver and library version has its own file. The library also checks them.
-2. The file only makes a start faster. If it is missing, damaged or refused, kernels are compiled again, without an
-   error. A digest at the start of the file detects damage.
+1. Each combination of GPU model, driver and library version has its own file. The library also checks this combination.
+2. The file only makes the start of a process faster. If it is missing, damaged or refused, kernels are compiled again,
+   without an error. A digest at the start of the file detects damage.
 3. The file contains code for the GPU. So it is read only if no other user could have written it (POSIX: this user or root
    owns it, and others cannot write it). It is not in the package's digests.
-4. If the package's directory is not writable, the file is in the user's cache directory, under the package's digest.
-5. The file is written under a temporary name and renamed. If two processes write at once, the file of the last process
-   stays. Both files also have the old content.
+4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named by the package's
+   digest.
+5. The file is written under a temporary name and then renamed. If two processes write at once, the file of the last process
+   stays. Each of the two files also contains the kernels that were stored before.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from trtbuild.regular import open_regular
 MAGIC = b"trtbuild.kernels/1\n"
 
 #: The folder in a package. Its name begins with a dot, because it is not part of the package.
-FOLDER = ".runtime"
+KERNEL_FOLDER = ".runtime"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Gpu:
     driver: int
 
 
-def gpu(ordinal: int) -> Gpu | None:
+def find_gpu(ordinal: int) -> Gpu | None:
     """Find the GPU `ordinal` through the CUDA driver. Returns None if that fails."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -65,27 +66,27 @@ def gpu(ordinal: int) -> Gpu | None:
     return Gpu(name.value.decode(errors="replace"), major.value * 10 + minor.value, version.value)
 
 
-def places(package: Path, digest: str, library: str, version: str, device: Gpu) -> tuple[Path, ...]:
-    """The possible paths of the file, best first. `digest` is the package's digest. A user without a home directory (in a
-    container) has one path."""
+def kernel_file_paths(package: Path, digest: str, library: str, version: str, device: Gpu) -> tuple[Path, ...]:
+    """Return the possible paths of the kernel file, best first. `digest` is the package's digest. There is only one path
+    for a user without a home directory (in a container)."""
     name = f"{_file_name(device.name)}-sm{device.sm}-driver{device.driver}.kernels"
     inner = Path(f"{_file_name(library)}-{_file_name(version)}", name)
-    paths = [package / FOLDER / inner]
+    paths = [package / KERNEL_FOLDER / inner]
     with contextlib.suppress(RuntimeError):  # Path.home(): neither $HOME nor a password database entry of the user
         paths.append(_user_cache() / "trtbuild" / "runtime" / digest[:32] / inner)
     return tuple(paths)
 
 
 class KernelFile:
-    """The file of kernels, at the first usable path of `places`."""
+    """The kernel file, at the first usable path of `paths`."""
 
-    def __init__(self, places: Sequence[Path]) -> None:
-        self._places = tuple(places)
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
 
     def read(self) -> bytes | None:
         """Read the kernels. Returns None if there is no valid file."""
-        for path in self._places:
-            data = _trusted(path)
+        for path in self._paths:
+            data = _read_trusted(path)
             if data is None or not data.startswith(MAGIC):
                 continue
             digest, _, content = data[len(MAGIC) :].partition(b"\n")
@@ -96,7 +97,7 @@ class KernelFile:
     def write(self, content: bytes) -> Path | None:
         """Write `content`. Returns its path, or None if no path is writable."""
         data = MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
-        for path in self._places:
+        for path in self._paths:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # Durable, because kernels take minutes to compile. Private, because the next process runs this code.
@@ -105,8 +106,8 @@ class KernelFile:
         return None
 
 
-def _trusted(path: Path) -> bytes | None:
-    """The file's bytes, or None if there is no such file or another user could have written it."""
+def _read_trusted(path: Path) -> bytes | None:
+    """Read the file. Returns None if there is no such file, or if another user could have written it (rule 3)."""
     try:
         with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())

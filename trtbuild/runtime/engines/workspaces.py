@@ -1,7 +1,8 @@
 """Activation memory of engines.
 
-All engines that one thread runs on one stream use the same workspace. TensorRT needs it only while enqueued work runs, and
-work on one stream runs in order. Auxiliary streams join the stream at the end of the work.
+All engines that one thread runs on one stream use the same workspace. Sharing is safe, because TensorRT needs the workspace
+only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join the stream at the end
+of the work.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ ALIGNMENT = 256
 #: The alignment of activation memory in bytes. TensorRT 8.6 requires it, although its documentation names 256 bytes.
 MEMORY_ALIGNMENT = 512
 
-#: The largest number of workspaces (by stream) of one thread. Then all of them are freed, so that memory stays bounded.
-_STREAMS = 32
+#: The largest number of workspaces (by stream) of one thread. When it is reached, all of them are freed, so that memory
+#: stays bounded.
+_MOST_WORKSPACES = 32
 
 
-def aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
+def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: int) -> tuple[Array, int]:
     """Allocate memory. Returns the array, and an address in it that is a multiple of `alignment`. The array has at least
     `size_bytes` from this address on.
 
-    Allocators guarantee a smaller alignment than TensorRT requires (cudaMalloc 256 bytes).
+    This function is needed because allocators guarantee a smaller alignment than TensorRT requires (cudaMalloc: 256 bytes).
     """
     array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
     address = array.data_ptr()
@@ -44,11 +46,12 @@ class Workspace:
         self._stream = stream
 
     def reserve(self, size_bytes: int) -> None:
-        """Allocate at least `size_bytes`. Replaced memory is freed after the work that uses it."""
+        """Let the workspace have at least `size_bytes`. If it is too small, new memory replaces it, and the old memory is
+        freed after the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
-            # At least one block, because TensorRT refuses a null pointer.
+            # Even if the engine needs no memory, the address must be valid: TensorRT refuses a null pointer.
             size_bytes = max(size_bytes, MEMORY_ALIGNMENT)
-            self.array, self.address = aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
+            self.array, self.address = allocate_aligned(self._memory, size_bytes, MEMORY_ALIGNMENT, self._stream)
             self.size_bytes = size_bytes
 
 
@@ -57,17 +60,17 @@ class Workspaces:
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
-        self._local = threading.local()
+        self._thread_local = threading.local()
 
-    def here(self, stream: int) -> Workspace:
-        """The workspace of this thread and `stream`."""
+    def workspace_for(self, stream: int) -> Workspace:
+        """Return the workspace of this thread and `stream`."""
         try:
-            by_stream: dict[int, Workspace] = self._local.by_stream
+            by_stream: dict[int, Workspace] = self._thread_local.by_stream
         except AttributeError:
-            by_stream = self._local.by_stream = {}
+            by_stream = self._thread_local.by_stream = {}
         workspace = by_stream.get(stream)
         if workspace is None:
-            if len(by_stream) >= _STREAMS:
-                by_stream.clear()  # contexts refer to the workspaces that they use, so these are not freed yet
+            if len(by_stream) >= _MOST_WORKSPACES:
+                by_stream.clear()  # runs refer to the workspaces that they use, so those are not freed yet
             workspace = by_stream[stream] = Workspace(self.memory, stream)
         return workspace

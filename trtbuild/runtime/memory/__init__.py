@@ -1,5 +1,4 @@
-"""Arrays and device memory, from torch if it is installed, otherwise from the CUDA driver. The rules are in
-`device_memory`.
+"""Arrays and device memory, from torch if it is installed, otherwise from the CUDA driver. `device_memory` has the rules.
 
 Uses no other folder of the runtime.
 """

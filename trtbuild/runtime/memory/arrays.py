@@ -1,10 +1,11 @@
 """Arrays in device memory without torch: new arrays, or wrapped arrays of other libraries.
 
 Rules
-1. A wrapped array is not copied. Its source (a DLPack capsule, the exporting object) is its `owner`, so it is not freed.
-2. `stream` is the stream of the last write to its memory, if it is known: readers on other streams wait for it (CUDA
-   array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
-3. Host memory is refused, with a hint. Nothing is uploaded automatically.
+1. A wrapped array is not copied. The object that its memory comes from (a DLPack capsule, the exporting object) is its
+   `owner`. So this object is not freed before the array.
+2. The `stream` of an array is the stream of the last write to its memory, if it is known. Readers on other streams wait for
+   it (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
+3. An array in host memory is refused, with a hint. Nothing is uploaded automatically.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.memory import dlpack
 from trtbuild.runtime.memory.device_memory import Memory
-from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, of_typestr
+from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, element_of_typestr
 
 
 class DeviceArray:
@@ -85,8 +86,8 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """Create a capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes. With -1 it
-        does not wait."""
+        """Create a DLPack capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes. If
+        `stream` is -1, no stream waits."""
         if copy:
             raise BufferError("a copy is not made here")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -95,7 +96,7 @@ class DeviceArray:
             # None means the legacy default stream.
             self.memory.wait(reader=1 if stream is None else stream, writer=self.stream)
         versioned = max_version is not None and max_version[0] >= 1
-        return dlpack.make(
+        return dlpack.create_capsule(
             self.address,
             self.shape,
             self.strides,
@@ -113,7 +114,7 @@ class DeviceArray:
         strides = None
         if self.strides is not None:
             strides = tuple(step * element.itemsize for step in self.strides)
-        stream = self.stream if self.stream != 0 else 1  # 0 is not allowed: 1 is the legacy default stream
+        stream = self.stream if self.stream != 0 else 1  # 0 is not allowed; 1 also means the legacy default stream
         return {
             "shape": self.shape,
             "typestr": element.typestr,
@@ -124,7 +125,7 @@ class DeviceArray:
         }
 
 
-def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
+def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
     """Wrap `value` as an array of `memory`'s device. From now on, work on `stream` may read it. `name` is for error
     messages.
 
@@ -133,9 +134,9 @@ def taken(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
     if getattr(value, "is_neg", bool)():  # torch's own exports ignore a pending negation
         raise CallRefused(f"{name} is negated only when it is read", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        return _from_dlpack(memory, value, stream, name)
+        return _wrap_dlpack(memory, value, stream, name)
     if hasattr(value, "__cuda_array_interface__"):
-        return _from_interface(memory, value, stream, name)
+        return _wrap_interface(memory, value, stream, name)
     if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
         raise host_memory_error(name, type(value), memory.ordinal)
     raise CallRefused(
@@ -161,19 +162,19 @@ def wrong_device_error(name: str, device: str, ordinal: int) -> CallRefused:
     )
 
 
-def _from_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
+def _wrap_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
     kind, ordinal = value.__dlpack_device__()
     if int(kind) not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
         raise host_memory_error(name, type(value), memory.ordinal)
     if int(kind) == dlpack.CUDA and int(ordinal) != memory.ordinal:
         raise wrong_device_error(name, f"cuda:{int(ordinal)}", memory.ordinal)
-    reader = stream or 1  # 0 is not allowed: 1 is the legacy default stream
+    reader = stream or 1  # 0 is not allowed; 1 also means the legacy default stream
     try:
         capsule = value.__dlpack__(stream=reader, max_version=(1, 0))
-    except TypeError:  # a producer from before DLPack 1.0
+    except TypeError:  # a library that is older than DLPack 1.0
         capsule = value.__dlpack__(stream=reader)
     try:
-        tensor = dlpack.take(capsule)
+        tensor = dlpack.consume_capsule(capsule)
     except ValueError as error:
         raise CallRefused(f"{name}: {error}") from error
     return DeviceArray(
@@ -181,10 +182,10 @@ def _from_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceAr
     )
 
 
-def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
+def _wrap_interface(memory: Memory, value: Any, stream: int, name: str) -> DeviceArray:
     interface = value.__cuda_array_interface__
     typestr = str(interface["typestr"])
-    element = of_typestr(typestr)
+    element = element_of_typestr(typestr)
     if element is None:
         raise CallRefused(f"{name} has elements of type {typestr}", hint=f"use one of {', '.join(ARRAY_TYPES)}")
     if interface.get("mask") is not None:
@@ -210,8 +211,8 @@ def _from_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements are contiguous in row-major order. Strides of axes with one element do not count. An empty array is
-    always contiguous."""
+    """Whether the elements are contiguous in row-major order. Strides of axes with one element do not matter. An empty
+    array is always contiguous."""
     if 0 in shape:
         return True
     pairs = zip(shape, strides, dlpack.row_major(shape), strict=True)

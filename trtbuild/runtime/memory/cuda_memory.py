@@ -1,7 +1,7 @@
 """Memory, streams and graphs from the CUDA driver through cuda-python. The rules are in
 `trtbuild.runtime.memory.device_memory`.
 
-`driver` is ``cuda.bindings.driver`` (cuda-python 12.6 to 13): its functions return the error first.
+`driver` is ``cuda.bindings.driver`` (cuda-python 12.6 to 13). Its functions return a tuple, whose first item is the error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trtbuild.errors import EngineError, EnvironmentFault
-from trtbuild.runtime.memory.arrays import DeviceArray, taken, wrong_device_error
+from trtbuild.runtime.memory.arrays import DeviceArray, wrap_array, wrong_device_error
 from trtbuild.runtime.memory.cuda_objects import Block, CudaGraph, Event, Stream
 from trtbuild.runtime.memory.dlpack import row_major
 from trtbuild.runtime.memory.dtypes import ARRAY_TYPES
@@ -26,13 +26,15 @@ _KEEP_ALL = 2**64 - 1
 
 
 class CudaMemory:
-    """The memory of GPU `ordinal`: a separate pool in the device's primary context, which torch and other libraries share.
+    """The memory of GPU `ordinal`: a separate memory pool in the device's primary context. torch and other libraries use
+    the same context.
 
     Raises EnvironmentFault if there is no driver or no such GPU.
     """
 
-    contiguous = True
-    own: frozenset[type] = frozenset()  # a DeviceArray may have been written on another stream: `adopt` waits for it
+    requires_contiguous = True
+    #: Empty: even a DeviceArray must be adopted, because `adopt` waits for the stream on which it was written.
+    own_types: frozenset[type] = frozenset()
 
     def __init__(self, driver: Any, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -58,8 +60,9 @@ class CudaMemory:
         self._streams = threading.local()
         self._lock = threading.Lock()
         self._stream_beside_default: Stream | None = None
-        #: Streams of ended threads. They are used again and never destroyed, because memory is still freed on them.
-        self.idle: list[int] = []
+        #: Streams of threads that have ended. Other threads use them again. A stream is never destroyed, because arrays may
+        #: still be freed on it.
+        self.idle_streams: list[int] = []
 
     def _new_pool(self) -> Any:
         driver = self.driver
@@ -86,7 +89,7 @@ class CudaMemory:
 
     # -- device and streams
 
-    def is_current(self) -> bool:
+    def is_device_current(self) -> bool:
         return int(self.call(self.driver.cuCtxGetCurrent)) == self._context_address
 
     @contextlib.contextmanager
@@ -98,13 +101,13 @@ class CudaMemory:
             self.call(self.driver.cuCtxPopCurrent)
 
     def stream(self) -> int:
-        chosen = getattr(self._streams, "chosen", None)
-        if chosen is not None:
-            return int(chosen)
-        own = getattr(self._streams, "own", None)
-        if own is None:
-            own = self._streams.own = Stream(self)
-        return own.handle
+        chosen_stream = getattr(self._streams, "chosen_stream", None)
+        if chosen_stream is not None:
+            return int(chosen_stream)
+        own_stream = getattr(self._streams, "own_stream", None)
+        if own_stream is None:
+            own_stream = self._streams.own_stream = Stream(self)
+        return own_stream.handle
 
     def working_stream(self, stream: int) -> int:
         if stream not in (0, 1):  # the two handles of the legacy default stream
@@ -116,20 +119,20 @@ class CudaMemory:
 
     @contextlib.contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
-        before = getattr(self._streams, "chosen", None)
-        self._streams.chosen = stream
+        before = getattr(self._streams, "chosen_stream", None)
+        self._streams.chosen_stream = stream
         try:
             yield
         finally:
-            self._streams.chosen = before
+            self._streams.chosen_stream = before
 
     def _record(self, stream: int) -> Event:
         return Event(self, stream)
 
     def wait(self, *, reader: int, writer: int) -> None:
         if reader != writer:
-            written = self._record(writer)  # a variable, because the event is destroyed when this object is freed
-            self.call(self.driver.cuStreamWaitEvent, reader, written.event, 0)
+            end_of_writes = self._record(writer)  # in a variable, because freeing this object destroys the event
+            self.call(self.driver.cuStreamWaitEvent, reader, end_of_writes.event, 0)
 
     def synchronize(self, stream: int) -> None:
         self.call(self.driver.cuStreamSynchronize, stream)
@@ -137,10 +140,10 @@ class CudaMemory:
     # -- arrays
 
     @staticmethod
-    def is_odd(array: DeviceArray) -> bool:
+    def needs_materializing(array: DeviceArray) -> bool:
         return False
 
-    def plain(self, array: DeviceArray, name: str) -> DeviceArray:
+    def materialize(self, array: DeviceArray, name: str) -> DeviceArray:
         return array
 
     def dtype(self, name: str) -> str:
@@ -151,10 +154,10 @@ class CudaMemory:
         block = Block(self, size, stream)
         return DeviceArray(self, block.address, shape, dtype, owner=block, stream=stream)
 
-    def maker(self, shape: tuple[int, ...], dtype: str, stream: int) -> Callable[[], DeviceArray]:
+    def array_maker(self, shape: tuple[int, ...], dtype: str, stream: int) -> Callable[[], DeviceArray]:
         return functools.partial(self.empty, shape, dtype, stream)
 
-    def filled(self, shape: tuple[int, ...], dtype: str, stream: int) -> DeviceArray:
+    def zeros(self, shape: tuple[int, ...], dtype: str, stream: int) -> DeviceArray:
         array = self.empty(shape, dtype, stream)
         if array.nbytes:
             self.call(self.driver.cuMemsetD8Async, array.address, 0, array.nbytes, stream)
@@ -168,19 +171,19 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                return value  # its memory is freed on this stream, so after our work
+                return value  # its memory is freed on this stream, and therefore after our work
             self.wait(reader=stream, writer=value.stream)
-            self._adopted_arrays.adopted(value)
+            self._adopted_arrays.keep_for_call(value)
             return value
-        with contextlib.nullcontext() if self.is_current() else self.on_device():
-            array = taken(self, value, stream, name)
-        self._adopted_arrays.adopted(array.owner)
+        with contextlib.nullcontext() if self.is_device_current() else self.on_device():
+            array = wrap_array(self, value, stream, name)
+        self._adopted_arrays.keep_for_call(array.owner)
         return array
 
     def as_contiguous(self, array: DeviceArray, stream: int) -> DeviceArray:
-        return array if array.strides is None else self.packed(array, stream)
+        return array if array.strides is None else self.contiguous_copy(array, stream)
 
-    def packed(self, array: DeviceArray, stream: int) -> DeviceArray:
+    def contiguous_copy(self, array: DeviceArray, stream: int) -> DeviceArray:
         target = self.empty(array.shape, array.dtype, stream)
         strides = row_major(array.shape) if array.strides is None else array.strides
         for rows in rows_of(array.shape, strides):
@@ -208,8 +211,8 @@ class CudaMemory:
         copy.WidthInBytes, copy.Height = rows.length * itemsize, rows.count
         self.call(driver.cuMemcpy2DAsync, copy, stream)
 
-    def called(self, stream: int) -> None:
-        self._adopted_arrays.called(stream)
+    def record_call(self, stream: int) -> None:
+        self._adopted_arrays.record_call(stream)
 
     def upload(self, data: Any, dtype: str, stream: int) -> DeviceArray:
         import numpy as np
@@ -221,7 +224,7 @@ class CudaMemory:
             raise ValueError(f"{data.dtype} is not {dtype}")
         if data.nbytes:
             self.call(self.driver.cuMemcpyHtoDAsync, array.address, data.ctypes.data, data.nbytes, stream)
-            self.synchronize(stream)  # afterwards the caller may change the host's buffer
+            self.synchronize(stream)  # when this function has returned, the caller may change `data`
         return array
 
     def download(self, array: DeviceArray) -> Any:
@@ -229,7 +232,7 @@ class CudaMemory:
 
         stream = self.stream() if array.stream is None else array.stream
         if array.strides is not None:
-            array = self.packed(array, stream)
+            array = self.contiguous_copy(array, stream)
         element = ARRAY_TYPES[array.dtype]
         kind = element.typestr or {1: "|u1", 2: "<u2"}[element.itemsize]
         data: Any = np.empty(array.shape, kind)

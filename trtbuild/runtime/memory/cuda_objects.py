@@ -1,4 +1,4 @@
-"""Objects of the CUDA driver for a `CudaMemory`. Each object is freed when it is no longer used."""
+"""Objects of the CUDA driver for a `CudaMemory`. Python frees each object when it is no longer used."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class DriverMemory(Protocol):
 
     driver: Any
     pool: Any
-    idle: list[int]
+    idle_streams: list[int]
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """Call a function of the driver. Raises EngineError for its error codes."""
         ...
 
-    def is_current(self) -> bool:
+    def is_device_current(self) -> bool:
         """Whether the device is the calling thread's current device."""
         ...
 
@@ -42,7 +42,8 @@ class CudaGraph:
 
 
 class Block:
-    """Memory of the pool. When its last array is freed, the memory is freed after the work that is then on its stream."""
+    """A block of memory from the pool. When the last array on the block is freed, the driver frees the block after the work
+    that is on its stream at that time."""
 
     __slots__ = ("_memory", "_stream", "address")
 
@@ -60,7 +61,7 @@ class Block:
 
 
 class Event:
-    """An event after the current work of a stream."""
+    """A CUDA event that happens after the current work of a stream."""
 
     def __init__(self, memory: DriverMemory, stream: int) -> None:
         driver = memory.driver
@@ -71,7 +72,7 @@ class Event:
     def query(self) -> bool:
         driver = self._memory.driver
         (error,) = driver.cuEventQuery(self.event)
-        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # after a failure, too, no work reads the array
+        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # failed work does not read the array either
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -79,16 +80,16 @@ class Event:
 
 
 class Stream:
-    """A stream of one thread, ordered with the legacy default stream, which CuPy, Numba and plain copies use."""
+    """A stream of one thread. CUDA orders it with the legacy default stream, which CuPy, Numba and ``cudaMemcpy`` use."""
 
     def __init__(self, memory: DriverMemory) -> None:
-        self._idle = memory.idle
-        if self._idle:
-            self.handle = self._idle.pop()
+        self._idle_streams = memory.idle_streams
+        if self._idle_streams:
+            self.handle = self._idle_streams.pop()
             return
         driver = memory.driver
-        with contextlib.nullcontext() if memory.is_current() else memory.on_device():
+        with contextlib.nullcontext() if memory.is_device_current() else memory.on_device():
             self.handle = int(memory.call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_DEFAULT))
 
     def __del__(self) -> None:
-        self._idle.append(self.handle)
+        self._idle_streams.append(self.handle)

@@ -1,15 +1,16 @@
 """Device memory, streams and graphs for engines: from torch if it is installed, otherwise from the CUDA driver.
 
 Rules
-1. Memory is ordered by streams. Work on a stream may use the result of `empty` for that stream at once. When the last
-   reference to an array is deleted, its memory is used again only after the work that is then on the stream. No call waits
-   for the GPU.
-2. A call allocates no memory from the system: both kinds of memory keep freed memory for later use (torch's caching
-   allocator, a memory pool of the driver that releases nothing).
-3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is not freed before the stream has
-   finished the call (`called`; checked when the next array is adopted). Torch tensors follow torch's own rule: a tensor
-   that was created on another stream than the current one needs ``tensor.record_stream``, as with every torch operator.
-4. The device must be current in all calls (`is_current`, `on_device`).
+1. Streams order the use of memory. Work on a stream may use the result of `empty` for that stream at once. When the last
+   reference to an array is deleted, the stream may still have work. The memory is used again only after that work. No call
+   waits for the GPU.
+2. After the first calls, a call allocates no memory from the system: freed memory is kept for later use, by torch's caching
+   allocator or by a memory pool of the driver that releases nothing.
+3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is kept until the stream has finished
+   the call (`record_call`). Finished calls are released when the next array is adopted. Torch tensors follow torch's own
+   rule: if a tensor was created on another stream than the current one, the caller must call ``tensor.record_stream``, as
+   for every torch operator.
+4. The device must be current in all calls (`is_device_current`, `on_device`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 
 class Array(Protocol):
-    """A value between parts of a package: a torch tensor, or a `DeviceArray`."""
+    """An input or output of a part of a package: a torch tensor, or a `DeviceArray`."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -33,7 +34,7 @@ class Array(Protocol):
     def is_contiguous(self) -> bool: ...
 
 
-class Graph(Protocol):
+class CapturedGraph(Protocol):
     """Captured work (a CUDA graph)."""
 
     def launch(self, stream: int) -> None:
@@ -44,16 +45,16 @@ class Graph(Protocol):
 class Memory(Protocol):
     """The memory of one GPU. Streams are given by their handles; 0 is the legacy default stream."""
 
-    #: The device's number in torch and CUDA.
+    #: The GPU's number in torch and CUDA.
     ordinal: int
-    #: Its arrays have this `device`.
+    #: The value of the attribute `device` of its arrays.
     device: Any
-    #: Whether arrays must be contiguous, because engines read rows in order.
-    contiguous: bool
+    #: Whether outputs of parts that PyTorch computes must be contiguous if engines read them.
+    requires_contiguous: bool
     #: The types of arrays that need not be adopted.
-    own: frozenset[type]
+    own_types: frozenset[type]
 
-    def is_current(self) -> bool:
+    def is_device_current(self) -> bool:
         """Whether the device is the calling thread's current device."""
         ...
 
@@ -62,14 +63,14 @@ class Memory(Protocol):
         ...
 
     def stream(self) -> int:
-        """The caller's stream: torch's current stream. Without torch, it is a stream of this thread, ordered with the
-        default stream."""
+        """Return the caller's stream: torch's current stream. Without torch, it is a stream of this thread, which CUDA
+        orders with the default stream."""
         ...
 
     def working_stream(self, stream: int) -> int:
-        """The stream on which engines work for a caller on `stream`. It is `stream` itself, except for the legacy default
-        stream: then it is another stream, which CUDA orders with the default stream. All threads get the same one, because
-        the default stream orders their memory."""
+        """Return the stream on which engines work for a caller on `stream`. It is `stream` itself, unless `stream` is the
+        legacy default stream. For the default stream it is another stream, which CUDA orders with the default stream. All
+        threads get the same stream, because their memory on the default stream is in one order."""
         ...
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
@@ -77,53 +78,54 @@ class Memory(Protocol):
         ...
 
     def dtype(self, name: str) -> Any:
-        """The element type in the form of `Array.dtype`."""
+        """Return the value of `Array.dtype` for the element type `name`."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
-        """Create a new array with undefined values. `dtype` is a result of `dtype()`."""
+        """Create a new array with undefined values. `dtype` is a result of the method `dtype`."""
         ...
 
-    def maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Array]:
+    def array_maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Array]:
         """Return a function that calls `empty` with these arguments."""
         ...
 
-    def filled(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
+    def zeros(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
         """Create a new array of zeros."""
         ...
 
     def view(self, array: Any, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> Array:
-        """Return another array on the bytes of a contiguous `array`, from `offset_bytes` on. The memory is not freed before
-        this array."""
+        """Return another array that uses the bytes of a contiguous `array`, from `offset_bytes` on. The memory is not freed
+        before the new array."""
         ...
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """Wrap `value` without a copy. From now on, work on `stream` may read it. Raises CallRefused; `name` is for its
-        text."""
+        """Wrap `value` without a copy. From now on, work on `stream` may read it. Raises CallRefused; `name` is for the
+        text of the error."""
         ...
 
-    def is_odd(self, array: Any) -> bool:
-        """Whether the memory of an array that need not be adopted perhaps does not contain its values. Then `plain` must be
+    def needs_materializing(self, array: Any) -> bool:
+        """Whether the memory of an array that need not be adopted may differ from its values. If so, `materialize` must be
         called."""
         ...
 
-    def plain(self, array: Any, name: str) -> Array:
-        """Return `array`, or a copy whose memory contains its values. Raises CallRefused; `name` is for its text."""
+    def materialize(self, array: Any, name: str) -> Array:
+        """Return `array` if its memory contains its values, otherwise a copy whose memory contains them. Raises
+        CallRefused; `name` is for the text of the error."""
         ...
 
-    def packed(self, array: Any, stream: int) -> Array:
+    def contiguous_copy(self, array: Any, stream: int) -> Array:
         """Return a new contiguous copy."""
         ...
 
     def as_contiguous(self, array: Any, stream: int) -> Array:
-        """Return the array if it is contiguous, otherwise a contiguous copy."""
+        """Return `array` if it is contiguous, otherwise a contiguous copy."""
         ...
 
     def copy(self, source: Any, target: Any, stream: int) -> None:
         """Copy contiguous `source` to contiguous `target` of the same size."""
         ...
 
-    def called(self, stream: int) -> None:
+    def record_call(self, stream: int) -> None:
         """Note that all work of a call is on `stream`. The arrays that this thread has adopted for the call are not freed
         before this work has finished."""
         ...
@@ -148,6 +150,6 @@ class Memory(Protocol):
         """Wait until all work on `stream` has finished. Raises EngineError if some of this work failed."""
         ...
 
-    def capture(self, work: Callable[[int], None]) -> Graph:
+    def capture(self, work: Callable[[int], None]) -> CapturedGraph:
         """Capture the work that `work` enqueues on its stream argument, without running it. Raises EngineError."""
         ...

@@ -4,14 +4,14 @@ The structures are defined in dlpack.h 1.0 (https://dmlc.github.io/dlpack/latest
 Python array API (``__dlpack__``, ``__dlpack_device__``).
 
 Rules
-1. A capsule is consumed once: it is renamed to ``used_…``, and its deleter is called exactly once, when the last user
-   of the memory is freed.
+1. A capsule is consumed once. The consumer renames it to ``used_…``, and calls its deleter exactly once, when the last
+   user of the memory is freed.
 2. A capsule that is created here keeps the array alive until its consumer calls the deleter. If a capsule has no consumer,
    its destructor releases the array.
 3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the
    Python object.
-4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that C code may call or read
-   are never freed. At exit the deleters of live capsules are replaced by a function that does not need Python.
+4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that C code may then call or
+   read are never freed. At exit the deleters of live capsules are replaced by a function that does not need Python.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, of_dlpack
+from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, element_of_dlpack
 
-#: DLDeviceType.
+#: Members of DLDeviceType.
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 
 
@@ -52,11 +52,11 @@ class _Tensor(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class _Managed(ctypes.Structure):  # DLManagedTensor
+class _ManagedTensor(ctypes.Structure):  # DLManagedTensor
     _fields_ = [("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", _Deleter)]
 
 
-class _Versioned(ctypes.Structure):  # DLManagedTensorVersioned
+class _VersionedTensor(ctypes.Structure):  # DLManagedTensorVersioned
     _fields_ = [
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
@@ -67,14 +67,15 @@ class _Versioned(ctypes.Structure):  # DLManagedTensorVersioned
     ]
 
 
-_NAMES: dict[bytes, tuple[type[ctypes.Structure], bytes]] = {
-    b"dltensor_versioned": (_Versioned, b"used_dltensor_versioned"),
-    b"dltensor": (_Managed, b"used_dltensor"),
+#: The name of an unused capsule → its structure, and the name of a used capsule.
+_CAPSULE_KINDS: dict[bytes, tuple[type[ctypes.Structure], bytes]] = {
+    b"dltensor_versioned": (_VersionedTensor, b"used_dltensor_versioned"),
+    b"dltensor": (_ManagedTensor, b"used_dltensor"),
 }
 
 
 @dataclass(frozen=True)
-class Taken:
+class CapsuleTensor:
     """The tensor of a capsule. Strides count elements; None means row-major. The memory is freed with `owner`."""
 
     address: int
@@ -99,25 +100,25 @@ class _Owner:
             deleter(self._address)
 
 
-def take(capsule: object) -> Taken:
+def consume_capsule(capsule: object) -> CapsuleTensor:
     """Consume `capsule`, and return its tensor.
 
     Raises ValueError for an object that is not an unused DLPack capsule, for a newer major version, and for an
     unsupported element type.
     """
-    for name, (structure, used) in _NAMES.items():
-        if not _api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
+    for name, (structure, used) in _CAPSULE_KINDS.items():
+        if not _object_api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
             continue
-        address = _api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
+        address = _object_api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
         managed: Any = structure.from_address(address)
-        if structure is _Versioned and managed.major != 1:
+        if structure is _VersionedTensor and managed.major != 1:
             raise ValueError(f"a DLPack capsule of version {managed.major}.{managed.minor}; this is 1")
         tensor = managed.tensor
-        element = of_dlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
+        element = element_of_dlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
         if element is None:
             raise ValueError(f"DLPack type {tensor.dtype.code}, {tensor.dtype.bits} bits, {tensor.dtype.lanes} lanes")
-        _api.PyCapsule_SetName(ctypes.py_object(capsule), used)
-        return Taken(
+        _object_api.PyCapsule_SetName(ctypes.py_object(capsule), used)
+        return CapsuleTensor(
             address=(tensor.data or 0) + tensor.byte_offset,
             shape=tuple(tensor.shape[: tensor.ndim]),
             strides=tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
@@ -130,10 +131,10 @@ def take(capsule: object) -> Taken:
 
 
 #: Live capsules that were created here: address of the managed tensor → objects that must not be freed before it.
-_LIVE: dict[int, tuple[Any, ...]] = {}
+_LIVE_CAPSULES: dict[int, tuple[Any, ...]] = {}
 
 
-def make(
+def create_capsule(
     address: int,
     shape: tuple[int, ...],
     strides: tuple[int, ...] | None,
@@ -143,11 +144,12 @@ def make(
     *,
     versioned: bool,
 ) -> object:
-    """Create a capsule for the memory of `owner`. `device` is DLPack's device type and number. Strides count elements."""
+    """Create a capsule for the memory of `owner`. `device` is DLPack's device type and number. Strides count elements. None
+    means row-major."""
     element = ARRAY_TYPES[dtype]
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*(row_major(shape) if strides is None else strides))
-    managed: Any = _Versioned() if versioned else _Managed()
+    managed: Any = _VersionedTensor() if versioned else _ManagedTensor()
     if versioned:
         managed.major, managed.minor, managed.flags = 1, 0, 0
     tensor = managed.tensor
@@ -160,13 +162,13 @@ def make(
     tensor.byte_offset = 0
     managed.deleter = _deleter
     managed_address = ctypes.addressof(managed)
-    _LIVE[managed_address] = (managed, sizes, steps, owner)
-    name = _VERSIONED_NAME if versioned else _NAME
-    return _api.PyCapsule_New(managed_address, name, _destructor)
+    _LIVE_CAPSULES[managed_address] = (managed, sizes, steps, owner)
+    name = _VERSIONED_CAPSULE_NAME if versioned else _CAPSULE_NAME
+    return _object_api.PyCapsule_New(managed_address, name, _destructor)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides, in elements, of a contiguous array."""
+    """Return the strides, in elements, of a contiguous array."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -174,26 +176,27 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _delete(address: int) -> None:
-    _LIVE.pop(address, None)
+def _release_capsule(address: int) -> None:
+    _LIVE_CAPSULES.pop(address, None)
 
 
-def _destruct(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def _release_unused_capsule(capsule: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     if is_finalizing():
         return
-    for name in _NAMES:
-        if _raw.PyCapsule_IsValid(capsule, name):  # the capsule was not consumed
-            _LIVE.pop(_raw.PyCapsule_GetPointer(capsule, name), None)
+    for name in _CAPSULE_KINDS:
+        if _address_api.PyCapsule_IsValid(capsule, name):  # the capsule was not consumed
+            _LIVE_CAPSULES.pop(_address_api.PyCapsule_GetPointer(capsule, name), None)
 
 
-_deleter, _destructor = _Deleter(_delete), _Deleter(_destruct)
+_deleter, _destructor = _Deleter(_release_capsule), _Deleter(_release_unused_capsule)
 
-#: PyCapsule_New does not copy the name, so these objects must never be freed.
-_NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
+#: The names of unused capsules. PyCapsule_New does not copy a name, so these objects must never be freed.
+_CAPSULE_NAME, _VERSIONED_CAPSULE_NAME = b"dltensor", b"dltensor_versioned"
 
 
 def _python_api(handle: Any) -> Any:
-    """Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: the object, or its address."""
+    """Return Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: as an object
+    (``py_object``), or as the address of the object (``c_void_p``)."""
     # A new PyDLL has separate function objects, because argtypes are set on them.
     api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
     api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
@@ -207,17 +210,24 @@ def _python_api(handle: Any) -> Any:
     return api
 
 
-_api = _python_api(ctypes.py_object)
-_raw = _python_api(ctypes.c_void_p)
+_object_api = _python_api(ctypes.py_object)
+_address_api = _python_api(ctypes.c_void_p)
 
 
-def _at_exit() -> None:
+def _replace_deleters() -> None:
     harmless = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)  # accepts any argument, and reads nothing
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(harmless))
-    for managed, *_ in list(_LIVE.values()):
+    for managed, *_ in list(_LIVE_CAPSULES.values()):
         managed.deleter = harmless
 
 
-for _immortal in (_deleter, _destructor, _LIVE, _NAME, _VERSIONED_NAME, *(used for _, used in _NAMES.values())):
+for _immortal in (
+    _deleter,
+    _destructor,
+    _LIVE_CAPSULES,
+    _CAPSULE_NAME,
+    _VERSIONED_CAPSULE_NAME,
+    *(used for _, used in _CAPSULE_KINDS.values()),
+):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))  # rule 4
-atexit.register(_at_exit)
+atexit.register(_replace_deleters)

@@ -1,7 +1,7 @@
 """Keep adopted arrays until the GPU has read them.
 
-Their allocators do not know our stream. If an array is freed too early, its memory is used again while a kernel still
-reads it.
+An adopted array comes from another library, whose allocator does not know our stream. If the array is freed too early, its
+memory is used again while a kernel still reads it.
 
 Rules
 1. An array that a thread adopts belongs to the thread's next call. When this call has enqueued all its work, an event is
@@ -26,37 +26,37 @@ class RecordedEvent(Protocol):
 
 
 class AdoptedArrays:
-    """Adopted arrays that the GPU may still read. `record` records an event on a stream."""
+    """Adopted arrays that the GPU may still read. `record(stream)` records an event after the current work of a stream."""
 
     def __init__(self, record: Callable[[int], RecordedEvent]) -> None:
         self._record = record
-        self._adopting = threading.local()
-        self._read: deque[tuple[RecordedEvent, list[object]]] = deque()
+        self._arrays_of_thread = threading.local()
+        self._arrays_in_use: deque[tuple[RecordedEvent, list[object]]] = deque()
         self._lock = threading.Lock()
 
-    def adopted(self, array: object) -> None:
-        """Keep `array` for this thread's next call."""
-        arrays = getattr(self._adopting, "arrays", None)
+    def keep_for_call(self, array: object) -> None:
+        """Keep `array` until this thread's next call has finished."""
+        arrays = getattr(self._arrays_of_thread, "arrays", None)
         if arrays is None:
-            arrays = self._adopting.arrays = []
+            arrays = self._arrays_of_thread.arrays = []
         arrays.append(array)
-        self.release()
+        self.release_finished()
 
-    def called(self, stream: int) -> None:
-        """Note that all work of this thread's call is on `stream`."""
-        arrays = getattr(self._adopting, "arrays", None)
+    def record_call(self, stream: int) -> None:
+        """Record an event on `stream`, which has all work of this thread's call (rule 1)."""
+        arrays = getattr(self._arrays_of_thread, "arrays", None)
         if not arrays:
             return
-        self._adopting.arrays = None
+        self._arrays_of_thread.arrays = None
         entry = (self._record(stream), arrays)
         with self._lock:
-            self._read.append(entry)
+            self._arrays_in_use.append(entry)
 
-    def release(self) -> None:
-        """Release the arrays that have been read."""
-        while self._read:
+    def release_finished(self) -> None:
+        """Release the arrays of calls that have finished."""
+        while self._arrays_in_use:
             with self._lock:
-                if not self._read or not self._read[0][0].query():
+                if not self._arrays_in_use or not self._arrays_in_use[0][0].query():
                     return
-                entry = self._read.popleft()
+                entry = self._arrays_in_use.popleft()
             del entry  # outside the lock, because deleting the last reference runs the exporter's code

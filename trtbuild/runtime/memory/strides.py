@@ -1,9 +1,9 @@
-"""Copy a strided array with few copies: runs of consecutive elements, and rows of such runs.
+"""Copy a strided array with few copies: a copy handles a run of consecutive elements, or rows of such runs.
 
 Rules
-1. Axes of size 1 do not count, and axes that together have a constant step are joined to one axis.
-2. One copy handles a run, and its repetitions along one axis: the longest axis on which runs do not overlap
-   (``cuMemcpy2D`` needs a pitch of at least a row, and limits the pitch). Each position on the other axes needs its own
+1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.
+2. One copy handles a run and its repetitions along one axis. This is the longest axis on which runs do not overlap, because
+   ``cuMemcpy2D`` needs a pitch of at least one row. It also limits the pitch. Each position on the other axes needs its own
    copy.
 """
 
@@ -17,13 +17,13 @@ from trtbuild.runtime.memory.dlpack import row_major
 
 #: The largest pitch of a copy, in elements. An element has at most 8 bytes, and the driver's limit in bytes
 #: (``CU_DEVICE_ATTRIBUTE_MAX_PITCH``) is an int.
-_MOST_PITCH = (2**31 - 1) // 8
+_LARGEST_PITCH = (2**31 - 1) // 8
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run is `source_pitch` after
-    the run before it. The copies are at `target`, with `target_pitch`. All numbers count elements."""
+    """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run begins `source_pitch`
+    after the begin of the run before it. The copies are at `target`, with `target_pitch`. All numbers count elements."""
 
     target: int
     source: int
@@ -38,20 +38,24 @@ def rows_of(shape: Sequence[int], strides: Sequence[int]) -> Iterator[Rows]:
     may be negative."""
     if 0 in shape:
         return
-    axes = _joined(shape, strides)
+    axes = _joined_axes(shape, strides)
     length = 1
-    if axes and axes[-1].source == 1:
+    if axes and axes[-1].source_step == 1:
         length = axes.pop().size
-    pitched = (axis for axis in axes if length <= axis.source and max(axis.source, axis.target) <= _MOST_PITCH)
-    repeated = max(pitched, key=lambda axis: axis.size, default=None)
-    other_axes = [axis for axis in axes if axis is not repeated]
+    pitched_axes = (
+        axis
+        for axis in axes
+        if length <= axis.source_step and max(axis.source_step, axis.target_step) <= _LARGEST_PITCH
+    )
+    row_axis = max(pitched_axes, key=lambda axis: axis.size, default=None)
+    other_axes = [axis for axis in axes if axis is not row_axis]
     for index in itertools.product(*(range(axis.size) for axis in other_axes)):
-        target = sum(i * axis.target for i, axis in zip(index, other_axes, strict=True))
-        source = sum(i * axis.source for i, axis in zip(index, other_axes, strict=True))
-        if repeated is None:
+        target = sum(i * axis.target_step for i, axis in zip(index, other_axes, strict=True))
+        source = sum(i * axis.source_step for i, axis in zip(index, other_axes, strict=True))
+        if row_axis is None:
             yield Rows(target, source, length)
         else:
-            yield Rows(target, source, length, repeated.size, repeated.target, repeated.source)
+            yield Rows(target, source, length, row_axis.size, row_axis.target_step, row_axis.source_step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +63,17 @@ class _Axis:
     """An axis, with its steps in the array and in the contiguous copy."""
 
     size: int
-    source: int
-    target: int
+    source_step: int
+    target_step: int
 
 
-def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[_Axis]:
-    """The axes after rule 1 is applied."""
+def _joined_axes(shape: Sequence[int], strides: Sequence[int]) -> list[_Axis]:
+    """Return the axes after rule 1 was applied."""
     axes: list[_Axis] = []
     for size, source, target in zip(shape, strides, row_major(tuple(shape)), strict=True):
         if size == 1:
             continue
-        if axes and axes[-1].source == source * size:
+        if axes and axes[-1].source_step == source * size:
             axes[-1] = _Axis(axes[-1].size * size, source, target)
         else:
             axes.append(_Axis(size, source, target))

@@ -1,8 +1,8 @@
-"""Handle torch tensors whose memory does not contain their values: copy some kinds, refuse the others.
+"""Handle torch tensors whose memory does not contain their values: copy some kinds of them, and refuse the other kinds.
 
 Rules
-1. A tensor that PyTorch negates only when it is read (``is_neg``: the imaginary part of a conjugate) is copied with its
-   values. It may be contiguous, like an ordinary tensor.
+1. PyTorch negates some tensors only when it reads them (``is_neg``: the imaginary part of a conjugate). Such a tensor is
+   copied, with its negated values. The copy is needed even for a contiguous tensor.
 2. Sparse and nested tensors have no rows to read: they are refused. The checks of dtypes and devices already refuse
    quantized tensors, conjugates (complex) and meta tensors.
 3. An engine needs a tensor with memory. FakeTensors, tensors inside ``torch.vmap`` and similar functions, and
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     import torch
 
 
-def is_odd(tensor: torch.Tensor) -> bool:
-    """Whether rule 1 or 2 applies to `tensor`."""
+def needs_materializing(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is negated only when it is read (rule 1), or is sparse or nested (rule 2)."""
     import torch
 
     return bool(tensor.is_neg() or tensor.layout != torch.strided or tensor.is_nested)
 
 
-def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return `tensor`, or a copy if it is negated only when read (rule 1). Raises CallRefused about `name` (rule 2)."""
+def materialize(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return `tensor`, or a copy with negated values (rule 1). Raises CallRefused for a sparse or nested tensor (rule 2).
+    `name` is for the text of the error."""
     import torch
 
     if tensor.is_nested:
@@ -41,18 +42,18 @@ def plain(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format) if tensor.is_neg() else tensor
 
 
-def in_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return `tensor` if it has memory (rule 3). Raises CallRefused."""
+def require_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return `tensor` if it has memory (rule 3). Otherwise raise CallRefused."""
     try:
         has_memory = bool(tensor.data_ptr()) or not tensor.numel()
     except RuntimeError:
         has_memory = False
     if not has_memory:
-        raise no_memory(tensor, name)
+        raise no_memory_error(tensor, name)
     return tensor
 
 
-def no_memory(tensor: object, name: str) -> CallRefused:
+def no_memory_error(tensor: object, name: str) -> CallRefused:
     """The error for a tensor without memory (rule 3)."""
     return CallRefused(
         f"{name} is a {type(tensor).__name__} without memory that an engine could read",

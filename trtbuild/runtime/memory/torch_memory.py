@@ -1,5 +1,5 @@
-"""Memory, streams and graphs from torch. The rules are in `trtbuild.runtime.memory.device_memory`. Arrays are torch
-tensors."""
+"""Memory, streams and graphs from torch. Arrays are torch tensors. The rules are in
+`trtbuild.runtime.memory.device_memory`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from trtbuild.runtime.memory.arrays import host_memory_error, wrong_device_error
 from trtbuild.runtime.memory.foreign import AdoptedArrays
 
 #: The second handle of the legacy default stream. The first handle is 0, which torch.cuda uses.
-_LEGACY = 1
+_LEGACY_STREAM = 1
 
 
 class TorchMemory:
     """The memory of GPU `ordinal`, through torch's caching allocator. Raises EnvironmentFault if torch does not find
     the GPU."""
 
-    contiguous = True
-    #: Device → the handle of its current stream, without the object of `torch.cuda.current_stream`.
+    requires_contiguous = True
+    #: The number of a GPU → the handle of its current stream. It is faster than `torch.cuda.current_stream`, which creates
+    #: an object. None if this torch does not have the function.
     _raw_stream: Callable[[int], int] | None = None
 
     def __init__(self, ordinal: int) -> None:
@@ -35,28 +36,28 @@ class TorchMemory:
             raise EnvironmentFault(
                 f"there is no cuda:{ordinal}: PyTorch finds {count or 'no'} GPU{'s' * (count != 1)} here"
             )
-        self._start(torch, torch.device("cuda", ordinal))
+        self._initialize(torch, torch.device("cuda", ordinal))
         torch.cuda.init()
-        self._only = count == 1
+        self._has_one_gpu = count == 1
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-    def _start(self, torch: Any, device: Any) -> None:
+    def _initialize(self, torch: Any, device: Any) -> None:
         self.ordinal: int = device.index or 0
         self.device = device
         self._torch = torch
         self._empty = torch.empty
-        self.own = frozenset({torch.Tensor, torch.nn.Parameter})
-        # For all other tensors whose memory does not contain their values, torch raises an error when their address is
-        # read.
-        self.is_odd: Callable[[Any], bool] = torch.Tensor.is_neg
+        self.own_types = frozenset({torch.Tensor, torch.nn.Parameter})
+        # For all other kinds of tensors whose memory does not contain their values, torch raises an error when it reads the
+        # address.
+        self.needs_materializing: Callable[[Any], bool] = torch.Tensor.is_neg
         self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()
         self._stream_beside_default: int | None = None
 
     # -- device and streams
 
-    def is_current(self) -> bool:
-        return bool(self._only or self._torch.cuda.current_device() == self.ordinal)
+    def is_device_current(self) -> bool:
+        return bool(self._has_one_gpu or self._torch.cuda.current_device() == self.ordinal)
 
     def on_device(self) -> contextlib.AbstractContextManager[Any]:
         return self._torch.cuda.device(self.ordinal)  # type: ignore[no-any-return]
@@ -67,34 +68,34 @@ class TorchMemory:
         return self._torch.cuda.current_stream(self.device).cuda_stream  # type: ignore[no-any-return]
 
     def working_stream(self, stream: int) -> int:
-        if stream not in (0, _LEGACY):
+        if stream not in (0, _LEGACY_STREAM):
             return stream
         with self._lock:
             if self._stream_beside_default is None:
                 with self.on_device():
-                    self._stream_beside_default = _ordered_with_default(self._torch)
+                    self._stream_beside_default = _new_ordered_stream(self._torch)
             return self._stream_beside_default
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
-        return self._torch.cuda.stream(self._stream(stream))  # type: ignore[no-any-return]
+        return self._torch.cuda.stream(self._torch_stream(stream))  # type: ignore[no-any-return]
 
-    def _stream(self, handle: int) -> Any:
+    def _torch_stream(self, handle: int) -> Any:
         cuda = self._torch.cuda
-        if handle in (0, _LEGACY):
+        if handle in (0, _LEGACY_STREAM):
             return cuda.default_stream(self.device)
         return cuda.ExternalStream(handle, device=self.device)
 
     def _record(self, stream: int) -> Any:
         event = self._torch.cuda.Event()
-        event.record(self._stream(stream))
+        event.record(self._torch_stream(stream))
         return event
 
     def wait(self, *, reader: int, writer: int) -> None:
-        self._stream(reader).wait_event(self._record(writer))
+        self._torch_stream(reader).wait_event(self._record(writer))
 
     def synchronize(self, stream: int) -> None:
         try:
-            self._stream(stream).synchronize()
+            self._torch_stream(stream).synchronize()
         except RuntimeError as error:  # torch.cuda's errors are RuntimeErrors
             raise EngineError(f"work on the GPU failed: {error}") from error
 
@@ -106,31 +107,31 @@ class TorchMemory:
     def empty(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
         return self._empty(shape, dtype=dtype, device=self.device)
 
-    def maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Any]:
-        if self._strided is not None:
-            return functools.partial(self._strided, shape, _contiguous_strides(shape), dtype)
+    def array_maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Any]:
+        if self._empty_strided is not None:
+            return functools.partial(self._empty_strided, shape, _contiguous_strides(shape), dtype)
         torch = self._torch
         like = torch.empty((), dtype=dtype, device=self.device).expand(shape)
-        # This takes half the time of torch.empty, which parses its arguments (measured, torch 2.13).
+        # `empty_like` takes half the time of torch.empty, which parses more arguments (measured, torch 2.13).
         return functools.partial(torch.empty_like, like, memory_format=torch.contiguous_format)
 
     @functools.cached_property
-    def _strided(self) -> Callable[..., Any] | None:
-        """The allocation function of PyTorch's own compiler, on the current device. It takes a third of the time of
-        torch.empty (measured, torch 2.11 and 2.13). None if this torch does not have the function, or has another function
-        of that name."""
+    def _empty_strided(self) -> Callable[..., Any] | None:
+        """The function with which PyTorch's own compiler allocates tensors on the current device. It takes a third of the
+        time of torch.empty (measured, torch 2.11 and 2.13). None if this torch does not have the function, or has another
+        function of that name."""
         guards = getattr(getattr(self._torch._C, "_dynamo", None), "guards", None)
-        make = getattr(guards, f"_empty_strided_{self.device.type}", None)
-        if make is None:
+        allocate = getattr(guards, f"_empty_strided_{self.device.type}", None)
+        if allocate is None:
             return None
         with contextlib.suppress(Exception), self.on_device():
-            sample = make((2, 3), (3, 1), self._torch.float16)
+            sample = allocate((2, 3), (3, 1), self._torch.float16)
             properties = (tuple(sample.shape), sample.stride(), sample.dtype, sample.device, sample.requires_grad)
             if properties == ((2, 3), (3, 1), self._torch.float16, self.device, False):
-                return make  # type: ignore[no-any-return]
+                return allocate  # type: ignore[no-any-return]
         return None
 
-    def filled(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
+    def zeros(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Any:
         return self._torch.zeros(shape, dtype=dtype, device=self.device)
 
     def view(self, array: Any, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> Any:
@@ -141,12 +142,12 @@ class TorchMemory:
         torch = self._torch
         if isinstance(value, torch.Tensor):
             if value.device == self.device:
-                return self.plain(value, name)
+                return self.materialize(value, name)
             if value.device.type == "cuda":
                 raise wrong_device_error(name, str(value.device), self.ordinal)
             raise host_memory_error(name, type(value), self.ordinal)
         tensor = self._from_other_library(value, name, stream)
-        self._adopted_arrays.adopted(value)
+        self._adopted_arrays.keep_for_call(value)
         return tensor
 
     def _from_other_library(self, value: Any, name: str, stream: int) -> Any:
@@ -166,7 +167,7 @@ class TorchMemory:
             if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
                 raise host_memory_error(name, type(value), self.ordinal)
             raise CallRefused(f"{name} is a {type(value).__name__}, not a tensor", hint="pass a torch.Tensor")
-        writer = interface.get("stream")  # torch does not read this entry
+        writer = interface.get("stream")  # torch ignores this entry, so this method waits for the stream
         if writer is not None:
             self.wait(reader=stream, writer=int(writer))
         try:
@@ -177,21 +178,21 @@ class TorchMemory:
             raise CallRefused(f"{name} is not on {self.device}", hint=f"copy it to {self.device} first")
         return tensor
 
-    def plain(self, array: Any, name: str) -> Any:
-        tensor = tensor_kinds.plain(array, name)
-        return tensor_kinds.in_memory(tensor, name) if tensor.device == self.device else tensor
+    def materialize(self, array: Any, name: str) -> Any:
+        tensor = tensor_kinds.materialize(array, name)
+        return tensor_kinds.require_memory(tensor, name) if tensor.device == self.device else tensor
 
     def as_contiguous(self, array: Any, stream: int) -> Any:
         return array.contiguous()
 
-    def packed(self, array: Any, stream: int) -> Any:
+    def contiguous_copy(self, array: Any, stream: int) -> Any:
         return array.clone(memory_format=self._torch.contiguous_format)
 
     def copy(self, source: Any, target: Any, stream: int) -> None:
         target.copy_(source)
 
-    def called(self, stream: int) -> None:
-        self._adopted_arrays.called(stream)
+    def record_call(self, stream: int) -> None:
+        self._adopted_arrays.record_call(stream)
 
     def upload(self, data: Any, dtype: str, stream: int) -> Any:
         tensor = self._torch.from_numpy(data)
@@ -214,18 +215,18 @@ class TorchMemory:
     def capture(self, work: Callable[[int], None]) -> TorchGraph:
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream(self.device)
+        capture_stream = torch.cuda.Stream(self.device)
         try:
             # "thread_local": other threads may continue to call CUDA.
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-                work(side.cuda_stream)
+            with torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"):
+                work(capture_stream.cuda_stream)
         except RuntimeError as error:
             raise EngineError(f"the run cannot be captured as a CUDA graph: {error}") from error
         return TorchGraph(self, graph)
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor. As in torch, an axis of size 0 counts like an axis of size 1."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -248,7 +249,7 @@ class TorchGraph:
             self._graph.replay()
 
 
-def _ordered_with_default(torch: Any) -> int:
+def _new_ordered_stream(torch: Any) -> int:
     """Create a new stream that CUDA orders with the legacy default stream, unlike torch's own streams (cudaStreamCreate
     without cudaStreamNonBlocking; CUDA C++ programming guide, "Legacy default stream")."""
     handle = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""Choose the target of a package for this machine, and the profile for a call: pure functions.
+"""Choose the target of a package for this machine, and the profile for a call. The functions of this module are pure.
 
 Rules
 1. A target fits when its platform is this machine's, its toolchain is installed in a version that runs its plans, and
@@ -23,13 +23,14 @@ from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, Pa
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import NoFittingTarget
 
-#: The first SM of ``ampere_plus``.
-_AMPERE = 80
+#: The lowest SM of ``ampere_plus``.
+_AMPERE_SM = 80
 
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine: its platform, its GPU (`sm` is None without a GPU), and installed toolchains by name."""
+    """This machine: its platform, its GPU (`sm` is None without a GPU), and the versions of installed toolchains. The
+    version is None for a toolchain that is not installed."""
 
     platform: str
     sm: int | None
@@ -37,52 +38,52 @@ class Machine:
     toolchains: Mapping[str, str | None]
 
 
-def choose_target(index: PackageIndex, here: Machine, name: str | None = None) -> PackedTarget:
-    """Choose the target that runs on this machine. If `name` is not None, only this target may be chosen. Raises
+def choose_target(index: PackageIndex, machine: Machine, name: str | None = None) -> PackedTarget:
+    """Choose the target that runs on `machine`. If `name` is not None, only the target of this name may be chosen. Raises
     NoFittingTarget."""
     if name is not None and name not in index.targets:
         raise NoFittingTarget(
             f"the package of {index.model!r} has no target {name!r}", hint=suggestion(name, index.targets, "targets")
         )
-    if here.sm is None:
+    if machine.sm is None:
         raise NoFittingTarget(
-            f"no GPU was found, but the engines of {index.model!r} need a GPU: {_listed(index.targets.values())}",
-            hint=_on_the_cpu(index),
+            f"no GPU was found, but the engines of {index.model!r} need a GPU: {_target_list(index.targets.values())}",
+            hint=_cpu_hint(index),
         )
     wanted = index.targets.values() if name is None else (index.targets[name],)
-    reasons = {target.name: _misfit(target, here) for target in wanted}
+    reasons = {target.name: _misfit_reason(target, machine) for target in wanted}
     fitting = [target for target in wanted if reasons[target.name] is None]
     if not fitting:
         lines = "".join(f"\n    {target}: {reason[0]}" for target, reason in reasons.items() if reason)
         summary = f"target {name!r} does not fit" if name is not None else "no target fits"
         hints = list(dict.fromkeys(reason[1] for reason in reasons.values() if reason))
         raise NoFittingTarget(
-            f"the package of {index.model!r} was not built for this machine ({here.gpu}, SM {here.sm}, {here.platform}): "
-            f"{summary}{lines}",
+            f"the package of {index.model!r} was not built for this machine ({machine.gpu}, SM {machine.sm}, "
+            f"{machine.platform}): {summary}{lines}",
             hint="; or ".join(hints[:2]),
         )
-    return min(fitting, key=lambda target: (target.sm != here.sm, len(target.sms)))  # rule 4; min returns the first
+    return min(fitting, key=lambda target: (target.sm != machine.sm, len(target.sms)))  # rule 4; min returns the first
 
 
-def serves(target: PackedTarget, sm: int) -> bool:
-    """Whether the plans of `target` are for a GPU of this SM (rule 2)."""
+def runs_on_sm(target: PackedTarget, sm: int) -> bool:
+    """Whether the plans of `target` run on a GPU of this SM (rule 2)."""
     if target.toolchain == "tensorrt" and target.compatibility == "ampere_plus":
-        return sm >= _AMPERE
+        return sm >= _AMPERE_SM
     return sm in target.sms
 
 
-def _misfit(target: PackedTarget, here: Machine) -> tuple[str, str] | None:
-    """The reason why a target does not fit, and a hint. None if the target fits."""
-    if target.platform != here.platform:
-        return f"it is for {target.platform}", f"build the package for a target with platform: {here.platform}"
-    if here.sm is not None and not serves(target, here.sm):
+def _misfit_reason(target: PackedTarget, machine: Machine) -> tuple[str, str] | None:
+    """Return the reason why a target does not fit, and a hint, or None if the target fits."""
+    if target.platform != machine.platform:
+        return f"it is for {target.platform}", f"build the package for a target with platform: {machine.platform}"
+    if machine.sm is not None and not runs_on_sm(target, machine.sm):
         listed = ", ".join(map(str, target.sms))
-        return f"it is for SM {listed}", f"add a target with sm: {here.sm} to the manifest and build"
-    installed = here.toolchains.get(target.toolchain)
+        return f"it is for SM {listed}", f"add a target with sm: {machine.sm} to the manifest and build"
+    installed = machine.toolchains.get(target.toolchain)
     install = f"pip install '{target.toolchain}=={target.version}'"
     if installed is None:
         return f"it needs {target.toolchain} {target.version}, which is not installed", install
-    if installed != target.version and not (target.runs_on_later and _is_at_least(installed, target.version)):
+    if installed != target.version and not (target.runs_on_later_versions and _is_at_least(installed, target.version)):
         if target.version_compatible and target.exclude_lean_runtime and _is_at_least(installed, target.version):
             return (
                 f"its plans leave the lean runtime of {target.toolchain} {target.version} out "
@@ -104,30 +105,31 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _listed(targets: Iterable[PackedTarget]) -> str:
+def _target_list(targets: Iterable[PackedTarget]) -> str:
     return ", ".join(f"{target.name} (SM {target.sm}, {target.toolchain} {target.version})" for target in targets)
 
 
-def _on_the_cpu(index: PackageIndex) -> str:
-    library = index.computed_by
-    if index.without_engines is not None and not index.reference:
+def _cpu_hint(index: PackageIndex) -> str:
+    library = index.reference_library
+    if index.target_without_engines is not None and not index.reference:
         return f'pass device="cpu": {library} computes all of it'
     if index.reference:
         return f'pass device="cpu" to run the reference program, which {library} computes without any engine'
     return no_reference_hint()
 
 
-#: The hint how to add a reference program to a package.
-ADD_REFERENCE = "set `reference: true` in the manifest and build again (a TensorRT network has no such program)"
+#: A hint: how to add a reference program to a package.
+ADD_REFERENCE_HINT = "set `reference: true` in the manifest and build again (a TensorRT network has no such program)"
 
 
 def no_reference_hint() -> str:
-    """The hint for a package that should run on the CPU."""
-    return f'{ADD_REFERENCE}; then device="cpu" runs it without any engine'
+    """The hint for a package that should run on the CPU, but has no reference program."""
+    return f'{ADD_REFERENCE_HINT}; then device="cpu" runs it without any engine'
 
 
 def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]]) -> int | None:
-    """The number of the profile for inputs of `shapes`, or None if no profile fits. The ranks are checked already."""
+    """Return the number of the profile for inputs of `shapes`, or None if no profile fits (rule 5). The caller has checked
+    the ranks."""
     best: tuple[float, int] | None = None
     for number, profile in enumerate(profiles):
         distance = _distance(profile, shapes)
@@ -137,7 +139,7 @@ def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[
 
 
 def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float | None:
-    """The distance of `shapes` from the profile's opt (rule 5), or None if the profile does not fit."""
+    """Return the distance of `shapes` from the profile's opt (rule 5), or None if the profile does not fit."""
     distance = 0.0
     for ranges, shape in zip(profile.shapes, shapes, strict=True):
         for low, mid, high, size in zip(ranges.min, ranges.opt, ranges.max, shape, strict=True):
@@ -152,8 +154,9 @@ def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float 
 AxisName = Callable[[int, int], str]
 
 
-def out_of_range(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis_name: AxisName) -> str:
-    """The error message if no profile fits `shapes`: input, dim, value and the allowed range, for each profile."""
+def out_of_range_text(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis_name: AxisName) -> str:
+    """The error message if no profile fits `shapes`. For each profile it has the inputs and axes that do not fit, their
+    sizes, and the allowed sizes."""
     lines = []
     for profile in profiles:
         problems = []

@@ -5,7 +5,8 @@ Rules
    package is opened, so that all files come from one directory even if the link changes later.
 2. Links inside the package to paths inside it are followed. A link to a path outside is refused (LinkRefused), unless
    the caller has set `follow_links`.
-3. The path that was checked is the path that is opened: it is resolved, and a link in its last part is not followed again.
+3. A path is resolved, checked, and then opened without following a link at its end. So the checked file is the file that is
+   opened.
 """
 
 # Paths are strings here: a package may have thousands of files.
@@ -18,17 +19,18 @@ import os
 from trtbuild.errors import LinkRefused
 from trtbuild.regular import open_regular
 
-_NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)  # Linux, FreeBSD: open(2), O_NOFOLLOW
+#: The errors for a link that is not followed (Linux, FreeBSD: open(2), O_NOFOLLOW).
+_LINK_ERRORS = (errno.ELOOP, errno.EMLINK)
 
 
-class Inside:
-    """The directory of a package. `shown` is the caller's path, for error messages."""
+class PackageFolder:
+    """The directory of a package, from which files are opened. `path` is the caller's path, which error messages show."""
 
-    def __init__(self, shown: str | os.PathLike[str], *, follow_links: bool = False) -> None:
-        self._shown = os.fspath(shown)
-        self._root = os.path.realpath(shown)
+    def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = False) -> None:
+        self._shown_path = os.fspath(path)
+        self._root = os.path.realpath(path)
         self._follow_links = follow_links
-        #: Folder in the package → its real path. No lock is needed, because all threads write the same values.
+        #: A folder in the package → its real path. No lock is needed, because all threads write the same values.
         self._folders: dict[str, str] = {}
 
     def open(self, name: str) -> int:
@@ -41,32 +43,32 @@ class Inside:
             return open_regular(os.path.join(self._root, name))
         folder, _, last = name.rpartition("/")
         if folder not in self._folders:
-            self._folders[folder] = self._resolved(folder) if folder else self._root
+            self._folders[folder] = self._resolve(folder) if folder else self._root
         path = os.path.join(self._folders[folder], last)
         try:
             return open_regular(path, follow=False)
         except OSError as error:
-            if error.errno not in _NOT_FOLLOWED:
+            if error.errno not in _LINK_ERRORS:
                 raise
-        return open_regular(self._resolved(name), follow=False)
+        return open_regular(self._resolve(name), follow=False)
 
     def read(self, name: str) -> bytes:
         """Read the bytes of a file. Raises the errors of `open`."""
         with open(self.open(name), "rb") as file:
             return file.read()
 
-    def _resolved(self, name: str) -> str:
+    def _resolve(self, name: str) -> str:
         """Resolve a path of the package. Raises LinkRefused if it leads out of the package."""
         resolved = os.path.realpath(os.path.join(self._root, name))
         if self._is_inside(resolved):
             return resolved
         link, path = name, self._root
-        for part in name.split("/"):
-            path = os.path.join(path, part)
+        for component in name.split("/"):
+            path = os.path.join(path, component)
             if os.path.islink(path) and not self._is_inside(os.path.realpath(path)):
                 link = os.path.relpath(path, self._root)
                 break
-        shown, target = os.path.join(self._shown, link), os.path.realpath(path)
+        shown, target = os.path.join(self._shown_path, link), os.path.realpath(path)
         raise LinkRefused(
             f"{shown} is a symbolic link that leads out of the package, to {target}",
             hint="copy the package with the targets of its links (cp -rL), or use trtbuild.load(…, follow_links=True)",

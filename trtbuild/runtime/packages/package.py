@@ -1,9 +1,9 @@
 """Open a package: read its index, and hash its files while they are read.
 
 Rules
-1. Each file is read once, into private memory, and hashed while it is read. The hashed bytes themselves are used, so a
-   file that is replaced later has no effect.
-2. Only requested files are read, several at once (reading and hashlib release the GIL).
+1. Each file is read once, into private memory, and hashed while it is read. The caller gets the same bytes that were
+   hashed. So a file that is replaced later has no effect.
+2. Only requested files are read. Several files are read at once, because reading and hashlib release the GIL.
 3. A link in the package is not followed to a file outside it (`trtbuild.runtime.packages.inside`).
 4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index
    identifies the package (`digest`).
@@ -26,53 +26,54 @@ from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.packages.package_reading import read_index
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import LinkRefused, PackageDamaged, PackageMissing
-from trtbuild.runtime.packages.inside import Inside
+from trtbuild.runtime.packages.inside import PackageFolder
 
-INDEX = "index.json"
+INDEX_NAME = "index.json"
 _DAMAGED_HINT = "build the package again, or copy it again from an undamaged source"
 
-#: The number of bytes that are read and then hashed: the processor's cache still has them when they are hashed.
-_PIECE = 1 << 20
-#: A file of at least this size is read into separate memory pages, which need not be filled with zeros.
-_LARGE = 1 << 18
-#: A file of at least this size is read and hashed in parallel.
-_VERY_LARGE = 1 << 24
-_READERS = min(8, os.cpu_count() or 1)
+#: The size of a piece, which is read and then hashed. It is so small that the processor's cache still has the piece when it
+#: is hashed.
+_PIECE_BYTES = 1 << 20
+#: A file of at least this size is read into separate memory pages, because Python need not fill these with zeros.
+_LARGE_BYTES = 1 << 18
+#: For a file of at least this size, a second thread reads ahead while the first thread hashes.
+_VERY_LARGE_BYTES = 1 << 24
+_MOST_READERS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package on disk. `digest` is the SHA-256 of its index, which contains the digests of all files. `raw` are the bytes
-    of the index."""
+    """A package on disk. `digest` is the SHA-256 of its index, which contains the digests of all files. `index_bytes` are
+    the bytes of the index."""
 
     path: Path
     index: PackageIndex
     digest: str
-    raw: bytes = field(repr=False)
-    inside: Inside = field(repr=False, compare=False)
+    index_bytes: bytes = field(repr=False)
+    folder: PackageFolder = field(repr=False, compare=False)
 
-    def beside(self, name: str) -> bytes | None:
+    def read_unlisted(self, name: str) -> bytes | None:
         """Read a file in the package that is not in its index. Returns None if the file does not exist."""
         try:
-            return self.inside.read(name)
+            return self.folder.read(name)
         except (OSError, LinkRefused):
             return None
 
     def read(self, names: Iterable[str], *, verify: bool = True) -> Mapping[str, memoryview]:
-        """Read files of the package by name, into writable memory, aligned to 16 bytes. Without `verify` only their
-        sizes are checked. Raises PackageDamaged, LinkRefused."""
-        wanted = list(dict.fromkeys(names))
+        """Read files of the package, by name. The memory is writable and aligned to 16 bytes. If `verify` is False, only
+        the sizes of the files are checked. Raises PackageDamaged, LinkRefused."""
+        wanted_names = list(dict.fromkeys(names))
         # The largest file is first, so that all threads end at about the same time.
-        wanted.sort(key=lambda name: -self.index.files[name].size)
+        wanted_names.sort(key=lambda name: -self.index.files[name].size)
 
         def read_one(name: str) -> memoryview:
-            return _read(self.inside, self.path, name, self.index.files[name], verify)
+            return _read_file(self.folder, self.path, name, self.index.files[name], verify)
 
-        if len(wanted) <= 1 or _READERS == 1:
-            return {name: read_one(name) for name in wanted}
-        with ThreadPoolExecutor(min(_READERS, len(wanted))) as pool:
+        if len(wanted_names) <= 1 or _MOST_READERS == 1:
+            return {name: read_one(name) for name in wanted_names}
+        with ThreadPoolExecutor(min(_MOST_READERS, len(wanted_names))) as pool:
             try:
-                return dict(zip(wanted, pool.map(read_one, wanted), strict=True))
+                return dict(zip(wanted_names, pool.map(read_one, wanted_names), strict=True))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -84,55 +85,55 @@ def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) ->
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused.
     """
-    root, inside = Path(path), Inside(path, follow_links=follow_links)
+    root, folder = Path(path), PackageFolder(path, follow_links=follow_links)
     try:
-        data = inside.read(INDEX)
+        data = folder.read(INDEX_NAME)
     except (FileNotFoundError, NotADirectoryError):
-        raise missing(root) from None
+        raise missing_package_error(root) from None
     except OSError as error:
         raise PackageMissing(f"the package at {root} cannot be read: {error.strerror}") from error
-    return Package(root, read_index(data, str(root / INDEX)), hashlib.sha256(data).hexdigest(), data, inside)
+    return Package(root, read_index(data, str(root / INDEX_NAME)), hashlib.sha256(data).hexdigest(), data, folder)
 
 
-def missing(root: Path) -> PackageMissing:
-    """The error for a path without a package. It names the thing that is at this path, and has a hint."""
-    return PackageMissing(f"there is no package at {root}: {_absence(root)}", hint=_what_to_do(root))
+def missing_package_error(root: Path) -> PackageMissing:
+    """The error for a path without a package. Its text says what is at the path, and its hint says what to do."""
+    return PackageMissing(f"there is no package at {root}: {_missing_reason(root)}", hint=_missing_hint(root))
 
 
-def _absence(root: Path) -> str:
+def _missing_reason(root: Path) -> str:
     if not root.exists():
         return "no such directory"
     if not root.is_dir():
         return "it is a file"
-    return "its index.json is not a regular file" if (root / INDEX).exists() else "it has no index.json"
+    return "its index.json is not a regular file" if (root / INDEX_NAME).exists() else "it has no index.json"
 
 
-def _what_to_do(root: Path) -> str:
-    if root.name == INDEX:
+def _missing_hint(root: Path) -> str:
+    if root.name == INDEX_NAME:
         return f"name its directory: {root.parent}"
     if root.suffix == ".pt2":
         return "a .pt2 file is opened by `import trtbuild; torch.export.load(path)`"
     if root.is_dir():
-        inside = sorted(child.name for child in root.iterdir() if (child / INDEX).is_file())
-        if inside:
-            return f"there are packages in it: {', '.join(inside[:10])}"
+        packages = sorted(child.name for child in root.iterdir() if (child / INDEX_NAME).is_file())
+        if packages:
+            return f"there are packages in it: {', '.join(packages[:10])}"
     return "trtbuild build writes it: dist/<model> unless the manifest says another place"
 
 
-def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
-    """Fill `view` from the file, and yield the size of each piece after it is read, or 0 if the file ends too early. For a
-    very large file, a separate thread reads ahead while the caller hashes the pieces."""
+def _read_pieces(file: FileIO, view: memoryview) -> Iterator[int]:
+    """Fill `view` from the file. Yield the size of each piece after it is read, or 0 if the file ends too early. For a very
+    large file, a separate thread reads ahead while the caller hashes the pieces."""
 
     def read() -> Iterator[int]:
         offset = 0
         while offset < len(view):
-            count = file.readinto(view[offset : offset + _PIECE]) or 0
+            count = file.readinto(view[offset : offset + _PIECE_BYTES]) or 0
             yield count
             if not count:
                 return
             offset += count
 
-    if len(view) < _VERY_LARGE or _READERS == 1:
+    if len(view) < _VERY_LARGE_BYTES or _MOST_READERS == 1:
         yield from read()
         return
     pieces: SimpleQueue[int | OSError | None] = SimpleQueue()
@@ -156,10 +157,10 @@ def _pieces(file: FileIO, view: memoryview) -> Iterator[int]:
         thread.join()
 
 
-def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool) -> memoryview:
+def _read_file(folder: PackageFolder, root: Path, name: str, expected: Output, verify: bool) -> memoryview:
     path = root / name
     try:
-        with open(inside.open(name), "rb", buffering=0) as file:
+        with open(folder.open(name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 damage = "truncated" if size < expected.size else "altered"
@@ -167,10 +168,10 @@ def _read(inside: Inside, root: Path, name: str, expected: Output, verify: bool)
                     f"{path} is {damage}: it has {size:,} bytes, but {expected.size:,} in the index", hint=_DAMAGED_HINT
                 )
             memory: bytearray | mmap.mmap = (
-                mmap.mmap(-1, expected.size) if expected.size >= _LARGE else bytearray(expected.size)
+                mmap.mmap(-1, expected.size) if expected.size >= _LARGE_BYTES else bytearray(expected.size)
             )
             view, digest, offset = memoryview(memory), hashlib.sha256(), 0
-            for count in _pieces(file, view):
+            for count in _read_pieces(file, view):
                 if not count:
                     raise PackageDamaged(f"{path} is truncated: it ends after {offset:,} bytes", hint=_DAMAGED_HINT)
                 if verify:

@@ -7,7 +7,7 @@ Rules
 2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the inputs'
    and then the outputs' axes.
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
-   name beside the model, so any tool can read the model with a folder of raw weights. Constants are inline.
+   name beside the model. So any tool can read the model with a folder of raw weights. Constants are inline.
 4. The model contains nothing else: no producer, documentation, metadata, value information or tensor names. Model and
    graph names are fixed. Attributes are sorted by name. The IR version follows from the opset.
 5. Each output of the model is the result of a node of the outer graph, and no two outputs are the same value. An Identity
@@ -21,49 +21,52 @@ from dataclasses import dataclass, field
 
 import onnx
 
-#: The key of a node's metadata property with the index of the call that the node came from.
-ORIGIN = "trtbuild.origin"
+#: The key of a node's metadata property. Its value is the index of the call_function node that the node came from.
+ORIGIN_KEY = "trtbuild.origin"
 
+#: Pairs: the canonical name of a node, and the index of the call_function node that it came from.
 Origins = tuple[tuple[str, int], ...]
 
 
 @dataclass
 class _Names:
+    """The canonical names of values, by their original names, and the numbers of names that are used up."""
+
     values: dict[str, str] = field(default_factory=dict)
-    nodes: int = 0
-    inner: int = 0
+    node_count: int = 0
+    inner_value_count: int = 0
     origins: list[tuple[str, int]] = field(default_factory=list)
 
 
-def canonical(model: onnx.ModelProto, weights: int, opset: int) -> tuple[onnx.ModelProto, Origins]:
-    """A canonical copy of `model`, whose first `weights` inputs are weights, and its nodes' origins."""
+def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tuple[onnx.ModelProto, Origins]:
+    """Return a canonical copy of `model`, and the origins of its nodes. The first `weight_count` inputs are weights."""
     source = onnx.GraphProto()
     source.CopyFrom(model.graph)
     _separate_outputs(source)
     names = _Names()
-    names.values.update((value.name, f"w{index}") for index, value in enumerate(source.input[:weights]))
-    names.values.update((value.name, f"i{index}") for index, value in enumerate(source.input[weights:]))
+    names.values.update((value.name, f"w{index}") for index, value in enumerate(source.input[:weight_count]))
+    names.values.update((value.name, f"i{index}") for index, value in enumerate(source.input[weight_count:]))
     names.values.update((value.name, f"o{index}") for index, value in enumerate(source.output))
-    used = list(_used(source))
+    reads = list(_read_names(source))
     constants = {tensor.name: tensor for tensor in source.initializer}
-    constants_used = [name for name in dict.fromkeys(used) if name in constants]
-    names.values.update((name, f"c{index}") for index, name in enumerate(constants_used))
+    constant_names = [name for name in dict.fromkeys(reads) if name in constants]
+    names.values.update((name, f"c{index}") for index, name in enumerate(constant_names))
 
     result = onnx.ModelProto(ir_version=_ir_version(opset))
     result.opset_import.add(domain="", version=opset)
     graph = result.graph
     graph.name = "partition"
     _copy_nodes(source, graph, names)
-    dims: dict[str, str] = {}
-    for value in source.input[weights:]:
-        _copy_value(value, graph.input.add(), names, dims)
+    size_names: dict[str, str] = {}
+    for value in source.input[weight_count:]:
+        _copy_value(value, graph.input.add(), names, size_names)
     for value in source.output:
-        _copy_value(value, graph.output.add(), names, dims)
-    reached = set(used)
-    for value in source.input[:weights]:
-        if value.name in reached:
+        _copy_value(value, graph.output.add(), names, size_names)
+    read_names = set(reads)
+    for value in source.input[:weight_count]:
+        if value.name in read_names:
             _add_weight(value, graph.initializer.add(), names)
-    for name in constants_used:
+    for name in constant_names:
         tensor = graph.initializer.add()
         _copy_tensor(constants[name], tensor)
         tensor.name = names.values[name]
@@ -71,6 +74,7 @@ def canonical(model: onnx.ModelProto, weights: int, opset: int) -> tuple[onnx.Mo
 
 
 def _separate_outputs(graph: onnx.GraphProto) -> None:
+    """Apply rule 5."""
     produced = {name for node in graph.node for name in node.output}
     names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | produced
     seen: set[str] = set()
@@ -86,37 +90,37 @@ def _separate_outputs(graph: onnx.GraphProto) -> None:
         value.name = new_name
 
 
-def _used(graph: onnx.GraphProto) -> Iterator[str]:
+def _read_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield each name that is read, in graph order. The names in a nested graph come at the place of the graph."""
     for node in graph.node:
         yield from node.input
         for attribute in sorted(node.attribute, key=lambda a: a.name):
             if attribute.HasField("g"):
-                yield from _used(attribute.g)
+                yield from _read_names(attribute.g)
                 yield from (value.name for value in attribute.g.output)
 
 
 def _copy_nodes(source: onnx.GraphProto, result: onnx.GraphProto, names: _Names) -> None:
     for node in source.node:
-        copied = result.node.add(op_type=node.op_type, name=f"n{names.nodes}")
-        names.nodes += 1
+        copy = result.node.add(op_type=node.op_type, name=f"n{names.node_count}")
+        names.node_count += 1
         if node.domain:
-            copied.domain = node.domain
+            copy.domain = node.domain
         for entry in node.metadata_props:
-            if entry.key == ORIGIN:
-                names.origins.append((copied.name, int(entry.value)))
-        copied.input.extend(names.values[name] if name else "" for name in node.input)
+            if entry.key == ORIGIN_KEY:
+                names.origins.append((copy.name, int(entry.value)))
+        copy.input.extend(names.values[name] if name else "" for name in node.input)
         for attribute in sorted(node.attribute, key=lambda a: a.name):
-            _copy_attribute(attribute, copied.attribute.add(), names)
-        copied.output.extend(_value(name, names) for name in node.output)
+            _copy_attribute(attribute, copy.attribute.add(), names)
+        copy.output.extend(_canonical_name(name, names) for name in node.output)
 
 
-def _value(name: str, names: _Names) -> str:
+def _canonical_name(name: str, names: _Names) -> str:
     if not name:
         return ""
     if name not in names.values:
-        names.values[name] = f"v{names.inner}"
-        names.inner += 1
+        names.values[name] = f"v{names.inner_value_count}"
+        names.inner_value_count += 1
     return names.values[name]
 
 
@@ -128,11 +132,11 @@ def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, na
         graph = result.g
         graph.name = "nested"
         for value in source.g.input:
-            graph.input.add(name=_value(value.name, names)).type.CopyFrom(_without_size_names(value.type))
+            graph.input.add(name=_canonical_name(value.name, names)).type.CopyFrom(_without_size_names(value.type))
         for tensor in source.g.initializer:
-            copied = graph.initializer.add()
-            _copy_tensor(tensor, copied)
-            copied.name = _value(tensor.name, names)
+            copy = graph.initializer.add()
+            _copy_tensor(tensor, copy)
+            copy.name = _canonical_name(tensor.name, names)
         _copy_nodes(source.g, graph, names)
         for value in source.g.output:
             graph.output.add(name=names.values[value.name]).type.CopyFrom(_without_size_names(value.type))
@@ -145,8 +149,8 @@ def _copy_attribute(source: onnx.AttributeProto, result: onnx.AttributeProto, na
 
 
 def _without_size_names(source: onnx.TypeProto) -> onnx.TypeProto:
-    """A copy of a type without the names of its sizes. Its rank stays: onnxruntime checks that a loop counter is a
-    scalar."""
+    """Copy a type without the names of its sizes. The copy keeps the rank, because onnxruntime checks that a loop counter
+    is a scalar."""
     result = onnx.TypeProto()
     result.CopyFrom(source)
     result.ClearField("denotation")
@@ -158,22 +162,24 @@ def _without_size_names(source: onnx.TypeProto) -> onnx.TypeProto:
 
 def _copy_tensor(source: onnx.TensorProto, result: onnx.TensorProto) -> None:
     result.CopyFrom(source)
-    for unwanted in ("name", "doc_string", "metadata_props"):
-        result.ClearField(unwanted)
+    for name in ("name", "doc_string", "metadata_props"):
+        result.ClearField(name)
 
 
-def _copy_value(source: onnx.ValueInfoProto, result: onnx.ValueInfoProto, names: _Names, dims: dict[str, str]) -> None:
+def _copy_value(
+    source: onnx.ValueInfoProto, result: onnx.ValueInfoProto, names: _Names, size_names: dict[str, str]
+) -> None:
     result.name = names.values[source.name]
     tensor = source.type.tensor_type
     result.type.tensor_type.elem_type = tensor.elem_type
     shape = result.type.tensor_type.shape
     shape.SetInParent()
     for size in tensor.shape.dim:
-        copied = shape.dim.add()
+        copy = shape.dim.add()
         if size.HasField("dim_value"):
-            copied.dim_value = size.dim_value
+            copy.dim_value = size.dim_value
         elif size.dim_param:
-            copied.dim_param = dims.setdefault(size.dim_param, f"d{len(dims)}")
+            copy.dim_param = size_names.setdefault(size.dim_param, f"d{len(size_names)}")
 
 
 def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _Names) -> None:
@@ -185,5 +191,5 @@ def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _N
 
 
 def _ir_version(opset: int) -> int:
-    # the oldest version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
+    # the oldest IR version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
     return 8 if opset <= 18 else 9 if opset <= 20 else 10

@@ -1,12 +1,13 @@
 """Convert one partition to ONNX.
 
 Rules
-1. The result depends on the structure only. Weights are graph inputs while the model is optimized, and external
-   initializers without data afterwards. So zero, random and unknown weights give the same bytes. (The optimizer would
-   fold initializers and merge equal ones. For example, it merged three zero biases, and the conversion was wrong after a
-   fine-tune.)
+1. The result depends on the structure (the canonical text of the partition) only. While the model is optimized, weights
+   are graph inputs; afterwards they are external initializers without data. So zero, random and unknown weights give the
+   same bytes. (The optimizer would fold initializers and merge equal ones. For example, it merged three zero biases, and
+   the conversion was wrong after a fine-tune.)
 2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
-3. Names, order, size symbols and bytes are canonical (`structure` before, `canonical` after).
+3. Names, order, size symbols and bytes are canonical. The module `structure` prepares the program before the translation,
+   and the module `canonical` writes the model after it.
 4. The same preparation as in torch.onnx.export comes first: implicit type promotion becomes explicit, and run-time
    assertions are removed. The lower step has decomposed operators already, with the table of
    `trtbuild.stages.program.translations`.
@@ -23,57 +24,57 @@ import onnx_ir
 from torch.export import ExportedProgram
 
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.convert.canonical import ORIGIN, canonical
+from trtbuild.stages.convert.canonical import ORIGIN_KEY, canonical_model
 from trtbuild.stages.convert.mistranslated import is_mistranslated
 from trtbuild.stages.convert.opset import lower_opset, raise_opset
 from trtbuild.stages.convert.optimizing import optimize
-from trtbuild.stages.convert.structure import size_names, structure
+from trtbuild.stages.convert.structure import copy_for_exporter, size_names
 from trtbuild.stages.convert.types import refuse_other_types
-from trtbuild.stages.program.fixed_symbols import fixed_symbols
+from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
-    Untranslated,
+    TranslationFailed,
     has_translation,
     promote_types,
-    quiet,
     remove_assertions,
+    silence_exporter,
     translate,
 )
 
 
 @dataclass(frozen=True)
-class Converted:
+class Conversion:
     """A partition as ONNX.
 
     `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…``, nodes ``n0…`` in graph order.
-    The number of a weight is the position of the weight input; a weight that no node reads is absent. `origins` are pairs:
-    a node's name, and the index of the call_function node of the program that it came from, as far as known.
+    The number of a weight is its index among the program's weights; a weight that no node reads is absent. `origins` has a
+    pair for each node whose origin is known: the node's name, and the index of the program's call_function node.
     """
 
     model: bytes
     origins: tuple[tuple[str, int], ...]
 
 
-def convert(program: Program, opset: int) -> Converted:
+def convert(program: Program, opset: int) -> Conversion:
     """Convert `program` to an ONNX model in ONNX operator set `opset`.
 
-    Raises ConversionRefused, with the call nodes that have no translation in `nodes`.
+    Raises ConversionRefused. Its `nodes` are the indices of the call_function nodes that cannot be converted.
     """
-    missing = untranslatable(program)
-    if missing:
-        names = ", ".join(sorted({name for _, name in missing}))
+    untranslatable = untranslatable_calls(program)
+    if untranslatable:
+        names = ", ".join(sorted({name for _, name in untranslatable}))
         raise ConversionRefused(
             f"the PyTorch exporter has no ONNX translation for {names}",
             hint="name the operators in partition.torch_executed_ops, so that they stay in PyTorch",
-            nodes=tuple(index for index, _ in missing),
+            nodes=tuple(index for index, _ in untranslatable),
         )
     _refuse_complex_boundaries(program)
-    exported = structure(program)
+    exported = copy_for_exporter(program)
     try:
-        with fixed_symbols():
-            model = _translated(program, exported, opset)
-        with quiet():
+        with suppress_new_guards():
+            model = _translate_program(program, exported, opset)
+        with silence_exporter():
             optimize(model)
             _find_origins(model, exported)
             raise_opset(model, opset)
@@ -83,12 +84,12 @@ def convert(program: Program, opset: int) -> Converted:
     except Exception as error:  # a translation may raise any error; the partition then stays in PyTorch
         reason = str(error).strip().splitlines() or [""]
         raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason[0]}") from error
-    foreign = sorted({entry.domain for entry in proto.opset_import if entry.domain})
-    if foreign or proto.functions:
-        raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign)}")
-    result, origins = canonical(proto, program.weights, opset)
+    foreign_domains = sorted({entry.domain for entry in proto.opset_import if entry.domain})
+    if foreign_domains or proto.functions:
+        raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign_domains)}")
+    result, origins = canonical_model(proto, program.weights, opset)
     refuse_other_types(result, program, origins)
-    return Converted(result.SerializeToString(deterministic=True), origins)
+    return Conversion(result.SerializeToString(deterministic=True), origins)
 
 
 def _refuse_complex_boundaries(program: Program) -> None:
@@ -97,7 +98,7 @@ def _refuse_complex_boundaries(program: Program) -> None:
     if not complex_nodes:
         return
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    touching = [
+    touching_calls = [
         index
         for index, node in enumerate(calls)
         if node in complex_nodes or not complex_nodes.isdisjoint(node.all_input_nodes)
@@ -106,71 +107,71 @@ def _refuse_complex_boundaries(program: Program) -> None:
     raise ConversionRefused(
         f"an engine neither takes nor gives {' or '.join(kinds)}",
         hint="convert the values with torch.view_as_real where they are computed",
-        nodes=tuple(touching),
+        nodes=tuple(touching_calls),
     )
 
 
-def untranslatable(program: Program) -> list[tuple[int, str]]:
-    """List the call_function nodes without a translation: (index, name of the operator)."""
+def untranslatable_calls(program: Program) -> list[tuple[int, str]]:
+    """List the call_function nodes without a correct translation: (index, name of the operator)."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    missing = (index for index, node in enumerate(calls) if not has_translation(node) or is_mistranslated(node))
-    return [(index, target_name(calls[index].target)) for index in missing]
+    indices = (index for index, node in enumerate(calls) if not has_translation(node) or is_mistranslated(node))
+    return [(index, target_name(calls[index].target)) for index in indices]
 
 
-def _translated(program: Program, exported: ExportedProgram, opset: int) -> onnx_ir.Model:
+def _translate_program(program: Program, exported: ExportedProgram, opset: int) -> onnx_ir.Model:
     try:
         promote_types(exported.graph_module)
         _name_outputs(exported)
         remove_assertions(exported.graph_module)
         model = translate(exported, opset)
-    except Untranslated as error:
+    except TranslationFailed as error:
         (node,) = [node for node in exported.graph.nodes if node.name == error.node] or (None,)
-        origin = None if node is None else node.meta.get(ORIGIN)
+        origin = None if node is None else node.meta.get(ORIGIN_KEY)
         raise ConversionRefused(
             f"the PyTorch exporter cannot translate {'a node' if node is None else target_name(node.target)}: {error}",
             hint="name the operator in partition.torch_executed_ops, so that it stays in PyTorch",
             nodes=() if origin is None else (origin,),
         ) from error
     sizes = size_names(program)
-    for value in _values(model):
+    for value in _all_values(model):
         value.metadata_props.clear()
         if value.shape is not None:
-            value.shape = onnx_ir.Shape([_renamed(size, sizes) for size in value.shape])
+            value.shape = onnx_ir.Shape([_canonical_size(size, sizes) for size in value.shape])
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
-        origin = node.meta["node"].meta.get(ORIGIN) if "node" in node.meta else None
+        origin = node.meta["node"].meta.get(ORIGIN_KEY) if "node" in node.meta else None
         node.metadata_props.clear()
         if origin is not None:
-            node.metadata_props[ORIGIN] = str(origin)
+            node.metadata_props[ORIGIN_KEY] = str(origin)
     return model
 
 
 def _name_outputs(exported: ExportedProgram) -> None:
-    """Correct the program's signature after type promotion. The promotion inserts a cast behind a promoted operator, and
-    this cast is then the output."""
+    """Write the names of the output nodes into the signature, because type promotion changes them. Promotion inserts a
+    cast behind an operator, and this cast becomes the output."""
     for spec, node in zip(exported.graph_signature.output_specs, exported.graph.output_node().args[0], strict=True):
         spec.arg.name = node.name
 
 
 def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:
-    """Find the origin of nodes that the optimizer inserted. The optimizer derives a new value's name from the value that
-    it replaces, and those names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
-    calls = {node.name: node.meta[ORIGIN] for node in exported.graph.nodes if ORIGIN in node.meta}
+    """Find the origin of nodes that the optimizer inserted. The optimizer derives a new value's name from the name of the
+    replaced value. These names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
+    calls = {node.name: node.meta[ORIGIN_KEY] for node in exported.graph.nodes if ORIGIN_KEY in node.meta}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
-        if ORIGIN not in node.metadata_props:
+        if ORIGIN_KEY not in node.metadata_props:
             stems = [str(output.name).partition("_")[0] for output in node.outputs]
             origins = [calls[stem] for stem in stems if stem in calls]
             if origins:
-                node.metadata_props[ORIGIN] = str(origins[0])
+                node.metadata_props[ORIGIN_KEY] = str(origins[0])
 
 
-def _values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:
+def _all_values(model: onnx_ir.Model) -> Iterator[onnx_ir.Value]:
     yield from model.graph.inputs
     yield from model.graph.initializers.values()
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         yield from node.outputs
 
 
-def _renamed(size: int | onnx_ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
+def _canonical_size(size: int | onnx_ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
     if isinstance(size, int):
         return size
     return None if size.value is None else names.get(size.value)

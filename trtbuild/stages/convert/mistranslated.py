@@ -1,4 +1,4 @@
-"""Find calls whose ONNX translation is wrong (exporter of torch 2.13). They stay in PyTorch.
+"""Find calls whose ONNX translation is wrong (exporter of torch 2.13). These calls stay in PyTorch.
 
 1. Negative padding in the modes reflect and replicate: ONNX's Pad removes elements in the mode constant only.
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the

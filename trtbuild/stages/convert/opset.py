@@ -1,20 +1,21 @@
-"""Change a model's opset from the opset of its translation to the opset of the toolchain.
+"""Convert a model from the opset of its translation to the opset of the toolchain.
 
-onnxscript's converter raises opsets. This file lowers 18 to 17, which TensorRT 8.6 needs: onnx's own converter cannot
+onnxscript's converter raises opsets. This file lowers 18 to 17 for TensorRT 8.6, because onnx's own converter cannot
 lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
 
 1. Operators that are new in 18 have no older form.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
-   reductions reduce over all axes, so ``noop_with_empty_axes`` has no older form.
-3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Without these they have not
-   changed. The parts of a Split are equal in 17. In 18 the last part may be smaller, so the size must be known.
+   reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
+3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Nodes without these attributes
+   and inputs are the same in both opsets. A Split without sizes has equal outputs in 17. In 18 its last output may be
+   smaller. So such a Split is lowered only if the size of its axis is known.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
-5. The reductions of ScatterElements and ScatterND are in 16, and in NVIDIA's parser since TensorRT 10.0 (onnx-tensorrt,
-   docs/Changelog.md), which needs a newer opset. The behaviour of older parsers is unknown, so these reductions are
-   rejected.
+5. ScatterElements and ScatterND have reductions since opset 16. NVIDIA's parser reads them since TensorRT 10.0
+   (onnx-tensorrt, docs/Changelog.md), and TensorRT 10.0 takes newer opsets. The behaviour of older parsers is unknown,
+   so these reductions are rejected.
 
-Rules 4 and 5 are about parsers, so they also apply to models whose source has an old opset (`for_old_parser`).
+Rules 4 and 5 are about parsers. So they also apply to a user's ONNX model that has an old opset (`adapt_to_old_parser`).
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ import onnx_ir
 from onnxscript import version_converter
 
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.convert.canonical import ORIGIN
+from trtbuild.stages.convert.canonical import ORIGIN_KEY
 
-OLDEST = 17
+#: The oldest opset that trtbuild writes.
+OLDEST_OPSET = 17
 
-_NEW = frozenset(
+_NEW_OPERATORS = frozenset(
     ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CenterCropPad", "Col2Im", "GroupNormalization", "Mish")
 ) | frozenset(("OptionalGetElement", "OptionalHasElement"))
 _REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
 #: Operator → the attributes, and the position of the input, that opset 18 added.
-_WIDENED: Mapping[str, tuple[tuple[str, ...], int | None]] = {
+_EXTENDED_OPERATORS: Mapping[str, tuple[tuple[str, ...], int | None]] = {
     "Pad": ((), 3),
     "Resize": (("antialias", "axes", "keep_aspect_ratio_policy"), None),
     "LpPool": (("ceil_mode", "dilations"), None),
@@ -55,38 +57,40 @@ def raise_opset(model: onnx_ir.Model, opset: int) -> None:
 
 
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Return `model` in an older `opset`. Raises ConversionRefused, with the calls in `nodes`, if there is no older
-    form."""
-    (own_opset,) = (entry for entry in model.opset_import if not entry.domain)
-    if own_opset.version <= opset:
+    """Return `model` in `opset`; a model of this opset or an older one is returned unchanged.
+
+    Raises ConversionRefused if an operator has no form in `opset`. Its `nodes` are the calls that the operator came from.
+    """
+    (opset_entry,) = (entry for entry in model.opset_import if not entry.domain)
+    if opset_entry.version <= opset:
         return model
-    if (own_opset.version, opset) != (OLDEST + 1, OLDEST):
-        raise ConversionRefused(f"trtbuild writes ONNX opset {OLDEST} and later, not {opset}")
+    if (opset_entry.version, opset) != (OLDEST_OPSET + 1, OLDEST_OPSET):
+        raise ConversionRefused(f"trtbuild writes ONNX opset {OLDEST_OPSET} and later, not {opset}")
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    _lower(lowered.graph, {tensor.name: tensor for tensor in lowered.graph.initializer}, _sizes(model))
+    _lower_graph(lowered.graph, {tensor.name: tensor for tensor in lowered.graph.initializer}, _known_sizes(model))
     for entry in lowered.opset_import:
         if not entry.domain:
             entry.version = opset
     return lowered
 
 
-def for_old_parser(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Adapt `model`, of an opset up to `OLDEST`, to a parser of that opset (rules 4 and 5). Raises
+def adapt_to_old_parser(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Adapt `model` to a parser of opset `OLDEST_OPSET` (rules 4 and 5). The model has this opset or an older one. Raises
     ConversionRefused."""
     adapted = onnx.ModelProto()
     adapted.CopyFrom(model)
-    _for_old_parser(adapted.graph)
+    _adapt_graph(adapted.graph)
     return adapted
 
 
-def _for_old_parser(graph: onnx.GraphProto) -> None:
+def _adapt_graph(graph: onnx.GraphProto) -> None:
     _slice_shapes(graph)
     for node in graph.node:
         _refuse_reduction(node)
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _for_old_parser(attribute.g)
+                _adapt_graph(attribute.g)
 
 
 def _refuse_reduction(node: onnx.NodeProto) -> None:
@@ -94,14 +98,14 @@ def _refuse_reduction(node: onnx.NodeProto) -> None:
         (a.s for a in node.attribute if a.name == "reduction" and node.op_type.startswith("Scatter")), b"none"
     )
     if reduction in (b"max", b"min"):
-        raise _refused(node, "the reductions max and min are new in opset 18")
+        raise _refusal(node, "the reductions max and min are new in opset 18")
     if reduction != b"none":
-        raise _refused(node, "no parser that wants this opset knows reductions")
+        raise _refusal(node, "no parser that wants this opset knows reductions")
 
 
-def _sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
+def _known_sizes(model: onnx.ModelProto) -> Mapping[str, list[int | None]]:
     """The constant sizes of the model's values, as far as shape inference finds them. Only Splits need them."""
-    if not any(_equal_parts(node) for node in _nodes(model.graph)):
+    if not any(_is_equal_split(node) for node in _nodes(model.graph)):
         return {}
     try:
         inferred_graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
@@ -131,11 +135,11 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     return (node for nested in _graphs(graph) for node in nested.node)
 
 
-def _equal_parts(node: onnx.NodeProto) -> bool:
+def _is_equal_split(node: onnx.NodeProto) -> bool:
     return node.op_type == "Split" and any(attribute.name == "num_outputs" for attribute in node.attribute)
 
 
-def _lower(
+def _lower_graph(
     graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto], sizes: Mapping[str, list[int | None]]
 ) -> None:
     constants = {**constants, **{tensor.name: tensor for tensor in graph.initializer}}
@@ -143,23 +147,23 @@ def _lower(
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _lower(attribute.g, constants, sizes)
+                _lower_graph(attribute.g, constants, sizes)
         attribute_values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if node.op_type in _NEW:
-            raise _refused(node, "it is new in opset 18")
+        if node.op_type in _NEW_OPERATORS:
+            raise _refusal(node, "it is new in opset 18")
         _refuse_reduction(node)
         if node.op_type in _REDUCTIONS:
             _axes_to_attribute(node, constants)
-        elif _equal_parts(node):
+        elif _is_equal_split(node):
             _split_equally(node, sizes.get(node.input[0], []), attribute_values.get("axis", 0))
-        elif node.op_type in _WIDENED:
-            attributes, position = _WIDENED[node.op_type]
+        elif node.op_type in _EXTENDED_OPERATORS:
+            attributes, position = _EXTENDED_OPERATORS[node.op_type]
             for name in attributes:
                 if name in attribute_values and attribute_values[name] not in (0, b"stretch"):
-                    raise _refused(node, f"{name} is new in opset 18")
+                    raise _refusal(node, f"{name} is new in opset 18")
                 _drop_attribute(node, name)
             if position is not None and len(node.input) > position and node.input[position]:
-                raise _refused(node, f"input {position} is new in opset 18")
+                raise _refusal(node, f"input {position} is new in opset 18")
 
 
 def _slice_shapes(graph: onnx.GraphProto) -> None:
@@ -185,10 +189,10 @@ def _slice_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _split_equally(node: onnx.NodeProto, sizes: list[int | None], axis: int) -> None:
-    """Apply rule 3: in opset 13, a Split without sizes gives each output an equal part."""
+    """Apply rule 3: in opset 17, a Split without sizes gives each output an equal part."""
     size = sizes[axis] if -len(sizes) <= axis < len(sizes) else None
     if size is None or size % len(node.output):
-        raise _refused(node, "that its parts are equal is not known")
+        raise _refusal(node, "its outputs may have different sizes")
     _drop_attribute(node, "num_outputs")
 
 
@@ -196,12 +200,12 @@ def _axes_to_attribute(node: onnx.NodeProto, constants: Mapping[str, onnx.Tensor
     name = node.input[1] if len(node.input) > 1 else ""
     del node.input[1:]
     if name and name not in constants:
-        raise _refused(node, "its axes are computed")
+        raise _refusal(node, "its axes are computed")
     axes = np.atleast_1d(onnx.numpy_helper.to_array(constants[name])).tolist() if name else []
     if axes:
         node.attribute.append(onnx.helper.make_attribute("axes", axes))
     elif any(a.name == "noop_with_empty_axes" and a.i for a in node.attribute):
-        raise _refused(node, "a reduction over no axes is new in opset 18")
+        raise _refusal(node, "a reduction over no axes is new in opset 18")
     _drop_attribute(node, "noop_with_empty_axes")
 
 
@@ -211,9 +215,9 @@ def _drop_attribute(node: onnx.NodeProto, name: str) -> None:
     node.attribute.extend(remaining)
 
 
-def _refused(node: onnx.NodeProto, reason: str) -> ConversionRefused:
+def _refusal(node: onnx.NodeProto, reason: str) -> ConversionRefused:
     return ConversionRefused(
-        f"{node.op_type} has no form in ONNX opset {OLDEST}: {reason}",
+        f"{node.op_type} has no form in ONNX opset {OLDEST_OPSET}: {reason}",
         hint="use a newer toolchain, or name the operator in partition.torch_executed_ops",
-        nodes=[int(entry.value) for entry in node.metadata_props if entry.key == ORIGIN],
+        nodes=[int(entry.value) for entry in node.metadata_props if entry.key == ORIGIN_KEY],
     )

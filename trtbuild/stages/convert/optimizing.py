@@ -16,22 +16,22 @@ from onnxscript import optimizer
 from onnxscript.rewriter import _ir_utils, _matcher
 
 #: The modules of onnxscript that compare constants by ``math.isclose``.
-_COMPARING = (_matcher, _ir_utils)
+_COMPARING_MODULES = (_matcher, _ir_utils)
 
 
 def optimize(model: onnx_ir.Model) -> None:
     """Optimize `model` in place."""
-    with _exact():
+    with _compare_exactly():
         optimizer.optimize_ir(model)
 
 
 @contextlib.contextmanager
-def _exact() -> Iterator[None]:
-    originals = [module.math for module in _COMPARING]
-    for module in _COMPARING:
+def _compare_exactly() -> Iterator[None]:
+    originals = [module.math for module in _COMPARING_MODULES]
+    for module in _COMPARING_MODULES:
         module.math = types.SimpleNamespace(isclose=lambda a, b, **_: a == b)
     try:
         yield
     finally:
-        for module, original in zip(_COMPARING, originals, strict=True):
+        for module, original in zip(_COMPARING_MODULES, originals, strict=True):
             module.math = original

@@ -1,10 +1,10 @@
 """Copy a partition's program for the exporter, without the user's names.
 
 Rules
-1. Nodes, placeholders, nested graphs and constants are named by their position, so that nothing in the exporter, the
-   optimizer or the serializer can depend on the names that a user chose.
-2. ``meta[ORIGIN]`` of every call node of the outer graph is its position among the call nodes of the *original* graph.
-   This is also true after a pass has inserted nodes beside it.
+1. Nodes, placeholders, nested graphs and constants are named by their index. So the exporter, the optimizer and the
+   serializer cannot depend on the names that a user chose.
+2. ``meta[ORIGIN_KEY]`` of every call_function node of the outer graph is its index among the call_function nodes of the
+   *original* graph. A pass that inserts nodes does not change it.
 3. The original program is not changed.
 """
 
@@ -18,13 +18,13 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
-from trtbuild.stages.convert.canonical import ORIGIN
+from trtbuild.stages.convert.canonical import ORIGIN_KEY
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.symbols import Symbols
 
 
-def structure(program: Program) -> ExportedProgram:
-    """A copy of `program` with canonical names. Weights are still its first plain inputs."""
+def copy_for_exporter(program: Program) -> ExportedProgram:
+    """Copy `program` with canonical names. The weights remain its first inputs."""
     copier = _Copier()
     module = copier.copy(program.exported.graph_module)
     names = {old.name: new.name for old, new in copier.outer.items()}
@@ -45,8 +45,8 @@ def structure(program: Program) -> ExportedProgram:
     exported = assemble(module, inputs, outputs, program.exported.range_constraints, constants)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for index, node in enumerate(calls):
-        # The exporter needs a module stack. It writes the stack into metadata, which are removed later.
-        copier.outer[node].meta.update({ORIGIN: index, "nn_module_stack": {}})
+        # The exporter needs a module stack. It writes the stack into metadata, which `conversion` removes.
+        copier.outer[node].meta.update({ORIGIN_KEY: index, "nn_module_stack": {}})
     return exported
 
 
@@ -73,7 +73,7 @@ class _Copier:
         """Copy `module` and the graphs nested in it. `outer` maps the nodes of the graph that was copied last."""
         graph = torch.fx.Graph()
         attributes: dict[str, Any] = {}
-        renamed: dict[str, str] = {}
+        new_names: dict[str, str] = {}
         nodes: dict[torch.fx.Node, torch.fx.Node] = {}
         for index, node in enumerate(module.graph.nodes):
             name = f"n{index}"
@@ -81,7 +81,7 @@ class _Copier:
             if node.op == "placeholder":
                 target = name
             elif node.op == "get_attr":
-                target = self._attribute(module, str(node.target), attributes, renamed)
+                target = self._copy_attribute(module, str(node.target), attributes, new_names)
             copied = graph.create_node(
                 node.op,
                 target,
@@ -95,13 +95,13 @@ class _Copier:
         self.outer = nodes
         return torch.fx.GraphModule(attributes, graph)
 
-    def _attribute(
-        self, module: torch.fx.GraphModule, path: str, attributes: dict[str, Any], renamed: dict[str, str]
+    def _copy_attribute(
+        self, module: torch.fx.GraphModule, path: str, attributes: dict[str, Any], new_names: dict[str, str]
     ) -> str:
-        if path not in renamed:
+        if path not in new_names:
             value: Any = module
-            for part in path.split("."):
-                value = getattr(value, part)
-            renamed[path] = f"a{len(renamed)}"
-            attributes[renamed[path]] = self.copy(value) if isinstance(value, torch.fx.GraphModule) else value
-        return renamed[path]
+            for name in path.split("."):
+                value = getattr(value, name)
+            new_names[path] = f"a{len(new_names)}"
+            attributes[new_names[path]] = self.copy(value) if isinstance(value, torch.fx.GraphModule) else value
+        return new_names[path]

@@ -1,13 +1,13 @@
 """Check a conversion: the types and sizes that ONNX infers must be equal to those of the program.
 
 Rules
-1. At each point of the program's symbols, the sizes of the inputs are numbers. ONNX infers all other sizes, with data
-   propagation. The inferred element type, rank and sizes of an output must be those of the program. The toolchain's
-   parser checks the sizes that ONNX cannot infer.
-2. The error for a difference names the first call with this difference: the operator whose translation is wrong.
+1. The check runs at several points. A point gives each symbol of the program a number, so the sizes of the inputs are
+   numbers. ONNX infers all other sizes, with data propagation. The inferred element type, rank and sizes of an output
+   must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
+2. The error for a difference names the first call whose result differs: the translation of its operator is wrong.
 3. ONNX must define each node's operator for the element types of its operands. TensorRT's parser does not check this.
-   For example, it accepts a power of booleans. An int32 instead of an int64 is accepted, because TensorRT accepts indices
-   of both types.
+   For example, it accepts a power of booleans. The check accepts an int32 instead of an int64, because TensorRT accepts
+   indices of both types.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import Origins
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, Type, declared_types_at, points_of, shown
+from trtbuild.stages.program.sizes import Point, Type, declared_types_at, points_of, types_text
 from trtbuild.stages.program.text import target_name
 
-#: Element type (0: unknown) and sizes (None: unknown rank; a None inside: an unknown size).
+#: The element type (0 if unknown) and the sizes (None if the rank is unknown). A size is None if it is unknown.
 Inferred = tuple[int, tuple[int | None, ...] | None]
 
 #: The element types by their names in ONNX's schemas: ``tensor(float)``.
-_BY_NAME = {
+_ELEMENT_TYPES = {
     f"tensor({onnx.TensorProto.DataType.Name(number).lower()})": number for number in onnx.TensorProto.DataType.values()
 }
 _INTEGERS = frozenset((onnx.TensorProto.INT32, onnx.TensorProto.INT64))
@@ -40,17 +40,17 @@ _HINT = "name the operator in partition.torch_executed_ops, so that it stays in 
 
 def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origins) -> None:
     """Raise ConversionRefused if `model`, in canonical form, has other output types or sizes than `program`."""
-    for number_of_point, point in enumerate(points_of(program)):
-        inferred = _inferred(model, program, point)
-        if number_of_point == 0:
+    for point_number, point in enumerate(points_of(program)):
+        inferred = _infer_types(model, program, point)
+        if point_number == 0:
             _refuse_operands(model, origins, inferred)
         for number, node in enumerate(program.output_nodes):
             (declared,) = declared_types_at(node.meta["val"], point)
             if not _agree(inferred.get(f"o{number}"), declared):
-                raise _refused(model, program, origins, inferred, point, number)
+                raise _refusal(model, program, origins, inferred, point, number)
 
 
-def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
+def _infer_types(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
     """Infer the type of each value of the model at a point."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -66,7 +66,7 @@ def _inferred(model: onnx.ModelProto, program: Program, point: Point) -> dict[st
         graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return {}
-    return {value.name: _type(value.type) for value in (*graph.value_info, *graph.output)}
+    return {value.name: _inferred_type_of(value.type) for value in (*graph.value_info, *graph.output)}
 
 
 def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping[str, Inferred]) -> None:
@@ -78,30 +78,30 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
     calls = dict(origins)
     for node in model.graph.node:
         operands = [elements.get(name, 0) for name in node.input]
-        wrong = next(
+        wrong_type = next(
             (
-                found
-                for found, allowed in zip(operands, _allowed_types(node.op_type, len(operands), opset), strict=True)
-                if found and allowed and not _is_allowed(found, allowed)
+                element
+                for element, allowed in zip(operands, _allowed_types(node.op_type, len(operands), opset), strict=True)
+                if element and allowed and not _is_allowed(element, allowed)
             ),
             None,
         )
-        if wrong is not None:
+        if wrong_type is not None:
             raise ConversionRefused(
-                f"ONNX's {node.op_type} is not defined for {_shown((wrong, None))}",
+                f"ONNX's {node.op_type} is not defined for {_type_text((wrong_type, None))}",
                 hint=_HINT,
                 nodes=(calls[node.name],) if node.name in calls else (),
             )
 
 
 @functools.cache
-def _allowed_types(operator: str, operands: int, opset: int) -> tuple[frozenset[int], ...]:
+def _allowed_types(operator: str, operand_count: int, opset: int) -> tuple[frozenset[int], ...]:
     """The element types that each operand may have; an empty set allows every type."""
     schema = onnx.defs.get_schema(operator, opset, "")
     last = len(schema.inputs) - 1
     return tuple(
-        frozenset(_BY_NAME[text] for text in schema.inputs[min(place, last)].types if text in _BY_NAME)
-        for place in range(operands)
+        frozenset(_ELEMENT_TYPES[text] for text in schema.inputs[min(position, last)].types if text in _ELEMENT_TYPES)
+        for position in range(operand_count)
     )
 
 
@@ -109,7 +109,7 @@ def _is_allowed(element: int, allowed: frozenset[int]) -> bool:
     return element in allowed or (element in _INTEGERS and not _INTEGERS.isdisjoint(allowed))
 
 
-def _type(type_: onnx.TypeProto) -> Inferred:
+def _inferred_type_of(type_: onnx.TypeProto) -> Inferred:
     tensor = type_.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
@@ -129,7 +129,7 @@ def _agree(inferred: Inferred | None, declared: Type) -> bool:
     return len(sizes) == len(expected) and all(a == b for a, b in pairs if a is not None and b is not None)
 
 
-def _refused(
+def _refusal(
     model: onnx.ModelProto,
     program: Program,
     origins: Origins,
@@ -138,26 +138,30 @@ def _refused(
     output: int,
 ) -> ConversionRefused:
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    last = {call: name for name, call in origins}
-    by_name = {node.name: node for node in model.graph.node}
-    for call, name in sorted(last.items()):
+    last_node_names = {call: name for name, call in origins}
+    nodes_by_name = {node.name: node for node in model.graph.node}
+    for call, name in sorted(last_node_names.items()):
         declared = declared_types_at(calls[call].meta.get("val"), point)
-        if len(declared) == 1 and name in by_name and not _agree(inferred.get(by_name[name].output[0]), declared[0]):
-            inferred_type = inferred[by_name[name].output[0]]
+        if (
+            len(declared) == 1
+            and name in nodes_by_name
+            and not _agree(inferred.get(nodes_by_name[name].output[0]), declared[0])
+        ):
+            inferred_type = inferred[nodes_by_name[name].output[0]]
             return ConversionRefused(
-                f"the ONNX translation of {target_name(calls[call].target)} gives {_shown(inferred_type)} "
-                f"where the model has {shown(declared)}",
+                f"the ONNX translation of {target_name(calls[call].target)} gives {_type_text(inferred_type)} "
+                f"where the model has {types_text(declared)}",
                 hint=_HINT,
                 nodes=(call,),
             )
     declared = declared_types_at(program.output_nodes[output].meta["val"], point)
     return ConversionRefused(
-        f"the ONNX translation gives {_shown(inferred[f'o{output}'])} for an output that is {shown(declared)}",
+        f"the ONNX translation gives {_type_text(inferred[f'o{output}'])} for an output that is {types_text(declared)}",
         hint=_HINT,
     )
 
 
-def _shown(inferred: Inferred) -> str:
+def _type_text(inferred: Inferred) -> str:
     element, sizes = inferred
     name = onnx.TensorProto.DataType.Name(element).lower()
     texts: Sequence[str] = ["?" if size is None else str(size) for size in sizes or ()]

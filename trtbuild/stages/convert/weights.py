@@ -13,8 +13,8 @@ Bytes = bytes | bytearray | memoryview
 def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
     """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names to row-major bytes.
 
-    Weights that the model does not read may be missing. Raises KeyError for a missing weight that it reads, and
-    ValueError for a wrong size or a result above 2 GiB, the limit of protobuf.
+    `weights` may lack weights that the model does not read. Raises KeyError for a missing weight that the model reads,
+    and ValueError for a wrong size or a result above 2 GiB, the limit of protobuf.
     """
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:

@@ -1,13 +1,13 @@
-"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. (`rewriting` converts it.)
+"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. The module `rewriting` converts it.
 
 Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
-2. A size that dynamo passes as an extra argument is read from its tensor. A symbol without an axis (an integer
-   argument) or without an upper bound cannot be dynamic. Each value of such a symbol gets a separate engine
-   (`Captured.open`).
-3. A dim's range comes from `mark_dynamic`, otherwise from dynamo. Dynamo treats 0 and 1 as special and starts ranges at
-   2. A mark that starts at 1 is used as it is (`Dim.marked_low`), and the trace proves it.
-4. Engines return tensors only. `Captured.put_back` inserts the outputs that are sizes or constants.
+2. A size that dynamo passes as an extra argument is read from its tensor. Some symbols cannot be dynamic: a symbol that is
+   not the size of an axis (an integer argument), and a symbol without an upper bound. Each value of such an open symbol
+   gets a separate engine (`CapturedGraph.open_symbols`).
+3. The range of a dim comes from `mark_dynamic`, or from dynamo if the user did not mark the dim. Dynamo treats 0 and 1 as
+   special and starts ranges at 2. A marked range that starts at 1 is kept (`Dim.marked_low`), and the trace proves it.
+4. Engines return tensors only. `CapturedGraph.assemble_outputs` inserts the outputs that are sizes or constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 #: An upper bound from here on means that there is no bound.
 _UNBOUNDED = 2**31 - 1
 
-_MARK = re.compile(r"\['([^']+)'\]")
+_QUOTED_NAME = re.compile(r"\['([^']+)'\]")
 
 
 class NotSupported(Exception):
@@ -32,8 +32,9 @@ class NotSupported(Exception):
 
 @dataclass(frozen=True)
 class Dim:
-    """A dynamic size of a graph. `at` are its axes: (input, axis, unit). `high` is None if there is no bound. `marked_low`
-    is the smallest size that was passed to `mark_dynamic`."""
+    """A symbol for dynamic sizes of a graph. `at` lists its axes: (index of the input in `tensors`, axis, unit). The size
+    of such an axis is `unit` times the symbol. `high` is None if there is no bound. `marked_low` is the smallest size that
+    was passed to `mark_dynamic`."""
 
     symbol: sympy.Symbol
     low: int
@@ -62,7 +63,7 @@ class WeightInput:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraph:
     """A graph that dynamo captured. `scalars` are its integer arguments: (position, symbol)."""
 
     module: torch.fx.GraphModule
@@ -70,16 +71,16 @@ class Captured:
     weights: tuple[WeightInput, ...]
     scalars: tuple[tuple[int, sympy.Expr], ...]
     dims: tuple[Dim, ...]
-    #: For each output: its kind, and the number of a tensor, a size, or a constant.
+    #: For each output: its kind (tensor, size or constant), and a value: the tensor's number, the size, or the constant.
     outputs: tuple[tuple[str, Any], ...]
 
     @property
-    def open(self) -> tuple[sympy.Symbol, ...]:
+    def open_symbols(self) -> tuple[sympy.Symbol, ...]:
         """The symbols that must be numbers before an engine can be built (rule 2)."""
-        with_bound = {dim.symbol for dim in self.dims if dim.high is not None}
-        used = {s for entry in self.tensors for size in entry.shape for s in getattr(size, "free_symbols", ())}
-        used |= {symbol for _, expr in self.scalars for symbol in expr.free_symbols}
-        return tuple(sorted(used - with_bound, key=str))
+        bounded_symbols = {dim.symbol for dim in self.dims if dim.high is not None}
+        used_symbols = {s for entry in self.tensors for size in entry.shape for s in getattr(size, "free_symbols", ())}
+        used_symbols |= {symbol for _, expr in self.scalars for symbol in expr.free_symbols}
+        return tuple(sorted(used_symbols - bounded_symbols, key=str))
 
     def sizes(self, arguments: Sequence[Any]) -> dict[sympy.Symbol, int]:
         """The value of each symbol in a call."""
@@ -92,8 +93,8 @@ class Captured:
             sizes[dim.symbol] = int(arguments[self.tensors[number].position].shape[axis]) // unit
         return sizes
 
-    def put_back(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
-        """Return the graph's outputs: `tensors`, with the sizes and constants at their places (rule 4)."""
+    def assemble_outputs(self, tensors: Sequence[torch.Tensor], sizes: Mapping[sympy.Symbol, int]) -> list[Any]:
+        """Return the graph's outputs: `tensors`, with the sizes and constants at their positions (rule 4)."""
         outputs: list[Any] = []
         for kind, value in self.outputs:
             if kind == "tensor":
@@ -103,7 +104,7 @@ class Captured:
         return outputs
 
 
-def capture(module: torch.fx.GraphModule) -> Captured:
+def read_graph(module: torch.fx.GraphModule) -> CapturedGraph:
     """Read a graph of dynamo. Raises NotSupported."""
     tensors: list[TensorInput] = []
     weights: list[WeightInput] = []
@@ -123,8 +124,8 @@ def capture(module: torch.fx.GraphModule) -> Captured:
             for axis, size in enumerate(value.shape):
                 if not isinstance(shape[axis], int):
                     for symbol in size.node.expr.free_symbols:
-                        ranges[symbol] = _bounds(size.node.shape_env, symbol)
-                    marks[len(tensors), axis] = _marked(passed, axis)
+                        ranges[symbol] = _symbol_range(size.node.shape_env, symbol)
+                    marks[len(tensors), axis] = _marked_range(passed, axis)
             tensors.append(TensorInput(position, _input_name(node, names), value.dtype, shape))
         else:
             raise NotSupported(
@@ -132,11 +133,11 @@ def capture(module: torch.fx.GraphModule) -> Captured:
             )
     if not tensors:
         raise NotSupported("none of its inputs is a tensor")
-    outputs = _outputs(module)
+    outputs = _read_outputs(module)
     if not any(kind == "tensor" for kind, _ in outputs):
         raise NotSupported("none of its outputs is a tensor")
-    dims = _dims(tensors, ranges, marks)
-    return Captured(module, tuple(tensors), tuple(weights), tuple(scalars), dims, outputs)
+    dims = _read_dims(tensors, ranges, marks)
+    return CapturedGraph(module, tuple(tensors), tuple(weights), tuple(scalars), dims, outputs)
 
 
 def _size(size: Any) -> int | sympy.Expr:
@@ -146,7 +147,7 @@ def _size(size: Any) -> int | sympy.Expr:
 
 
 def _passed_object(node: torch.fx.Node) -> Any:
-    """The object that the program passed; None if dynamo no longer refers to it."""
+    """The object that the user's code passed; None if dynamo no longer refers to it."""
     argument = node.meta.get("grapharg")
     try:
         return None if argument is None else argument.example
@@ -167,7 +168,7 @@ def _weight_name(node: torch.fx.Node) -> str:
     """``layers.0.weight`` of ``L['self']._modules['layers']._modules['0']._parameters['weight']``."""
     source = getattr(node, "_dynamo_source", None) or getattr(node.meta.get("grapharg"), "source", None)
     name = getattr(source, "name", "")
-    parts = _MARK.findall(name() if callable(name) else str(name))[1:]
+    parts = _QUOTED_NAME.findall(name() if callable(name) else str(name))[1:]
     return ".".join(parts) or str(node.target)
 
 
@@ -180,7 +181,7 @@ def _input_name(node: torch.fx.Node, used_names: set[str]) -> str:
     return name
 
 
-def _bounds(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
+def _symbol_range(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
     bounds = shape_env.bound_sympy(symbol)
     high = bounds.upper
     is_bound = getattr(high, "is_Integer", False) and int(high) < _UNBOUNDED
@@ -188,7 +189,7 @@ def _bounds(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
     return (int(low) if getattr(low, "is_Integer", False) else 0), (int(high) if is_bound else None)
 
 
-def _marked(passed: Any, axis: int) -> tuple[int | None, int | None]:
+def _marked_range(passed: Any, axis: int) -> tuple[int | None, int | None]:
     """The range of an axis that was passed to `mark_dynamic`."""
     for entry in getattr(passed, "_dynamo_dynamic_range", ()):
         if entry.dim == axis:
@@ -196,32 +197,32 @@ def _marked(passed: Any, axis: int) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _dims(
+def _read_dims(
     tensors: Sequence[TensorInput],
     ranges: Mapping[sympy.Symbol, tuple[int, int | None]],
     marks: Mapping[tuple[int, int], tuple[int | None, int | None]],
 ) -> tuple[Dim, ...]:
-    places: dict[sympy.Symbol, list[tuple[int, int, int]]] = {}
+    axes_of_symbols: dict[sympy.Symbol, list[tuple[int, int, int]]] = {}
     for number, entry in enumerate(tensors):
         for axis, size in enumerate(entry.shape):
             if isinstance(size, int):
                 continue
             unit, rest = size.as_coeff_Mul()
             if rest.is_Symbol and unit.is_Integer and unit > 0:
-                places.setdefault(rest, []).append((number, axis, int(unit)))
+                axes_of_symbols.setdefault(rest, []).append((number, axis, int(unit)))
             else:
                 raise NotSupported(
                     f"axis {axis} of {entry.name!r} has the size {size}, which is not a multiple of one size"
                 )
     dims = []
-    for symbol, at in places.items():
+    for symbol, at in axes_of_symbols.items():
         low, high = ranges[symbol]
         lows = [mark[0] for number, axis, _ in at if (mark := marks[number, axis])[0] is not None]
         dims.append(Dim(symbol, max(1, low), high, min(lows) if lows else None, tuple(at)))
     return tuple(dims)
 
 
-def _outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
+def _read_outputs(module: torch.fx.GraphModule) -> tuple[tuple[str, Any], ...]:
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     outputs: list[tuple[str, Any]] = []
     numbers: dict[torch.fx.Node, int] = {}

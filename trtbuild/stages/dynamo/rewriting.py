@@ -1,7 +1,7 @@
 """Convert a graph of TorchDynamo to a module for torch.export. The module takes tensors only.
 
 Rules
-1. Weights are attributes, with the values of one call. Sizes come from tensors, or are numbers.
+1. Weights are attributes, with their values in one call. A size is read from a tensor, or it is a number.
 2. The module computes on the CPU, even if the program runs on a GPU.
 3. The nodes have the module paths that torch.export would set, and no other metadata. (Dynamo names modules by their
    addresses.) So a model has the same graph in every process.
@@ -17,27 +17,29 @@ from typing import Any
 import sympy
 import torch
 
-from trtbuild.stages.dynamo.graph import Captured, NotSupported, WeightInput
+from trtbuild.stages.dynamo.graph import CapturedGraph, NotSupported, WeightInput
 
 #: Dynamo's name for the program's module: ``L['self']``, ``G['model']``.
 _ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
 
 
-def as_module(captured: Captured, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> torch.nn.Module:
-    """Return the graph as a module, with the weights of a call's `arguments` and the symbols of `fixed` as numbers. The
-    module takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
-    return _Rewriting(captured, arguments, fixed).module()
+def convert_to_module(
+    captured: CapturedGraph, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]
+) -> torch.nn.Module:
+    """Convert the graph to a module. The weights come from `arguments`, the arguments of one call. `fixed` gives symbols
+    their numbers. The module takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
+    return _Converter(captured, arguments, fixed).module()
 
 
-class _Rewriting:
-    """A copy of a graph in which weights are attributes and sizes come from tensors."""
+class _Converter:
+    """Copies a graph. In the copy, weights are attributes and sizes come from tensors."""
 
-    def __init__(self, captured: Captured, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> None:
+    def __init__(self, captured: CapturedGraph, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]) -> None:
         self._captured = captured
         self._arguments = arguments
         self._fixed = fixed
         self._graph = torch.fx.Graph()
-        self._root: dict[str, Any] = {}
+        self._attributes: dict[str, Any] = {}
 
     def module(self) -> torch.nn.Module:
         captured, graph, copies = self._captured, self._graph, {}
@@ -57,9 +59,9 @@ class _Rewriting:
                 graph.output(tuple(copies[value] for value in dict.fromkeys(tensors)))
                 continue
             copies[node] = graph.node_copy(node, lambda value: copies[value])
-            copies[node].args = _on_the_cpu(copies[node].args)
-            copies[node].kwargs = _on_the_cpu(copies[node].kwargs)
-            copies[node].meta = _modules_of(node)
+            copies[node].args = _move_to_cpu(copies[node].args)
+            copies[node].kwargs = _move_to_cpu(copies[node].kwargs)
+            copies[node].meta = _module_stack(node)
         module = torch.fx.GraphModule(self._attributes_module(), graph)
         return module.eval()
 
@@ -73,9 +75,9 @@ class _Rewriting:
         value = value.cpu()
         base = "w_" + re.sub(r"\W", "_", weight.name)
         name = base
-        while name in self._root:
+        while name in self._attributes:
             name += "_"
-        self._root[name] = torch.nn.Parameter(value, requires_grad=False) if weight.is_parameter else value
+        self._attributes[name] = torch.nn.Parameter(value, requires_grad=False) if weight.is_parameter else value
         return self._graph.get_attr(name)
 
     def _size(self, expr: sympy.Expr, inputs: Sequence[torch.fx.Node]) -> Any:
@@ -101,7 +103,7 @@ class _Rewriting:
         for name, value in vars(dynamo_module).items():
             if isinstance(value, torch.Tensor):
                 root.register_buffer(name, value.detach().cpu())
-        for name, value in self._root.items():
+        for name, value in self._attributes.items():
             if isinstance(value, torch.nn.Parameter):
                 root.register_parameter(name, value)
             else:
@@ -109,7 +111,7 @@ class _Rewriting:
         return root
 
 
-def _modules_of(node: torch.fx.Node) -> dict[str, Any]:
+def _module_stack(node: torch.fx.Node) -> dict[str, Any]:
     """The modules around a node, under the names of torch.export (rule 3)."""
     stack = node.meta.get("nn_module_stack") or {}
     modules: dict[str, Any] = {"L__self__": ("", "torch.nn.Module")}
@@ -120,8 +122,8 @@ def _modules_of(node: torch.fx.Node) -> dict[str, Any]:
     return {"nn_module_stack": modules}
 
 
-def _on_the_cpu(value: Any) -> Any:
-    """The arguments, with every device replaced by the CPU (rule 2)."""
+def _move_to_cpu(value: Any) -> Any:
+    """Replace every device in the arguments of a call by the CPU (rule 2)."""
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value):
@@ -129,7 +131,7 @@ def _on_the_cpu(value: Any) -> Any:
     if isinstance(value, torch.fx.Node):
         return value
     if isinstance(value, list | tuple):
-        return type(value)(_on_the_cpu(item) for item in value)
+        return type(value)(_move_to_cpu(item) for item in value)
     if isinstance(value, Mapping):
-        return {key: _on_the_cpu(item) for key, item in value.items()}
+        return {key: _move_to_cpu(item) for key, item in value.items()}
     return value

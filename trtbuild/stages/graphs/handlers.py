@@ -4,8 +4,8 @@ Rules
 1. The six steps and their keys are the same as for other models. Lower passes on the result of the trace, partition
    asks the parser about the whole model, and convert passes on the model in the toolchain's opset. So plans, verdicts
    and records are the same, too.
-2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch. So this is an
-   error, with the node's name in the user's file.
+2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch, so the
+   rejection is an error. The error names the node as the user's file does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trtbuild.errors import ConversionRefused
 from trtbuild.stages.graphs import network, onnx_model
 
 #: Name of the one partition (`trtbuild.stages.partition.naming`, rule 1).
-NAME = "model"
+PARTITION_NAME = "model"
 
 
-class Refused(Protocol):
-    """A parser's refusal of a model: names of nodes, and reasons."""
+class ParserRefusal(Protocol):
+    """A parser's refusal of a model: the names of the rejected nodes, and the reasons."""
 
     @property
     def nodes(self) -> tuple[str, ...]: ...
@@ -35,12 +35,12 @@ class Refused(Protocol):
 
 
 #: Asks the toolchain's parser about a canonical model; None if the parser accepts it.
-Ask = Callable[[bytes], "Refused | None"]
+AskParser = Callable[[bytes], "ParserRefusal | None"]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The document of a model's one partition, and that partition's model: the input of the engine step."""
+class ModelPartition:
+    """The one partition of a model: its document, its graph digest, and its ONNX model or network document."""
 
     document: Partitions
     graph: str
@@ -49,28 +49,28 @@ class Cut:
 
 @dataclass(frozen=True)
 class GraphHandler:
-    """The functions that the steps call for graphs of one kind. `blob` makes the blob that a trace stores. The other
-    functions take this blob, except `origins`.
+    """The functions that the steps call for graphs of one kind.
 
+    `blob` makes the blob that a trace stores. `origins` takes the model of a partition. The other functions take the blob.
     `text` returns the graph text for keys. `names` returns for each node: the user's name, the operator, and an empty
-    text. `cut` makes the partition for an opset, and asks a parser.
+    text. `make_partition` makes the partition for an opset, and asks a parser.
     """
 
     blob: Callable[..., bytes]
     text: Callable[[bytes], str]
     names: Callable[[bytes], list[tuple[str, str, str]]]
-    cut: Callable[[bytes, int, Ask], Cut]
+    make_partition: Callable[[bytes, int, AskParser], ModelPartition]
     #: For a partition's model: (name, number) of its nodes; the number is the one in `Partition.calls`.
     origins: Callable[[bytes], list[tuple[str, int]]]
 
 
 def one_partition(
     model: bytes, weights: int, inputs: Sequence[TensorType], outputs: Sequence[TensorType], calls: tuple[int, ...]
-) -> Cut:
+) -> ModelPartition:
     """Make the whole model one partition. Equal models have equal graph digests."""
     graph = hashlib.sha256(model).hexdigest()
     partition = Partition(
-        name=NAME,
+        name=PARTITION_NAME,
         kind="tensorrt",
         graph=graph,
         weights=tuple(range(weights)),
@@ -78,11 +78,12 @@ def one_partition(
         outputs=tuple(outputs),
         calls=calls,
     )
-    return Cut(Partitions((partition,), tuple(f"{NAME}:{number}" for number in range(len(outputs)))), graph, model)
+    returned = tuple(f"{PARTITION_NAME}:{number}" for number in range(len(outputs)))
+    return ModelPartition(Partitions((partition,), returned), graph, model)
 
 
-def _cut_onnx(blob: bytes, opset: int, ask: Ask) -> Cut:
-    model, calls = onnx_model.for_opset(blob, opset)
+def _make_onnx_partition(blob: bytes, opset: int, ask: AskParser) -> ModelPartition:
+    model, calls = onnx_model.convert_to_opset(blob, opset)
     refusal = ask(model)
     if refusal is not None:
         raise ConversionRefused(
@@ -92,30 +93,32 @@ def _cut_onnx(blob: bytes, opset: int, ask: Ask) -> Cut:
     return one_partition(model, types.weights, types.inputs, types.outputs, calls)
 
 
-def _refusal_text(refusal: Refused, model: bytes, blob: bytes, calls: Sequence[int]) -> str:
-    """The reason of a refusal, with the user's names of nodes."""
+def _refusal_text(refusal: ParserRefusal, model: bytes, blob: bytes, calls: Sequence[int]) -> str:
+    """The text of a refusal, with the names that the nodes have in the user's file."""
     user_names = onnx_model.node_names(blob)
     node_names = [name for name, _ in onnx_model.origins(model)]
-    shown_names = {name: user_names[call][0] for name, call in zip(node_names, calls, strict=True) if call >= 0}
-    nodes = ", ".join(repr(shown_names.get(node, node)) for node in refusal.nodes)
+    names_in_message = {name: user_names[call][0] for name, call in zip(node_names, calls, strict=True) if call >= 0}
+    nodes = ", ".join(repr(names_in_message.get(node, node)) for node in refusal.nodes)
     reasons = "; ".join(
-        f"{shown_names.get(head, head)}: {rest}" if head in node_names and rest else text
+        f"{names_in_message.get(head, head)}: {rest}" if head in node_names and rest else text
         for text in refusal.messages
         for head, _, rest in [text.partition(": ")]
     )
     return f"the toolchain's ONNX parser refuses {f'node {nodes}' if nodes else 'the model'}: {reasons}"
 
 
-def _cut_network(blob: bytes, opset: int, ask: Ask) -> Cut:
+def _make_network_partition(blob: bytes, opset: int, ask: AskParser) -> ModelPartition:
     """Make the partition without a parser: the engine step replays the recorded network."""
     model, (inputs, outputs, weights) = network.document(blob), network.types(blob)
     return one_partition(model, weights, inputs, outputs, tuple(number for _, number in network.origins(model)))
 
 
-#: Graphs that are lowered have no handler: `trtbuild.stages.lower`, `partition` and `convert` process them.
+#: Programs have no handler: `trtbuild.stages.lower`, `partition` and `convert` process them.
 HANDLERS: Mapping[str, GraphHandler] = {
     ONNX.name: GraphHandler(
-        onnx_model.blob, onnx_model.graph_text, onnx_model.node_names, _cut_onnx, onnx_model.origins
+        onnx_model.blob, onnx_model.graph_text, onnx_model.node_names, _make_onnx_partition, onnx_model.origins
     ),
-    NETWORK.name: GraphHandler(network.blob, network.graph_text, network.layer_names, _cut_network, network.origins),
+    NETWORK.name: GraphHandler(
+        network.blob, network.graph_text, network.layer_names, _make_network_partition, network.origins
+    ),
 }

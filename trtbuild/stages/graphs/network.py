@@ -49,12 +49,12 @@ def document(data: bytes) -> bytes:
 def types(data: bytes) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...], int]:
     """The types of the inputs and outputs, in order, and the number of weights."""
     inputs, outputs, weights = json.loads(data)["types"]
-    first, second = (tuple(TensorType(d, tuple(shape)) for d, shape in each) for each in (inputs, outputs))
-    return first, second, int(weights)
+    input_types, output_types = (tuple(TensorType(d, tuple(shape)) for d, shape in each) for each in (inputs, outputs))
+    return input_types, output_types, int(weights)
 
 
 def origins(model: bytes) -> list[tuple[str, int]]:
-    """The names of a document's layers in an engine, and their numbers."""
+    """For each layer of a document: its name in an engine, and its number."""
     calls: list[dict[str, Any]] = network_document.parse(model)["calls"]
     count = sum(call.get("makes") == "layer" for call in calls)
     return [(f"n{number}", number) for number in range(count)]

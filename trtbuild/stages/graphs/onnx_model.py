@@ -2,12 +2,12 @@
 
 Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
-   name in the user's file (`NAME`), the model's types (`TYPES`), and example shapes of its inputs (`EXAMPLE`).
+   name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
 2. The graph text covers everything except those names and examples, so a renamed node does not change it.
 3. The model is converted to the toolchain's opset only if its own opset is newer. The error for a node without an older
    form names the node. The converter's result is run and compared with the original (`trtbuild.stages.graphs.proving`).
-   A parser for an old opset ignores some features without an error. They are rewritten or rejected, in models of every
-   opset.
+   A parser for an old opset ignores some features without an error. Models of every opset have these features rewritten
+   or rejected for such a parser.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.recipes.keys import LAST_DOWNGRADED_OPSET
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.convert.canonical import canonical
+from trtbuild.stages.convert.canonical import canonical_model
 
 #: Keys of metadata properties: one of nodes, two of the model.
-NAME = "trtbuild.name"
-TYPES = "trtbuild.types"
-EXAMPLE = "trtbuild.example"
+NAME_KEY = "trtbuild.name"
+TYPES_KEY = "trtbuild.types"
+EXAMPLE_KEY = "trtbuild.example"
 
 
 @dataclass(frozen=True)
-class Types:
+class ModelTypes:
     """The types of inputs and outputs, in order, and the number of weights."""
 
     inputs: tuple[TensorType, ...]
@@ -46,10 +46,10 @@ class Types:
         return json.dumps([*lists, self.weights], separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Types:
+    def from_json(cls, text: str) -> ModelTypes:
         inputs, outputs, weights = json.loads(text)
-        first, second = (tuple(TensorType(d, tuple(s)) for d, s in each) for each in (inputs, outputs))
-        return cls(first, second, int(weights))
+        input_types, output_types = (tuple(TensorType(d, tuple(s)) for d, s in each) for each in (inputs, outputs))
+        return cls(input_types, output_types, int(weights))
 
 
 def blob(
@@ -59,20 +59,20 @@ def blob(
     outputs: Sequence[Sequence[Expression]],
     example: Sequence[Sequence[int]],
 ) -> bytes:
-    """Write the blob of a model whose first `weights` inputs are weights, and whose nodes have the user's names.
-    `example` are shapes of the other inputs."""
+    """Write the blob of a model. Its first `weights` inputs are weights, and its nodes have the user's names. `outputs` are
+    the shapes of its outputs, and `example` are example shapes of the inputs that are not weights."""
     names = [node.name for node in model.graph.node]
     model_opset = opset(model)
-    result, _ = canonical(model, weights, model_opset)
+    result, _ = canonical_model(model, weights, model_opset)
     names += [names[-1] if names else ""] * (len(result.graph.node) - len(names))  # the Identity nodes of outputs
     for node, name in zip(result.graph.node, names, strict=True):
-        node.metadata_props.add(key=NAME, value=name)
+        node.metadata_props.add(key=NAME_KEY, value=name)
     elements = [value.type.tensor_type.elem_type for value in result.graph.output]
     results = tuple(
         TensorType(dtype_name(element), tuple(shape)) for element, shape in zip(elements, outputs, strict=True)
     )
-    result.metadata_props.add(key=TYPES, value=Types(tuple(inputs), results, weights).to_json())
-    result.metadata_props.add(key=EXAMPLE, value=json.dumps([list(shape) for shape in example]))
+    result.metadata_props.add(key=TYPES_KEY, value=ModelTypes(tuple(inputs), results, weights).to_json())
+    result.metadata_props.add(key=EXAMPLE_KEY, value=json.dumps([list(shape) for shape in example]))
     return bytes(result.SerializeToString(deterministic=True))
 
 
@@ -87,9 +87,9 @@ def dtype_name(element: int) -> str:
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def types(data: bytes) -> Types:
+def types(data: bytes) -> ModelTypes:
     """The types in a blob."""
-    return Types.from_json(_property(onnx.ModelProto.FromString(data), TYPES))
+    return ModelTypes.from_json(_property(onnx.ModelProto.FromString(data), TYPES_KEY))
 
 
 def graph_text(data: bytes) -> str:
@@ -97,14 +97,14 @@ def graph_text(data: bytes) -> str:
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")
-    types_text = _property(model, TYPES)
+    types_text = _property(model, TYPES_KEY)
     model.ClearField("metadata_props")
-    model.metadata_props.add(key=TYPES, value=types_text)
+    model.metadata_props.add(key=TYPES_KEY, value=types_text)
     return f"trtbuild.onnx/1 {hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()}\n"
 
 
 def node_names(data: bytes) -> list[tuple[str, str, str]]:
-    """For each node of the outer graph: its name in the user's file, and its operator."""
+    """For each node of the outer graph: its name in the user's file, its operator, and an empty text."""
     model = onnx.ModelProto.FromString(data)
     return [(_user_name(node), node.op_type, "") for node in model.graph.node]
 
@@ -115,45 +115,49 @@ def origins(model: bytes) -> list[tuple[str, int]]:
     return [(node.name, number) for number, node in enumerate(proto.graph.node)]
 
 
-def for_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
-    """Return a canonical model without metadata, converted to opset `wanted` if the blob's opset is newer. The second
-    result contains, for each of its nodes, the number of its origin among the blob's nodes, or -1. Raises
-    ConversionRefused."""
+def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
+    """Return a canonical model without metadata, converted to opset `wanted` if the blob's opset is newer.
+
+    The second result has a number for each node of the model: the index of its origin among the blob's nodes, or -1.
+    Raises ConversionRefused.
+    """
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}
     model_types = types(data)
     model, model_opset = _with_weight_inputs(source, model_types.weights), opset(source)
     if model_opset > wanted:
-        model = _in_older_opset(model, model_opset, wanted, json.loads(_property(source, EXAMPLE)))
+        model = _lower_to_opset(model, model_opset, wanted, json.loads(_property(source, EXAMPLE_KEY)))
         model_opset = wanted
     if wanted <= LAST_DOWNGRADED_OPSET:
-        from trtbuild.stages.convert.opset import for_old_parser  # it loads onnxscript
+        from trtbuild.stages.convert.opset import adapt_to_old_parser  # it loads onnxscript
 
         try:
-            model = for_old_parser(model)
+            model = adapt_to_old_parser(model)
         except ConversionRefused as error:
             raise ConversionRefused(
                 f"the toolchain takes ONNX opset {wanted}, and the model cannot be written in it: {error.text}",
                 hint="use a newer toolchain, or export the model without this operator",
             ) from error
-    result, _ = canonical(model, model_types.weights, model_opset)
+    result, _ = canonical_model(model, model_types.weights, model_opset)
     return result.SerializeToString(deterministic=True), tuple(
         numbers.get(node.name, -1) for node in model.graph.node
     ) + (-1,) * (len(result.graph.node) - len(model.graph.node))
 
 
-def _in_older_opset(model: onnx.ModelProto, own: int, wanted: int, example: Sequence[Sequence[int]]) -> onnx.ModelProto:
+def _lower_to_opset(
+    model: onnx.ModelProto, model_opset: int, wanted: int, example: Sequence[Sequence[int]]
+) -> onnx.ModelProto:
     from trtbuild.stages.convert.opset import lower_opset  # it loads onnxscript
     from trtbuild.stages.graphs.proving import refuse_change
 
     try:
-        if (own, wanted) == (18, 17):
+        if (model_opset, wanted) == (18, 17):
             return lower_opset(model, wanted)
         converted = onnx.version_converter.convert_version(model, wanted)
     except Exception as error:  # the converter's assertions raise RuntimeError and other errors
         raise ConversionRefused(
-            f"the ONNX model is in opset {own}, the toolchain takes {wanted}, and the model cannot be written in that: "
-            f"{error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
+            f"the ONNX model is in opset {model_opset}, the toolchain takes {wanted}, and the model cannot be written in "
+            f"that: {error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
             hint=f"export it with opset_version={wanted}",
         ) from error
     refuse_change(model, converted, example, wanted)
@@ -165,7 +169,8 @@ def _property(model: onnx.ModelProto, key: str) -> str:
 
 
 def _with_weight_inputs(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """Copy a model and make its external weights its first graph inputs, because the converter reads no files."""
+    """Copy a model whose weights are external files. In the copy, the weights are the first graph inputs, because onnx's
+    converter does not read files."""
     external = {tensor.name: tensor for tensor in model.graph.initializer if _is_external(tensor)}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -191,7 +196,7 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
 
 
 def _user_name(node: Any) -> str:
-    return next((str(entry.value) for entry in node.metadata_props if entry.key == NAME), str(node.name))
+    return next((str(entry.value) for entry in node.metadata_props if entry.key == NAME_KEY), str(node.name))
 
 
 def _last_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Prove a conversion to an older opset: run both models on the same numbers, and compare.
 
-onnx's version converter changes operators one by one, and does not check its result. It does not look at weights, so
-the weights here are random. onnx's reference evaluator runs both models at the example shapes.
+onnx's version converter changes operators one by one, and does not check its result. It does not read the values of
+weights, so the comparison uses random weights. onnx's reference evaluator runs both models at the example shapes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def refuse_change(
 
     `shapes` are the shapes of the last inputs of both models. The inputs before them are weights, with constant shapes.
     """
-    feeds = _numbers(before.graph, shapes)
+    feeds = _random_inputs(before.graph, shapes)
     hint = f"export it with opset_version={wanted}"
     try:
         expected = ReferenceEvaluator(before).run(None, feeds)
         results = ReferenceEvaluator(after).run(None, feeds)
-    except Exception as error:  # an operator of the reference may raise any error
+    except Exception as error:  # an operator of the reference evaluator may raise any error
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConversionRefused(
             f"the ONNX model was converted to opset {wanted}, but the result cannot be compared with the original: {first}",
@@ -46,7 +46,7 @@ def refuse_change(
             )
 
 
-def _numbers(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _random_inputs(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Random inputs. Floats are normal. Integers and bools are 0 and 1, which are valid indices of every table."""
     random = np.random.default_rng(_SEED)
     weights = len(graph.input) - len(shapes)

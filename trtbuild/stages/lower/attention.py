@@ -2,9 +2,9 @@
 
 Rules
 1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely).
-2. Eager returns 0 for a row of which every key is masked, by ``False`` or by -inf (``torch._safe_softmax``). The
-   translation returns the average of the values, or NaN. Here such a row is set to 0 at the end, so that the compiler can
-   fuse the four operators.
+2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
+   translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
+   the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
 4. In half precision every attention is written out, because the translation computes its softmax in half. Then the
    general rules of precision keep sum and softmax in float32, and both products in half.
@@ -44,14 +44,14 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program` with masked attention written out, and in half precision all attention. Nested graphs do not
-    change."""
+    """Return `program` with masked attention written out. In half precision, all attention is written out. Nested graphs do
+    not change."""
     graph = program.graph
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
-            attention = _attention(node)
+            attention = _read_arguments(node)
             if _can_write_out(attention) and (attention.attn_mask is not None or request.precision != "float32"):
                 with graph.inserting_before(node):
                     written = _Writer(node).write(attention)
@@ -64,7 +64,7 @@ def write_out_attention(program: Program, request: Request) -> Program:
     return program
 
 
-def _attention(node: torch.fx.Node) -> _Attention:
+def _read_arguments(node: torch.fx.Node) -> _Attention:
     schema = _aten.scaled_dot_product_attention.default._schema.arguments
     arguments: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
     arguments.update(zip((argument.name for argument in schema), node.args, strict=False))
@@ -97,13 +97,13 @@ class _Writer:
         scores = self._call(_aten.matmul.default, query, transposed)
         masked_rows = None
         if attention.is_causal:
-            scores = self._set_lowest(scores, self._call(_aten.logical_not.default, self._causal(attention)))
+            scores = self._set_lowest(scores, self._call(_aten.logical_not.default, self._causal_mask(attention)))
         elif attention.attn_mask is not None:
-            scores, masked_rows = self._masked(scores, attention.attn_mask)
+            scores, masked_rows = self._apply_mask(scores, attention.attn_mask)
         result = self._call(_aten.matmul.default, self._call(_aten.softmax.int, scores, -1), value)
         return result if masked_rows is None else self._call(_aten.masked_fill.Scalar, result, masked_rows, 0.0)
 
-    def _masked(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
+    def _apply_mask(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
         """Return the masked scores, and a mask of the rows without a key."""
         if mask.meta["val"].dtype is torch.bool:
             masked_rows = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
@@ -115,7 +115,7 @@ class _Writer:
     def _set_lowest(self, scores: torch.fx.Node, masked: torch.fx.Node) -> torch.fx.Node:
         return self._call(_aten.masked_fill.Scalar, scores, masked, _LOWEST)
 
-    def _causal(self, attention: _Attention) -> torch.fx.Node:
+    def _causal_mask(self, attention: _Attention) -> torch.fx.Node:
         rows, columns = (
             self._call(_aten.arange.default, self._size(tensor, -2)) for tensor in (attention.query, attention.key)
         )

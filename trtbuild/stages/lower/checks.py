@@ -1,8 +1,8 @@
 """Remove assertions from the graph.
 
 Rules
-1. An assertion is an operator that only checks its input. Other parts check the same conditions. The toolchain's input
-   types check dtypes and devices. The optimization profiles, and the trace's comparison with eager at min and max, check
+1. An assertion is an operator that only checks its input. Its conditions are checked elsewhere. The input types of an
+   engine fix dtypes and devices. The optimization profiles, and the trace's comparison with eager at min and max, check
    ranges. A user's ``torch._assert`` on values cannot run in an engine.
 2. The ranges that torch derived from an assertion stay in the program (``range_constraints``).
 3. Nodes that only an assertion used are removed, too. Placeholders stay.
@@ -18,7 +18,7 @@ from trtbuild.stages.program.functional import Program
 _aten = torch.ops.aten
 
 #: Operator → the check that replaces it, or why there is no check.
-CHECKS = {
+ASSERTIONS = {
     _aten._assert_tensor_metadata.default: "dtype and device of a value: static, fixed by the graph itself",
     _aten._assert_scalar.default: "a relation of sizes: the profiles' ranges, and eager at min and max",
     _aten._assert_async.default: "a value at run time: an engine cannot raise",
@@ -32,12 +32,12 @@ CHECKS = {
 }
 
 
-def drop_checks(program: Program, request: Request) -> Program:
+def drop_assertions(program: Program, request: Request) -> Program:
     """Return `program`, nested graphs included, without assertions and the nodes that only they used."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in reversed(module.graph.nodes):
-                if node.op == "call_function" and node.target in CHECKS and not node.users:
+                if node.op == "call_function" and node.target in ASSERTIONS and not node.users:
                     module.graph.erase_node(node)
             module.graph.eliminate_dead_code()
             module.recompile()

@@ -2,10 +2,10 @@
 
 Rules
 1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is not called for a program that it would
-   not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in the
-   table are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better. Some decompositions
-   are trtbuild's own (`written_out`).
-2. Placeholders keep their order and names. (The retrace puts constants first and names the rest arg_0, arg_1, …)
+   not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in
+   `Request.decompositions` are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better.
+   Some decompositions are trtbuild's own (`written_out`).
+2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)
 3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
    the whole model, not to a module.
 4. A mutation of an input that only the retrace shows is an error of the model: SourceError, code ``mutated-input``.
@@ -23,7 +23,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
 from trtbuild.stages.lower.operators.quantization import is_quantizer, quantizers
-from trtbuild.stages.lower.operators.written_out import POOLS, WRITTEN_OUT
+from trtbuild.stages.lower.operators.written_out import DECOMPOSITIONS, POOLING_DECOMPOSITIONS
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.text import target_name
@@ -33,13 +33,13 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, Output
 
 def functionalize(program: Program, request: Request) -> Program:
     """Return `program` without in-place operators and with the decompositions of `request` applied."""
-    request = _for_all_sizes(program, request)
-    if is_done(program, request):
+    request = _add_decompositions(program, request)
+    if needs_no_retrace(program, request):
         return _copy(program)
     placeholders = [
-        (spec, node.name) for spec, node in zip(_inputs(program.exported), program.placeholders, strict=True)
+        (spec, node.name) for spec, node in zip(_input_specs(program.exported), program.placeholders, strict=True)
     ]
-    exported = _decomposed(program, request)
+    exported = _decompose(program, request)
     _refuse_mutations(exported, [name for spec, name in placeholders if spec.kind == InputKind.USER_INPUT])
     inputs = _restore_placeholders(exported, placeholders)
     adopt_orphans(exported.graph_module)
@@ -51,11 +51,17 @@ def functionalize(program: Program, request: Request) -> Program:
     return Program(assembled, program.weights)
 
 
-def _for_all_sizes(program: Program, request: Request) -> Request:
-    """Return `request` with the decompositions that PyTorch lacks. If the program pools dynamic axes, they replace
-    PyTorch's own, which would be right only at the example's sizes."""
-    pools = any(node.target in POOLS and _pools_dynamic_axes(node) for node in program.graph.nodes)
-    table = {**request.decompositions, **WRITTEN_OUT, **(POOLS if pools else {})}
+def _add_decompositions(program: Program, request: Request) -> Request:
+    """Return `request` with the decompositions that PyTorch lacks. If the program pools dynamic axes, add those of pooling:
+    PyTorch's own decompositions of pooling are right only at the sizes of the example."""
+    has_pooling = any(
+        node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes
+    )
+    table = {
+        **request.decompositions,
+        **DECOMPOSITIONS,
+        **(POOLING_DECOMPOSITIONS if has_pooling else {}),
+    }
     if any(is_quantizer(node.target) for node in program.graph.nodes):
         table.update(quantizers())
     return replace(request, decompositions=table)
@@ -64,11 +70,11 @@ def _for_all_sizes(program: Program, request: Request) -> Request:
 def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
     cells = node.args[1]
     sizes = node.all_input_nodes[0].meta["val"].shape
-    pooled = sizes[len(sizes) - len(cells) :]
-    return any(isinstance(size, torch.SymInt) and cell != 1 for size, cell in zip(pooled, cells, strict=True))
+    pooled_sizes = sizes[len(sizes) - len(cells) :]
+    return any(isinstance(size, torch.SymInt) and cell != 1 for size, cell in zip(pooled_sizes, cells, strict=True))
 
 
-def _decomposed(program: Program, request: Request) -> ExportedProgram:
+def _decompose(program: Program, request: Request) -> ExportedProgram:
     try:
         exported = program.exported.run_decompositions(dict(request.decompositions))
     except Exception as error:  # a decomposition may raise any error
@@ -87,7 +93,7 @@ def _decomposed(program: Program, request: Request) -> ExportedProgram:
     return exported
 
 
-def is_done(program: Program, request: Request) -> bool:
+def needs_no_retrace(program: Program, request: Request) -> bool:
     """Whether `program` needs no retrace: it has no nested graphs, changes no tensor in place, and none of its operators
     is decomposed."""
     for node in program.graph.nodes:
@@ -117,22 +123,22 @@ def _copy(program: Program) -> Program:
     return Program(assemble(module, inputs, outputs, old.range_constraints, old.constants), program.weights)
 
 
-def _inputs(exported: ExportedProgram) -> list[InputSpec]:
+def _input_specs(exported: ExportedProgram) -> list[InputSpec]:
     """The input specs in the order of the placeholders."""
-    by_name = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
-    return [by_name[node.name] for node in exported.graph.nodes if node.op == "placeholder"]
+    specs_by_name = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+    return [specs_by_name[node.name] for node in exported.graph.nodes if node.op == "placeholder"]
 
 
 def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]]) -> list[InputSpec]:
-    """Put the placeholders back in the order of `placeholders`, under their names. Returns the specs in that order.
+    """Give the placeholders the order and the names of `placeholders` again. Returns the specs in this order.
 
     Constants that a decomposition created follow the other weights and constants, before the inputs.
     """
-    pairs = list(zip(_inputs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
-    plain = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
+    pairs = list(zip(_input_specs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
+    user_inputs = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
     constants = {spec.target: (spec, node) for spec, node in pairs if spec.kind != InputKind.USER_INPUT}
     order = [
-        (*(next(plain) if spec.kind == InputKind.USER_INPUT else constants.pop(spec.target)), name)
+        (*(next(user_inputs) if spec.kind == InputKind.USER_INPUT else constants.pop(spec.target)), name)
         for spec, name in placeholders
     ]
     new_constants = [(spec, node, node.name) for spec, node in constants.values()]

@@ -3,8 +3,8 @@
 Rules
 1. Only listed operators are removed, and only if result and input have the same dtype, device, shape and strides. Strides
    count because a later ``view`` may depend on the strides of a copy.
-2. After functionalization nothing is mutated, so inside the graph a copy is the same as its source.
-3. A copy that is an output stays if the output would otherwise be an input, a constant, or equal to another output.
+2. After functionalization no operator changes a tensor in place. So inside the graph a copy is the same as its source.
+3. A copy that is an output stays if its source is an input, a constant, or another output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: Operator → the code that it comes from.
+#: Operator → where it comes from.
 IDENTITIES = {
     _aten.clone.default: "dropout in evaluation mode, .clone(), and .contiguous() of a contiguous tensor",
     _aten.alias.default: "functionalization",
@@ -33,19 +33,19 @@ def drop_identities(program: Program, request: Request) -> Program:
     """Return `program`, nested graphs included, without operators that return their input."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
-            _drop(module.graph)
+            _drop_from_graph(module.graph)
             module.graph.eliminate_dead_code()
             module.recompile()
     _rename_outputs(program)
     return program
 
 
-def _drop(graph: torch.fx.Graph) -> None:
+def _drop_from_graph(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in IDENTITIES:
             continue
         (source,) = node.args[:1]
-        if not _same_layout(source.meta.get("val"), node.meta.get("val")):
+        if not _are_interchangeable(source.meta.get("val"), node.meta.get("val")):
             continue
         outputs = graph.output_node().all_input_nodes
         if node in outputs and (source.op != "call_function" or source in outputs):
@@ -54,17 +54,20 @@ def _drop(graph: torch.fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _same_layout(first: Any, second: Any) -> bool:
+def _are_interchangeable(first: Any, second: Any) -> bool:
+    """Whether both are tensors of the same dtype, device, shape and strides (rule 1)."""
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
     if first.dtype != second.dtype or first.device != second.device or first.layout != second.layout:
         return False
     if first.layout is not torch.strided:
         return False
-    return _sizes(first.shape) == _sizes(second.shape) and _sizes(first.stride()) == _sizes(second.stride())
+    return _expressions(first.shape) == _expressions(second.shape) and _expressions(first.stride()) == _expressions(
+        second.stride()
+    )
 
 
-def _sizes(sizes: Any) -> list[Any]:
+def _expressions(sizes: Any) -> list[Any]:
     # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
 

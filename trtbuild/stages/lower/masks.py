@@ -4,9 +4,10 @@ Libraries build a mask even if the caller passes no mask (transformers: ``arange
 Each attention then computes with this mask, and the mask becomes an input of each layer's engine.
 
 Rules
-1. A mask is removed only if its operators show that all its elements are ``True``. Such masks are constants, and
-   comparisons that positions (0 or more) are at least a number of 0 or less. Data movement and ``and`` keep this property.
-2. Values of inputs, weights and lifted constants are not read: only the structure decides.
+1. A mask is removed only if its operators show that all its elements are ``True``. Such a mask is a constant, or a
+   comparison ``positions >= number``, where positions are 0 or more and the number is 0 or less. Data movement and ``and``
+   keep this property.
+2. Values of inputs, weights and lifted constants are not read. The operators alone decide.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _REARRANGEMENTS = (
 
 
 def drop_true_masks(program: Program, request: Request) -> Program:
-    """Return `program` with ``attn_mask=None`` for each mask that is all ``True``, and without the nodes that compute such
-    masks."""
+    """Return `program` with ``attn_mask=None`` for each mask whose elements are all ``True``. The nodes that compute such
+    masks are removed."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-            if isinstance(mask, torch.fx.Node) and _is_true(mask):
+            if isinstance(mask, torch.fx.Node) and _is_all_true(mask):
                 node.args = (*node.args[:3], None, *node.args[4:])
                 node.kwargs = {key: value for key, value in node.kwargs.items() if key != "attn_mask"}
     program.graph.eliminate_dead_code()
@@ -52,7 +53,7 @@ def drop_true_masks(program: Program, request: Request) -> Program:
     return program
 
 
-def _is_true(node: torch.fx.Node) -> bool:
+def _is_all_true(node: torch.fx.Node) -> bool:
     if node.op != "call_function" or node.meta["val"].dtype is not torch.bool:
         return False
     name = getattr(node.target, "_opname", "")
@@ -61,13 +62,13 @@ def _is_true(node: torch.fx.Node) -> bool:
     if name in ("full", "new_full", "full_like"):
         return node.args[-1] is True or (node.args[-1] == 1 and not isinstance(node.args[-1], torch.fx.Node))
     if name in ("bitwise_and", "logical_and"):
-        return all(isinstance(side, torch.fx.Node) and _is_true(side) for side in node.args[:2])
+        return all(isinstance(side, torch.fx.Node) and _is_all_true(side) for side in node.args[:2])
     if node.target is _aten.ge.Scalar:
-        return _is_number(node.args[1]) and node.args[1] <= 0 and _counts_up(node.args[0])
-    return _moves(node) and _is_true(node.args[0])
+        return _is_number(node.args[1]) and node.args[1] <= 0 and _is_never_negative(node.args[0])
+    return _is_rearrangement(node) and _is_all_true(node.args[0])
 
 
-def _counts_up(node: Any) -> bool:
+def _is_never_negative(node: Any) -> bool:
     """Whether every element is an integer of 0 or more, for all sizes."""
     if not isinstance(node, torch.fx.Node) or node.op != "call_function":
         return False
@@ -79,11 +80,11 @@ def _counts_up(node: Any) -> bool:
         step = node.args[2] if len(node.args) > 2 else 1
         return _is_number(node.args[0]) and node.args[0] >= 0 and _is_number(step) and step > 0
     if node.target is _aten.add.Tensor and not node.kwargs:
-        return _counts_up(node.args[0]) and _is_number(node.args[1]) and node.args[1] >= 0
-    return _moves(node) and _counts_up(node.args[0])
+        return _is_never_negative(node.args[0]) and _is_number(node.args[1]) and node.args[1] >= 0
+    return _is_rearrangement(node) and _is_never_negative(node.args[0])
 
 
-def _moves(node: torch.fx.Node) -> bool:
+def _is_rearrangement(node: torch.fx.Node) -> bool:
     """Whether all values of `node` come from its first input."""
     return getattr(node.target, "_opname", "") in _REARRANGEMENTS and isinstance(node.args[0], torch.fx.Node)
 

@@ -1,6 +1,6 @@
 """Set the module of nodes that torch or a pass inserted.
 
-Partitioning by module path reads ``nn_module_stack``. A node in the wrong module would make a layer differ from equal
+Partitioning by module path reads ``nn_module_stack``. If a node had the wrong module, its layer would differ from equal
 layers.
 """
 
@@ -14,7 +14,7 @@ import torch
 #: One entry per enclosing module call, outermost first: (torch's key, (module path, class)).
 Stack = tuple[tuple[str, tuple[str, Any]], ...]
 
-_SIZE_KEY = "_empty_nn_module_stack_from_metadata_hook"
+_SIZE_MARKER = "_empty_nn_module_stack_from_metadata_hook"
 
 
 def stack_of(node: torch.fx.Node) -> Stack:
@@ -34,7 +34,7 @@ def path_of(node: torch.fx.Node) -> str:
 
 
 def common_stack(stacks: Iterable[Stack]) -> Stack:
-    """The longest common beginning of `stacks`: the innermost module call that encloses all of them."""
+    """The longest common beginning of `stacks`. Its last entry is the innermost module call that encloses all of them."""
     longest, *rest = stacks
     length = len(longest)
     for stack in rest:
@@ -45,14 +45,15 @@ def common_stack(stacks: Iterable[Stack]) -> Stack:
 
 
 def adopt_orphans(module: torch.fx.GraphModule) -> None:
-    """Give each node without a module the module that its users share, otherwise the module of its first input.
+    """Set the module of each tensor node without a module. It is the innermost module that encloses all users of the node.
+    If there is no such module, it is the module of the first input that has one.
 
-    A retrace leaves two kinds of such nodes: sizes and views. Sizes have a marker of torch, which is removed here, because
-    they belong to the whole model, and each partition recomputes them. The views are those that functionalization
-    computes again.
+    A retrace leaves two kinds of nodes without a module. The first kind computes sizes. Torch marks these nodes. They
+    belong to the whole model, and each partition recomputes them, so this function removes the mark. The second kind are
+    the views that functionalization computes again.
     """
     for node in module.graph.nodes:
-        if _SIZE_KEY in (node.meta.get("nn_module_stack") or {}):
+        if _SIZE_MARKER in (node.meta.get("nn_module_stack") or {}):
             set_stack(node, ())
     for node in reversed(module.graph.nodes):
         if node.op != "call_function" or stack_of(node) or not isinstance(node.meta.get("val"), torch.Tensor):

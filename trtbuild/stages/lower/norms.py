@@ -14,9 +14,9 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
-#: Norms that select or count: no power is computed for them.
-_SELECTING = (0, float("inf"), float("-inf"))
+_HALF_TYPES = (torch.float16, torch.bfloat16)
+#: The orders of norms that select or count elements, and compute no powers.
+_ORDERS_WITHOUT_POWERS = (0, float("inf"), float("-inf"))
 
 
 def sum_norms_in_float32(program: Program, request: Request) -> Program:
@@ -25,16 +25,16 @@ def sum_norms_in_float32(program: Program, request: Request) -> Program:
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):
                 order = node.args[1] if len(node.args) > 1 else node.kwargs.get("ord", 2)
-                is_half = node.args[0].meta["val"].dtype in _HALVES and node.meta["val"].dtype in _HALVES
-                if is_half and node.kwargs.get("dtype") is None and order not in _SELECTING:
-                    _widen(node)
+                is_half = node.args[0].meta["val"].dtype in _HALF_TYPES and node.meta["val"].dtype in _HALF_TYPES
+                if is_half and node.kwargs.get("dtype") is None and order not in _ORDERS_WITHOUT_POWERS:
+                    _compute_in_float32(node)
             module.recompile()
     for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
         spec.arg.name = output.name
     return program
 
 
-def _widen(norm: torch.fx.Node) -> None:
+def _compute_in_float32(norm: torch.fx.Node) -> None:
     dtype = norm.meta["val"].dtype
     with norm.graph.inserting_before(norm):
         wide = norm.graph.call_function(_aten._to_copy.default, (norm.args[0],), {"dtype": torch.float32})

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trtbuild.stages.lower.attention import write_out_attention
-from trtbuild.stages.lower.checks import drop_checks
+from trtbuild.stages.lower.checks import drop_assertions
 from trtbuild.stages.lower.functionalize import functionalize
 from trtbuild.stages.lower.half_precision.precision import apply_precision
 from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
-from trtbuild.stages.lower.operators.indices import write_indices
+from trtbuild.stages.lower.operators.indices import adapt_indices
 from trtbuild.stages.lower.operators.positions import search_in_matrices
-from trtbuild.stages.lower.operators.whole_numbers import keep_whole_numbers
+from trtbuild.stages.lower.operators.whole_numbers import drop_integer_rounding
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.truncation import truncate_doubles
 from trtbuild.stages.lower.unwritten import write_zeros
-from trtbuild.stages.lower.views import free_views
+from trtbuild.stages.lower.views import replace_views
 from trtbuild.stages.program.functional import Program
 
 
@@ -44,12 +44,14 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
-    Pass("keep-whole-numbers", keep_whole_numbers, "ONNX rounds floats only"),
+    Pass("keep-whole-numbers", drop_integer_rounding, "ONNX rounds floats only"),
     Pass("search-in-matrices", search_in_matrices, "TensorRT's TopK needs two axes"),
-    Pass("write-indices", write_indices, "ONNX defines GatherND, ScatterND and ScatterElements for fewer indices"),
-    Pass("drop-checks", drop_checks, "assertions compute nothing: ranges are checked by the profiles and the trace"),
+    Pass("write-indices", adapt_indices, "ONNX defines GatherND, ScatterND and ScatterElements for fewer indices"),
+    Pass(
+        "drop-checks", drop_assertions, "assertions compute nothing: ranges are checked by the profiles and the trace"
+    ),
     Pass("drop-identities", drop_identities, "a copy is the same value, because nothing is mutated"),
-    Pass("free-views", free_views, "ONNX has no strides, and the next passes change them"),
+    Pass("free-views", replace_views, "ONNX has no strides, and the next passes change them"),
     Pass("drop-true-masks", drop_true_masks, "libraries build attention masks that mask nothing"),
     Pass(
         "write-out-attention",

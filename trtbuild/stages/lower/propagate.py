@@ -1,8 +1,9 @@
-"""Recompute the fake values of nodes that a pass inserted or changed, and of their readers.
+"""Recompute the fake values (tensors with a dtype and sizes, without data) of nodes.
 
 Rules
-1. Only such nodes are run again. A node whose size depends on data is not run, because running it would create a second
-   symbol for one size. Only the dtype of its result changes, to the dtype of its first input.
+1. Only nodes that a pass inserted or changed, and their readers, are run again. A node whose size depends on data is not
+   run, because running it would create a second symbol for one size. Its result gets the dtype of its first input, and
+   stays the same otherwise.
 2. A reader is run again if the dtype, shape or strides of its input have changed.
 3. Nested graphs are not entered: the dtypes of their inputs do not change.
 """
@@ -21,9 +22,10 @@ _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outp
 
 
 def propagate(node: torch.fx.Node) -> None:
-    """Set ``node.meta["val"]``. Raises the operator's error if the operator does not accept these dtypes and shapes."""
+    """Run `node` on the fake values of its inputs, and set ``node.meta["val"]``. Raises the operator's error if the
+    operator does not accept these dtypes and shapes."""
     args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda source: source.meta["val"])
-    mode = _mode(node.graph)
+    mode = _fake_mode(node.graph)
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
@@ -32,14 +34,17 @@ def propagate(node: torch.fx.Node) -> None:
 
 
 def refresh(node: torch.fx.Node, changed: set[torch.fx.Node]) -> bool:
-    """Run a node if it or one of its inputs is in `changed`, and update `changed`. Returns whether it was run."""
+    """Run a node again if it or one of its inputs is in `changed`, and update `changed`.
+
+    Returns False if neither is in `changed`, or if the node is not a call of an ordinary operator.
+    """
     if node.op != "call_function" or isinstance(node.target, torch._ops.HigherOrderOperator):
         return False
     if node not in changed and not any(source in changed for source in node.all_input_nodes):
         return False
     before = _layout(node.meta.get("val"))
     if _DATA_DEPENDENT & set(getattr(node.target, "tags", ())) and _depends_on_data(node.meta.get("val")):
-        _follow_dtype(node)
+        _set_dtype_of_input(node)
     else:
         propagate(node)
     if _layout(node.meta["val"]) == before:
@@ -57,7 +62,7 @@ def _depends_on_data(value: Any) -> bool:
     )
 
 
-def _follow_dtype(node: torch.fx.Node) -> None:
+def _set_dtype_of_input(node: torch.fx.Node) -> None:
     value, (source, *_) = node.meta.get("val"), node.all_input_nodes
     source_value = source.meta.get("val")
     if isinstance(value, FakeTensor) and isinstance(source_value, torch.Tensor) and value.is_floating_point():
@@ -72,7 +77,7 @@ def _layout(value: Any) -> list[object]:
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes]
 
 
-def _mode(graph: torch.fx.Graph) -> FakeTensorMode | None:
+def _fake_mode(graph: torch.fx.Graph) -> FakeTensorMode | None:
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor):

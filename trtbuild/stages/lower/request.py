@@ -11,8 +11,8 @@ from trtbuild.core.model.spec import Precision
 
 @dataclass(frozen=True)
 class Request:
-    """The precision to compute in, and the decomposition of each operator without an ONNX translation. With
-    `truncates_double`, float64 is computed in float32."""
+    """The precision to compute in, and a decomposition for each operator that has no ONNX translation. With
+    `truncates_double`, float64 operations are computed in float32."""
 
     precision: Precision
     decompositions: Mapping[Any, Callable[..., Any]]

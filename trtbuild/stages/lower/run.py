@@ -17,7 +17,7 @@ from typing import Any
 from trtbuild.core.model.spec import Precision
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request
-from trtbuild.stages.program.fixed_symbols import fixed_symbols
+from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.guard import refuse_changes, signature
 
@@ -30,11 +30,11 @@ def lower(
     *,
     truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`, from which partitions are cut. It computes in `precision`, and with
-    `truncates_double` it computes float64 in float32.
+    """Return the lowered form of `program`, which the partition step splits. It computes in `precision`. With
+    `truncates_double`, it computes float64 operations in float32.
 
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
-    ``ExportedProgram.run_decompositions``. `points` are further sizes of the symbols at which sizes are compared.
+    ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
 
     Raises SourceError (code ``mutated-input``) for a program that writes to one of its inputs, and InconsistentShapes
     (rule 4).
@@ -47,7 +47,7 @@ def lower(
 
 def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:
     """Apply `passes` to `program`, in order. The result is verified and has clean metadata."""
-    with fixed_symbols():
+    with suppress_new_guards():
         for step in passes:
             program = step.function(program, request)
     # `assemble` is the only function that builds the functional form

@@ -1,8 +1,8 @@
 """Make each squeeze name exactly the axes that it removes.
 
-``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes of any size. So this pass deletes
-the axes that a squeeze keeps from its arguments, and removes a squeeze without effect. The trace has proven for all sizes
-of the range which axes a squeeze keeps.
+``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes, even if their size is not 1. So
+this pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
+trace has proven for all sizes of the range which axes a squeeze keeps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _rewrite(node: torch.fx.Node) -> None:
     axes = _axes(node, value.dim())
     removed_axes = [axis for axis in axes if isinstance(value.shape[axis], int) and value.shape[axis] == 1]
     if removed_axes == axes or (_names_no_axes(node) and all(isinstance(size, int) for size in value.shape)):
-        return  # both have the same effect
+        return  # ONNX's Squeeze has the same effect
     target, args = (_aten.squeeze.dims, (source, removed_axes)) if removed_axes else (_aten.clone.default, (source,))
     with node.graph.inserting_before(node):
         new_node = node.graph.call_function(target, args)

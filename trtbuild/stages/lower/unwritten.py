@@ -1,10 +1,10 @@
 """Replace uninitialized memory by zeros.
 
 ``torch.empty`` and similar operators return the values that are in memory. These values differ between an engine and
-PyTorch. The result of a model that reads them is undefined. A model that writes all of them first returns the same result
-with zeros. So the operators write zeros instead, as in the exporter's translation.
+PyTorch. The result of a model that reads them is undefined. A model that overwrites all of them before it reads them
+returns the same result with zeros. So this pass writes zeros, as the exporter's translation does.
 
-``rrelu`` has such a tensor for its noise. Outside of training there is no noise, so it becomes a leaky_relu.
+``rrelu`` uses uninitialized memory for its noise. Outside of training it adds no noise, so it becomes a leaky_relu.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_zeros(program: Program, request: Request) -> Program:
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
                 if node.op == "call_function" and node.target is _RRELU:
-                    _as_leaky_relu(node)
+                    _replace_by_leaky_relu(node)
             for node in module.graph.nodes:
                 if node.op == "call_function" and node.target in ZEROS:
                     node.target = ZEROS[node.target]
@@ -44,7 +44,7 @@ def write_zeros(program: Program, request: Request) -> Program:
     return program
 
 
-def _as_leaky_relu(node: torch.fx.Node) -> None:
+def _replace_by_leaky_relu(node: torch.fx.Node) -> None:
     arguments = dict(zip(("self", "noise", "lower", "upper", "training"), node.args, strict=False)) | dict(node.kwargs)
     lower, upper = arguments.get("lower", 0.125), arguments.get("upper", 1 / 3)
     if arguments.get("training", False) or not isinstance(lower, int | float) or not isinstance(upper, int | float):

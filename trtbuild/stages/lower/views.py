@@ -1,7 +1,7 @@
 """Replace views by reshapes.
 
 A ``view`` depends on the strides of its input, and these depend on PyTorch's kernels. For example, attention has other
-strides in half than in float32. ONNX and TensorRT have no strides, so both operators have the same translation.
+strides in half than in float32. ONNX and TensorRT have no strides, so ``view`` and ``reshape`` have the same translation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from trtbuild.stages.program.functional import Program
 _aten = torch.ops.aten
 
 
-def free_views(program: Program, request: Request) -> Program:
-    """Return `program`, nested graphs included, with ``reshape`` for ``view``. (``view.dtype``, which changes the
-    dtype, stays.)"""
+def replace_views(program: Program, request: Request) -> Program:
+    """Return `program`, nested graphs included, with ``reshape`` instead of ``view``. (``view.dtype`` changes the dtype, so
+    it stays.)"""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:

@@ -13,7 +13,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.partition.naming import partition_names
 from trtbuild.stages.partition.pieces import Piece
 from trtbuild.stages.partition.regions import Region
-from trtbuild.stages.partition.split import Built
+from trtbuild.stages.partition.split import PieceProgram
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import target_name
@@ -21,27 +21,27 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece, the region of its engine (None: the piece stays in PyTorch), its program, and the text of the program."""
+    """A piece and its program. `region` is None if the piece stays in PyTorch. `text` is the program's canonical text."""
 
     piece: Piece
     region: Region | None
-    built: Built
+    piece_program: PieceProgram
     text: str
 
 
 @dataclass(frozen=True)
-class Partitioned:
-    """The document, and each distinct partition program by the SHA-256 of its text."""
+class PartitionResult:
+    """The result of the step: the document, and each distinct partition program by the SHA-256 of its text."""
 
     document: Partitions
     programs: Mapping[str, Program]
 
 
-def document(
+def make_result(
     program: Program, symbols: Symbols, candidates: Sequence[Candidate], reasons: Mapping[int, str]
-) -> Partitioned:
-    """Make partitions of the candidates, which are in an order in which they can run. `reasons` maps the call numbers of
-    units that stay in PyTorch to the reasons. Raises SourceError if an output of the model is a constant."""
+) -> PartitionResult:
+    """Make partitions of the candidates. `candidates` is in an order in which they can run. `reasons` maps the call numbers
+    of units that stay in PyTorch to the reasons. Raises SourceError if an output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
@@ -51,18 +51,18 @@ def document(
     programs: dict[str, Program] = {}
     names = partition_names([candidate.region for candidate in candidates])
     for name, candidate in zip(names, candidates, strict=True):
-        piece, built = candidate.piece, candidate.built
+        piece, piece_program = candidate.piece, candidate.piece_program
         digest = hashlib.sha256(candidate.text.encode()).hexdigest()
-        programs.setdefault(digest, built.program)
+        programs.setdefault(digest, piece_program.program)
         partitions.append(
             Partition(
                 name=name,
                 kind="torch" if candidate.region is None else "tensorrt",
                 graph=digest,
                 weights=tuple(slots[node] for node in piece.weights),
-                inputs=tuple((sources[node], _type(node, symbols)) for node in piece.inputs),
-                outputs=tuple(_type(node, symbols) for node in piece.outputs),
-                calls=tuple(-1 if node is None else numbers[node] for node in built.origins),
+                inputs=tuple((sources[node], _tensor_type(node, symbols)) for node in piece.inputs),
+                outputs=tuple(_tensor_type(node, symbols) for node in piece.outputs),
+                calls=tuple(-1 if node is None else numbers[node] for node in piece_program.origins),
                 reasons=_reasons(piece, reasons) if candidate.region is None else {},
             )
         )
@@ -71,18 +71,18 @@ def document(
         if node not in sources:
             raise SourceError("an output of the model is a constant", code="constant-output")
     outputs = tuple(sources[node] for node in program.output_nodes)
-    return Partitioned(Partitions(tuple(partitions), outputs), programs)
+    return PartitionResult(Partitions(tuple(partitions), outputs), programs)
 
 
 def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:
-    """Operator → the first of its reasons."""
+    """Operator → the reason of the first unit with this operator."""
     first_reasons: dict[str, str] = {}
     for unit in piece.units:
         first_reasons.setdefault(target_name(unit.call.target), reasons[unit.index])
     return first_reasons
 
 
-def _type(node: torch.fx.Node, symbols: Symbols) -> TensorType:
+def _tensor_type(node: torch.fx.Node, symbols: Symbols) -> TensorType:
     value = node.meta["val"]
     shape = tuple(symbols.expression(size) for size in value.shape)
     return TensorType(str(value.dtype).removeprefix("torch."), shape)

@@ -13,23 +13,25 @@ from trtbuild.stages.program.sizes import Point, PointEvaluator, Type
 
 #: Operators that are defined for empty tensors: sums, operators that copy elements of another operand, and operators that
 #: read only a shape.
-_DEFINED = frozenset(
+_DEFINED_OPERATORS = frozenset(
     {"sum", "prod", "cat", "concat", "stack", "constant_pad_nd", "pad", "slice_scatter", "select_scatter", "scatter"}
     | {"scatter_add", "index_put", "_unsafe_index_put", "index_add", "new_zeros", "new_ones", "new_full", "new_empty"}
 )
 
 
-def computed_from_empty(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
-    """Return call number → reason for some units. At one of the points an input of such a unit is empty, and a result has
-    elements."""
+def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
+    """Return call number → reason for each unit that has an empty input and a result with elements, at one of the
+    points."""
     evaluators = [PointEvaluator(point) for point in points]
     return {
-        unit.index: "makes numbers of a tensor without elements" for unit in units if _has_elements(unit, evaluators)
+        unit.index: "makes numbers of a tensor without elements"
+        for unit in units
+        if _fills_empty_input(unit, evaluators)
     }
 
 
-def _has_elements(unit: Unit, evaluators: Sequence[PointEvaluator]) -> bool:
-    if getattr(unit.call.target, "_opname", "") in _DEFINED:
+def _fills_empty_input(unit: Unit, evaluators: Sequence[PointEvaluator]) -> bool:
+    if getattr(unit.call.target, "_opname", "") in _DEFINED_OPERATORS:
         return False
     values = [node.meta.get("val") for node in unit.call.all_input_nodes]
     for evaluator in evaluators:

@@ -1,4 +1,6 @@
-"""Label each unit: it stays in PyTorch, or it belongs to a TensorRT region. Units with different labels never share a
+"""Label each unit: it stays in PyTorch, or it belongs to a TensorRT region.
+
+A unit is one operator call and the nodes that must stay with it (`units`). Units with different regions never share a
 partition.
 
 Rules
@@ -7,8 +9,8 @@ Rules
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
-4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch (`border_casts`). They do not count as a
-   split of the model.
+4. With ``truncate_double`` the casts between float64 and float32 stay in PyTorch (`find_border_casts`). They do not count
+   as a split of the model.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 
 #: The reason of a cast between float64 and float32 (rule 4).
-BORDER = "casts float64 at the border of an engine"
+BORDER_CAST_REASON = "casts float64 at the border of an engine"
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,16 @@ class Label:
     reason: str = ""
 
     @property
-    def is_split(self) -> bool:
-        """Whether it stays in PyTorch and is not a cast at the border of the engines (rule 4)."""
-        return self.region is None and self.reason != BORDER
+    def splits_model(self) -> bool:
+        """Whether the unit stays in PyTorch and is not a cast at the border of the engines (rule 4)."""
+        return self.region is None and self.reason != BORDER_CAST_REASON
 
 
 def matches_any(name: str, operators: Sequence[str]) -> bool:
-    """Whether one of `operators` names ``aten.cumsum.default``: as ``aten.cumsum.default`` or ``aten.cumsum``, with or
-    without Torch-TensorRT's prefix ``torch.ops.``."""
-    listed = {operator.removeprefix("torch.ops.") for operator in operators}
-    return name in listed or name.rpartition(".")[0] in listed
+    """Whether one of `operators` means the operator `name`. For ``aten.cumsum.default`` it may be ``aten.cumsum.default``
+    or ``aten.cumsum``, with or without Torch-TensorRT's prefix ``torch.ops.``."""
+    listed_names = {operator.removeprefix("torch.ops.") for operator in operators}
+    return name in listed_names or name.rpartition(".")[0] in listed_names
 
 
 def check_operators_exist(operators: Sequence[str]) -> None:
@@ -74,30 +76,30 @@ def check_operators_exist(operators: Sequence[str]) -> None:
             )
 
 
-def border_casts(program: Program, units: Sequence[Unit]) -> dict[int, str]:
-    """Return call number → reason, for casts between float64 and float32. Casts of weights and constants are not among
-    them: an engine contains their results."""
-    held = {*program.weight_nodes, *(node for node in program.placeholders if node.name in program.constants)}
-    found = {}
+def find_border_casts(program: Program, units: Sequence[Unit]) -> dict[int, str]:
+    """Return call number → reason, for casts between float64 and float32. Casts of weights and constants are left out,
+    because an engine contains their results."""
+    stored_nodes = {*program.weight_nodes, *(node for node in program.placeholders if node.name in program.constants)}
+    reasons = {}
     for unit in units:
-        if unit.call.target is torch.ops.aten._to_copy.default and unit.call.args[0] not in held:
+        if unit.call.target is torch.ops.aten._to_copy.default and unit.call.args[0] not in stored_nodes:
             types = {node.meta["val"].dtype for node in (unit.call, unit.call.all_input_nodes[0])}
             if types == {torch.float32, torch.float64}:
-                found[unit.index] = BORDER
-    return found
+                reasons[unit.index] = BORDER_CAST_REASON
+    return reasons
 
 
-def label_units(units: Sequence[Unit], settings: PartitionSettings, refused: Mapping[int, str]) -> list[Label]:
-    """Return one label per unit. `refused`: number of a call that TensorRT cannot run → reason."""
-    patterns = settings.granularity if settings.by_module else ()
-    return [_label(unit, settings, patterns, refused) for unit in units]
+def label_units(units: Sequence[Unit], settings: PartitionSettings, refusals: Mapping[int, str]) -> list[Label]:
+    """Return one label per unit. `refusals` maps the number of each call that TensorRT cannot run to the reason."""
+    patterns = settings.granularity if settings.divides_by_module else ()
+    return [_label(unit, settings, patterns, refusals) for unit in units]
 
 
-def _label(unit: Unit, settings: PartitionSettings, patterns: Sequence[str], refused: Mapping[int, str]) -> Label:
+def _label(unit: Unit, settings: PartitionSettings, patterns: Sequence[str], refusals: Mapping[int, str]) -> Label:
     if matches_any(target_name(unit.call.target), settings.torch_executed_ops):
         return Label(None, "in torch_executed_ops")
-    if unit.index in refused:
-        return Label(None, refused[unit.index])
+    if unit.index in refusals:
+        return Label(None, refusals[unit.index])
     if _has_data_dependent_size(unit):
         return Label(None, "has a size that depends on data")
     if _takes_data_dependent_number(unit):

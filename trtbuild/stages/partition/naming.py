@@ -1,9 +1,9 @@
 """Name partitions, for plans, files and error messages.
 
 Rules
-1. The name of a region is its module path. If several partitions have the same path (a module that is called twice, a
-   region in pieces), they get numbers: ``layers.3#0``, ``layers.3#1``. Partitions without a path are called
-   ``p<position>``. A partition that is the whole model is called ``model``.
+1. The name of a partition is the module path of its region. If several partitions have the same path (a module that is
+   called twice, a region in pieces), they get numbers: ``layers.3#0``, ``layers.3#1``. Partitions without a path are
+   called ``p<position>``. A partition that is the whole model is called ``model``.
 2. Names are unique, and never ``input`` or ``weight``, because values are named ``<partition>:<output>``.
 3. Names are file names: ``_`` replaces characters of a module path that a file name should not have.
 """
@@ -14,26 +14,26 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from trtbuild.stages.partition.regions import REST, Region
+from trtbuild.stages.partition.regions import REST_REGION, Region
 
-_RESERVED = ("input", "weight")
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_RESERVED_NAMES = ("input", "weight")
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def partition_names(regions: Sequence[Region | None]) -> list[str]:
     """Return one name for each partition, in order. None is a PyTorch partition."""
-    if len(regions) == 1 and regions[0] in (None, REST):
+    if len(regions) == 1 and regions[0] in (None, REST_REGION):
         return ["model"]
-    paths = ["" if region is None else _UNSAFE.sub("_", region.path) for region in regions]
-    count, seen = Counter(paths), Counter[str]()
-    used_names = set(_RESERVED)
+    paths = ["" if region is None else _UNSAFE_CHARACTER.sub("_", region.path) for region in regions]
+    path_counts, used_numbers = Counter(paths), Counter[str]()
+    used_names = set(_RESERVED_NAMES)
     names = {}
     for position in sorted(range(len(paths)), key=lambda position: not paths[position]):  # paths first
         path = paths[position]
         name = path or f"p{position}"
-        if path and count[path] > 1:
-            name = f"{path}#{seen[path]}"
-            seen[path] += 1
+        if path and path_counts[path] > 1:
+            name = f"{path}#{used_numbers[path]}"
+            used_numbers[path] += 1
         while name in used_names:
             name += "_"
         used_names.add(name)

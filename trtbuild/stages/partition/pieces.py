@@ -1,11 +1,12 @@
-"""Find the inputs and outputs of each partition.
+"""Make the pieces of a graph: find the nodes, inputs and outputs of each partition.
 
 Rules
 1. The inputs of a piece are the weights and lifted constants that it uses, then the tensors from outside, both in the
    order of first use. The last inputs are the tensors that it needs only for their sizes (carriers).
 2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
 3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
-   size can be computed in another way. So a group may have no piece.
+   size can be computed in another way. A group of units may therefore give no piece: if each of its tensors is used only
+   for its size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trtbuild.stages.partition.sizes import Sizes, roots
+from trtbuild.stages.partition.sizes import Sizes, size_roots
 from trtbuild.stages.partition.units import Unit, is_size
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
@@ -35,17 +36,17 @@ class Piece:
 
     @property
     def identity(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """A key that differs for different pieces of one graph. It determines all other fields."""
+        """A key that differs for different pieces of one graph: the call numbers of the units and the output names."""
         return tuple(unit.index for unit in self.units), tuple(node.name for node in self.outputs)
 
 
-def pieces_of(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
-    """Return the pieces of the groups of units, in the same order. The pieces can run in this order."""
+def make_pieces(program: Program, groups: Sequence[Sequence[Unit]], symbols: Symbols) -> list[Piece]:
+    """Return the pieces of `groups`, in the order of the groups. The pieces can run in this order."""
     maker = _PieceMaker(program, symbols)
     needed_nodes = set(program.output_nodes)
     pieces = []
     for group in reversed(groups):  # the readers of a group come after it
-        piece = maker.piece(group, needed_nodes)
+        piece = maker.make(group, needed_nodes)
         if piece.outputs:
             needed_nodes.update(piece.inputs)
             pieces.append(piece)
@@ -60,21 +61,21 @@ class _PieceMaker:
         self._constants = program.constants.keys()
         self._order = {node: position for position, node in enumerate(program.graph.nodes)}
 
-    def piece(self, group: Sequence[Unit], needed_nodes: Set[torch.fx.Node]) -> Piece:
-        """Return the part of a group that computes the nodes of `needed_nodes`. It has no outputs if the group contains
-        none of them."""
+    def make(self, group: Sequence[Unit], needed_nodes: Set[torch.fx.Node]) -> Piece:
+        """Return the part of a group that computes the nodes of `needed_nodes`. It has no outputs if none of these nodes is
+        in the group."""
         group_nodes = {node for unit in group for node in unit.nodes}
         outputs = group_nodes & needed_nodes
-        live = _closure(outputs, group_nodes)
+        live = _with_dependencies(outputs, group_nodes)
         while True:
             nodes = sorted(live, key=self._order.__getitem__)
-            outside_nodes = _outside(nodes, live)
+            outside_nodes = _tensors_from_outside(nodes, live)
             inputs = [node for node in outside_nodes if not self._is_weight(node) and not self._is_constant(node)]
             carriers = self._carriers(nodes, inputs, live)
-            own_carriers = group_nodes.intersection(carriers)
-            if not own_carriers:
+            carriers_of_group = group_nodes.intersection(carriers)
+            if not carriers_of_group:
                 break
-            live |= _closure(own_carriers, group_nodes)
+            live |= _with_dependencies(carriers_of_group, group_nodes)
         return Piece(
             units=tuple(unit for unit in group if unit.call in live),
             nodes=tuple(nodes),
@@ -93,25 +94,25 @@ class _PieceMaker:
     def _carriers(
         self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: set[torch.fx.Node]
     ) -> list[torch.fx.Node]:
-        """Further tensors that are needed only for their sizes, in the order in which the sizes are used."""
+        """The tensors that are needed only for their sizes, in the order in which the sizes are used."""
         sizes = Sizes(inputs, self._symbols)
         carriers: list[torch.fx.Node] = []
         seen: set[torch.fx.Node] = set()
         for node in nodes:
-            for root in roots(node, seen):
-                own_tensors = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
-                if live.issuperset(own_tensors):
+            for root in size_roots(node, seen):
+                root_tensors = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
+                if live.issuperset(root_tensors):
                     continue
-                missing = sizes.missing(root, self._model)
-                for tensor in own_tensors if missing is None else missing:
+                model_inputs = sizes.find_tensors(root, self._model)
+                for tensor in root_tensors if model_inputs is None else model_inputs:
                     if tensor not in live and tensor not in inputs and tensor not in carriers:
                         carriers.append(tensor)
                         sizes.add(tensor)
         return carriers
 
 
-def _closure(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[torch.fx.Node]:
-    """`nodes` and all nodes of `within` that they depend on by way of tensors."""
+def _with_dependencies(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return `nodes` and all nodes of `within` that they depend on."""
     result = set(nodes)
     waiting = list(result)
     while waiting:
@@ -122,7 +123,7 @@ def _closure(nodes: Iterable[torch.fx.Node], within: Set[torch.fx.Node]) -> set[
     return result
 
 
-def _outside(nodes: Sequence[torch.fx.Node], inside: Set[torch.fx.Node]) -> list[torch.fx.Node]:
+def _tensors_from_outside(nodes: Sequence[torch.fx.Node], inside: Set[torch.fx.Node]) -> list[torch.fx.Node]:
     """The tensors that `nodes` read from outside, by first use."""
     inputs = dict.fromkeys(needed for node in nodes for needed in node.all_input_nodes)
     return [node for node in inputs if node not in inside and node.op != "get_attr" and not is_size(node)]

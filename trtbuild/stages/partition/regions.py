@@ -1,7 +1,7 @@
 """Find the region of the model that an operator belongs to, if `granularity` has module paths.
 
 Rules
-1. A pattern is a module path whose parts may contain shell wildcards: ``encoder.layers.*`` matches the module
+1. A pattern is a module path whose names may contain shell wildcards: ``encoder.layers.*`` matches the module
    ``encoder.layers.3`` and all modules inside it. The first pattern that matches counts.
 2. Each *call* of a matched module is a separate region. A module that is called twice gives two regions, with one
    engine if structure and weights are equal.
@@ -24,41 +24,41 @@ from trtbuild.stages.partition.units import Unit
 
 @dataclass(frozen=True, order=True)
 class Region:
-    """Call number `call` of the module at `path`. The path is empty for the part that no pattern matches."""
+    """One call of the module at `path`; `call` is its number. The path is empty for `REST_REGION`."""
 
     path: str
     call: int = 0
 
 
-#: The part of the model that no pattern matches.
-REST = Region("")
+#: The region of all operators that no pattern matches.
+REST_REGION = Region("")
 
 #: The number of a module's call in the keys of ``nn_module_stack``, from the second call on: ``L__self__l@1``.
-_CALL = re.compile(r"@(\d+)$")
+_CALL_NUMBER = re.compile(r"@(\d+)$")
 
 
 def module_path(node: torch.fx.Node) -> str:
-    """The path of the module that called the operator; the empty string for the root."""
-    paths = [path for _, path in _modules(node)]
+    """The path of the module that calls the operator; the empty string for the root module."""
+    paths = [path for _, path in _module_calls(node)]
     return paths[-1] if paths else ""
 
 
 def region_of(node: torch.fx.Node, patterns: Sequence[str]) -> Region:
-    """The module call that the first matching pattern matches, or `REST`."""
+    """The region of an operator: the module call that the first matching pattern matches, or `REST_REGION`."""
     path = module_path(node)
     for pattern in patterns:
-        instance = _instance(path, pattern)
+        instance = _matched_prefix(path, pattern)
         if instance is not None:
             return Region(instance, _call_number(node, instance))
-    return REST
+    return REST_REGION
 
 
 def check_patterns(units: Iterable[Unit], patterns: Sequence[str]) -> None:
     """Raise SourceError (code ``granularity``) for a pattern that no operator's module path matches."""
     paths = list(dict.fromkeys(module_path(unit.call) for unit in units))
-    wrong = [pattern for pattern in patterns if all(_instance(path, pattern) is None for path in paths)]
+    wrong = [pattern for pattern in patterns if all(_matched_prefix(path, pattern) is None for path in paths)]
     if wrong:
-        modules = dict.fromkeys(_general(prefix) for path in paths for prefix in _prefixes(path))
+        modules = dict.fromkeys(_with_wildcards(prefix) for path in paths for prefix in _prefixes(path))
         raise SourceError(
             f"granularity {wrong[0]!r} matches no module that computes anything in the model",
             code="granularity",
@@ -66,13 +66,13 @@ def check_patterns(units: Iterable[Unit], patterns: Sequence[str]) -> None:
         )
 
 
-def _modules(node: torch.fx.Node) -> Iterator[tuple[str, str]]:
+def _module_calls(node: torch.fx.Node) -> Iterator[tuple[str, str]]:
     """Yield (torch's key, path) of the module calls around an operator, outermost first."""
     for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
         yield str(key), path
 
 
-def _instance(path: str, pattern: str) -> str | None:
+def _matched_prefix(path: str, pattern: str) -> str | None:
     """The longest prefix of `path` that `pattern` matches as a whole; None if there is no such prefix."""
     parts, pattern_parts = path.split("."), pattern.split(".")
     if path and len(parts) >= len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts)):
@@ -81,9 +81,9 @@ def _instance(path: str, pattern: str) -> str | None:
 
 
 def _call_number(node: torch.fx.Node, instance: str) -> int:
-    for key, path in _modules(node):
+    for key, path in _module_calls(node):
         if path == instance or path.startswith(f"{instance}."):  # a module may be called without a call of its parent
-            number = _CALL.search(key)
+            number = _CALL_NUMBER.search(key)
             return int(number[1]) if number else 0
     return 0
 
@@ -94,6 +94,6 @@ def _prefixes(path: str) -> Iterator[str]:
         yield ".".join(parts[:length])
 
 
-def _general(path: str) -> str:
+def _with_wildcards(path: str) -> str:
     """``layers.3.mlp`` → ``layers.*.mlp``: a pattern for an error message."""
     return ".".join("*" if part.isdigit() else part for part in path.split("."))

@@ -1,8 +1,8 @@
 """Build the program of each partition.
 
 A partition's program is functional. Its inputs are its weights, its lifted constants, and then the tensors from outside.
-Its outputs are the tensors that other partitions or the model's caller read. Names are positions, and sizes are
-recomputed (`sizes`). So equal layers have equal programs.
+Its outputs are the tensors that other partitions or the model's caller read. Placeholders are named by their position,
+and sizes are recomputed (`sizes`). So equal layers have equal programs.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from trtbuild.core.values.expressions import Expression
 from trtbuild.stages.partition.pieces import Piece
-from trtbuild.stages.partition.sizes import ARITHMETIC, Sizes, is_root, key_of
+from trtbuild.stages.partition.sizes import ARITHMETIC_OPERATORS, Sizes, expression_key, is_size_root
 from trtbuild.stages.partition.units import is_size
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.symbols import Symbols
 
-#: The copy of a node in a partition's graph: a node, or a number if its value is fixed.
+#: The copy of a node in a partition's graph: a node, or a number if the node is a size with a fixed value.
 Copy: TypeAlias = "torch.fx.Node | int"
 
 
 @dataclass(frozen=True)
-class Built:
-    """A piece's program, and for each of its call nodes the call node of the whole graph that it copies (None for a
-    size that is recomputed)."""
+class PieceProgram:
+    """The program of a piece. `origins` has an entry for each call node of the program: the node of the whole graph that it
+    copies, or None for a node that recomputes a size."""
 
     program: Program
     origins: tuple[torch.fx.Node | None, ...]
 
 
-def build(program: Program, piece: Piece, symbols: Symbols) -> Built:
+def build_program(program: Program, piece: Piece, symbols: Symbols) -> PieceProgram:
     """Build the piece's program."""
     return _Builder(program, piece, symbols).build()
 
@@ -46,17 +46,19 @@ class _Builder:
         self._sizes = Sizes(piece.inputs, symbols)
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, Copy] = {}
-        self._computed: dict[str, Copy] = {}
+        self._computed_sizes: dict[str, Copy] = {}
         self._attributes: dict[str, Any] = {}
 
-    def build(self) -> Built:
+    def build(self) -> PieceProgram:
         piece = self._piece
-        specs = [self._placeholder(node, f"w{k}", InputKind.USER_INPUT) for k, node in enumerate(piece.weights)]
-        specs += [self._placeholder(node, f"c{k}", InputKind.CONSTANT_TENSOR) for k, node in enumerate(piece.constants)]
-        specs += [self._placeholder(node, f"i{k}", InputKind.USER_INPUT) for k, node in enumerate(piece.inputs)]
+        specs = [self._add_placeholder(node, f"w{k}", InputKind.USER_INPUT) for k, node in enumerate(piece.weights)]
+        specs += [
+            self._add_placeholder(node, f"c{k}", InputKind.CONSTANT_TENSOR) for k, node in enumerate(piece.constants)
+        ]
+        specs += [self._add_placeholder(node, f"i{k}", InputKind.USER_INPUT) for k, node in enumerate(piece.inputs)]
         for node in piece.nodes:
-            self._copy(node)
-        results = [self._node(node) for node in piece.outputs]
+            self._copy_with_needed(node)
+        results = [self._copied_tensor(node) for node in piece.outputs]
         self._graph.output(tuple(results))
         outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
         module = torch.fx.GraphModule(self._attributes, self._graph)
@@ -65,74 +67,76 @@ class _Builder:
         exported = assemble(module, specs, outputs, self._program.exported.range_constraints, constants)
         originals = {copy: node for node, copy in self._copies.items() if isinstance(copy, torch.fx.Node)}
         calls = [node for node in self._graph.nodes if node.op == "call_function"]
-        return Built(Program(exported, len(piece.weights)), tuple(originals.get(node) for node in calls))
+        return PieceProgram(Program(exported, len(piece.weights)), tuple(originals.get(node) for node in calls))
 
-    def _placeholder(self, node: torch.fx.Node, name: str, kind: InputKind) -> InputSpec:
+    def _add_placeholder(self, node: torch.fx.Node, name: str, kind: InputKind) -> InputSpec:
         copy = self._graph.placeholder(name)
         copy.meta = dict(node.meta)
         self._copies[node] = copy
         target = name if kind is InputKind.CONSTANT_TENSOR else None
         return InputSpec(kind=kind, arg=TensorArgument(copy.name), target=target)
 
-    def _node(self, node: torch.fx.Node) -> torch.fx.Node:
+    def _copied_tensor(self, node: torch.fx.Node) -> torch.fx.Node:
         copy = self._copies[node]
         if not isinstance(copy, torch.fx.Node):
             raise AssertionError(f"{node} is a tensor, not a number")
         return copy
 
-    def _copy(self, node: torch.fx.Node) -> None:
-        """Copy a node, and before it the sizes and nested graphs that it needs. The tensors that it reads have been
-        copied before."""
+    def _copy_with_needed(self, node: torch.fx.Node) -> None:
+        """Copy a node. The sizes and nested graphs that it needs are copied before it. The tensors that it needs must be
+        copied already."""
         waiting = [node]
         while waiting:
             current = waiting[-1]
-            solved = self._sizes.solved(current) if is_size(current) and is_root(current) else None
-            missing = [] if solved is not None else [n for n in current.all_input_nodes if n not in self._copies]
-            if missing:
-                if any(not is_size(needed) and needed.op != "get_attr" for needed in missing):
-                    raise AssertionError(f"{current} reads a tensor that its partition does not have: {missing}")
-                waiting += reversed(missing)
+            solution = self._sizes.solve(current) if is_size(current) and is_size_root(current) else None
+            uncopied = [] if solution is not None else [n for n in current.all_input_nodes if n not in self._copies]
+            if uncopied:
+                if any(not is_size(needed) and needed.op != "get_attr" for needed in uncopied):
+                    raise AssertionError(f"{current} reads a tensor that its partition does not have: {uncopied}")
+                waiting += reversed(uncopied)
                 continue
             waiting.pop()
             if current not in self._copies:
-                self._copies[current] = self._compute(solved) if solved is not None else self._copy_of(current)
+                self._copies[current] = (
+                    self._compute_once(solution) if solution is not None else self._copy_node(current)
+                )
 
-    def _copy_of(self, node: torch.fx.Node) -> torch.fx.Node:
+    def _copy_node(self, node: torch.fx.Node) -> torch.fx.Node:
         if node.op == "get_attr":
-            copy = self._graph.get_attr(self._attribute(str(node.target)))
+            copy = self._graph.get_attr(self._add_nested_graph(str(node.target)))
         else:
             copy = self._graph.node_copy(node, lambda needed: self._copies[needed])
         copy.meta = dict(node.meta)
         return copy
 
-    def _attribute(self, path: str) -> str:
-        """The name in the new module for a nested graph of the whole program."""
+    def _add_nested_graph(self, path: str) -> str:
+        """Add a nested graph of the whole program to the new module. Returns its new name."""
         value: Any = self._program.exported.graph_module
-        for part in path.split("."):
-            value = getattr(value, part)
+        for attribute in path.split("."):
+            value = getattr(value, attribute)
         name = f"graph_{len(self._attributes)}"
         self._attributes[name] = value
         return name
 
-    def _compute(self, expression: Expression) -> Copy:
+    def _compute_once(self, expression: Expression) -> Copy:
         """Compute a size from the dimensions of tensors from outside, once for each expression."""
         if isinstance(expression, int):
             return expression
-        key = key_of(expression)
-        if key not in self._computed:
-            self._computed[key] = self._arithmetic(expression)
-        return self._computed[key]
+        key = expression_key(expression)
+        if key not in self._computed_sizes:
+            self._computed_sizes[key] = self._compute_expression(expression)
+        return self._computed_sizes[key]
 
-    def _arithmetic(self, expression: Sequence[str | int | Expression]) -> Copy:
-        place = self._sizes.place(expression)
-        if place is not None:
-            tensor, axis = place
-            node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._node(tensor), axis))
+    def _compute_expression(self, expression: Sequence[str | int | Expression]) -> Copy:
+        dimension = self._sizes.dimension(expression)
+        if dimension is not None:
+            tensor, axis = dimension
+            node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._copied_tensor(tensor), axis))
             node.meta = {"val": tensor.meta["val"].shape[axis]}
             return node
         name, *operands = expression
-        function = ARITHMETIC[str(name)]
-        result, *rest = [self._compute(part) for part in operands if not isinstance(part, str)]
+        function = ARITHMETIC_OPERATORS[str(name)]
+        result, *rest = [self._compute_once(part) for part in operands if not isinstance(part, str)]
         for operand in rest:
             node = self._graph.call_function(function, (result, operand))
             node.meta = {"val": function(_number(result), _number(operand))}

@@ -3,7 +3,7 @@
 Rules
 1. A call and the `getitem` nodes that read its results are one unit.
 2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are not units: each partition computes
-   its sizes from its own tensors (`sizes`). An edge through size nodes still orders units.
+   its sizes from its own tensors (`sizes`). A unit that uses a size needs the units that the size is computed from.
 3. Placeholders (weights, constants, inputs) are not units, because nothing computes them.
 """
 
@@ -21,8 +21,8 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator call. `nodes` are the call and its getitems, and `index` is its number among all call nodes. `needs`
-    are the positions of the units whose results it reads."""
+    """One operator call. `nodes` are the call and its getitems. `index` is the call number: the index of the call among all
+    call_function nodes. `needs` contains the positions, in the list of units, of the units that must run before."""
 
     index: int
     nodes: tuple[torch.fx.Node, ...]
@@ -34,53 +34,54 @@ class Unit:
 
 
 def is_size(node: torch.fx.Node) -> bool:
-    """Whether a node's value is a number rather than a tensor."""
+    """Whether a node is a call whose value is a number. (An input of the model is not a size.)"""
     return node.op == "call_function" and isinstance(
         node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
     )
 
 
-def units_of(program: Program) -> list[Unit]:
-    """The units in graph order. `needs` are positions in the returned list."""
+def find_units(program: Program) -> list[Unit]:
+    """Return the units in graph order."""
     units: list[Unit] = []
-    owner: dict[torch.fx.Node, int] = {}
-    through_sizes: dict[torch.fx.Node, frozenset[int]] = {}
+    unit_positions: dict[torch.fx.Node, int] = {}
+    units_behind_sizes: dict[torch.fx.Node, frozenset[int]] = {}
     calls = (node for node in program.graph.nodes if node.op == "call_function")
     for index, node in enumerate(calls):
-        before: set[int] = set()
+        needed_units: set[int] = set()
         for needed in node.all_input_nodes:
-            if needed in owner:
-                before.add(owner[needed])
-            before |= through_sizes.get(needed, frozenset())
+            if needed in unit_positions:
+                needed_units.add(unit_positions[needed])
+            needed_units |= units_behind_sizes.get(needed, frozenset())
         if is_size(node):
-            through_sizes[node] = frozenset(before)
+            units_behind_sizes[node] = frozenset(needed_units)
             continue
         source = node.args[0] if node.target is operator.getitem else None
-        if isinstance(source, torch.fx.Node) and source in owner:
-            position = owner[source]
+        if isinstance(source, torch.fx.Node) and source in unit_positions:
+            position = unit_positions[source]
             unit = units[position]
             units[position] = Unit(unit.index, (*unit.nodes, node), unit.needs)
-            owner[node] = position
+            unit_positions[node] = position
             continue
-        owner[node] = len(units)
-        units.append(Unit(index, (node,), tuple(sorted(before))))
+        unit_positions[node] = len(units)
+        units.append(Unit(index, (node,), tuple(sorted(needed_units))))
     return units
 
 
-def owners(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
-    """Map each node of a unit to the number of the unit's call."""
+def call_numbers_by_node(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
+    """Map each node of each unit to the call number of the unit."""
     return {node: unit.index for unit in units for node in unit.nodes}
 
 
-def units_using(node: torch.fx.Node, owner: Mapping[torch.fx.Node, int]) -> set[int]:
-    """The call number of the unit that `node` belongs to. For a size, the call numbers of all units that use it."""
+def affected_calls(node: torch.fx.Node, call_numbers: Mapping[torch.fx.Node, int]) -> set[int]:
+    """Return the call numbers of the units that cannot run without `node`. For a node of a unit, this is its own unit. For
+    a size, these are all units that use the size. `call_numbers` is a result of `call_numbers_by_node`."""
     numbers: set[int] = set()
     seen = {node}
     waiting = [node]
     while waiting:
         current = waiting.pop()
-        if current in owner:
-            numbers.add(owner[current])
+        if current in call_numbers:
+            numbers.add(call_numbers[current])
         elif is_size(current):
             waiting += current.users.keys() - seen
             seen.update(current.users)

@@ -1,13 +1,13 @@
 """The functional form of an ExportedProgram: weights are its first inputs, and its outputs are a flat tuple.
 
 Rules
-1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. Every weight and
-   input is a plain input, so a program holds no weights and its bytes do not change with them.
+1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. For torch.export,
+   weights are inputs as well. So a program holds no weights, and its bytes do not change with them.
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
    stored programs must not change when a source file moves.
-4. The trace step makes 0-d tensors of numbers among the outputs. It rejects models that cannot have this form (a mutated
-   buffer, no tensor among the outputs).
+4. The trace step replaces numbers among the outputs by 0-d tensors. It rejects models that cannot have this form (a
+   mutated buffer, no tensor among the outputs).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from trtbuild.stages.program.fixed_symbols import fixed_symbols
+from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.quantized import register_operators_of
 
-_KEPT_META = ("val", "nn_module_stack")
-_MODULE = "torch.nn.Module"
+_KEPT_META_KEYS = ("val", "nn_module_stack")
+_MODULE_CLASS = "torch.nn.Module"
 _WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER)
 _CONSTANT_KINDS = (InputKind.CONSTANT_TENSOR,)
 
@@ -64,21 +64,21 @@ class Program:
 
     @property
     def weight_nodes(self) -> list[torch.fx.Node]:
-        return self._plain_inputs()[: self.weights]
+        return self._user_input_nodes()[: self.weights]
 
     @property
     def input_nodes(self) -> list[torch.fx.Node]:
-        return self._plain_inputs()[self.weights :]
+        return self._user_input_nodes()[self.weights :]
 
     @property
     def output_nodes(self) -> list[torch.fx.Node]:
         (output,) = (node for node in self.graph.nodes if node.op == "output")
         return list(output.args[0])
 
-    def _plain_inputs(self) -> list[torch.fx.Node]:
-        by_name = {node.name: node for node in self.placeholders}
+    def _user_input_nodes(self) -> list[torch.fx.Node]:
+        nodes_by_name = {node.name: node for node in self.placeholders}
         return [
-            by_name[spec.arg.name]
+            nodes_by_name[spec.arg.name]
             for spec in self.exported.graph_signature.input_specs
             if spec.kind == InputKind.USER_INPUT
         ]
@@ -93,7 +93,7 @@ class Program:
     def from_bytes(cls, data: bytes) -> Program:
         extra = {"trtbuild.weights": ""}
         register_operators_of(data)
-        with fixed_symbols():
+        with suppress_new_guards():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.
         for node in reversed(exported.graph.nodes):
@@ -105,7 +105,8 @@ class Program:
 
 
 def _restore_examples(exported: ExportedProgram) -> None:
-    """Set the example of each symbol in torch's tables. For ``4*s`` a file contains only the example of the product."""
+    """Set the example of each symbol in torch's tables. For a size ``4*s``, a file contains only the example of ``4*s``,
+    and not that of ``s``."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else ():
@@ -125,7 +126,7 @@ class WeightSlot:
 
 
 def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
-    """The functional form of an exported and functionalized program, and its weights in the order of its first inputs.
+    """Return the functional form of an exported and functionalized program, and its weights in the order of its inputs.
 
     The caller has checked that the program mutates nothing and returns only tensors.
     """
@@ -140,9 +141,11 @@ def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ..
         for spec in signature.input_specs
     ]
     outputs = [spec for spec in signature.output_specs if isinstance(spec.arg, TensorArgument)]
-    kept = {spec.arg.name for spec in outputs}
+    output_names = {spec.arg.name for spec in outputs}
     (output,) = (node for node in exported.graph.nodes if node.op == "output")
-    output.args = (tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in kept),)
+    output.args = (
+        tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in output_names),
+    )
     # torch stores non-persistent buffers among the constants. Their values are not part of the program.
     lifted = {spec.target for spec in inputs if spec.kind in _CONSTANT_KINDS}
     constants = {name: value for name, value in exported.constants.items() if name in lifted}
@@ -159,10 +162,10 @@ def assemble(
 ) -> ExportedProgram:
     """Make an ExportedProgram in functional form from a graph: flat positional inputs, a flat tuple of outputs."""
     for node in module.graph.nodes:
-        node.meta = {key: node.meta[key] for key in _KEPT_META if key in node.meta}
+        node.meta = {key: node.meta[key] for key in _KEPT_META_KEYS if key in node.meta}
         stack = node.meta.get("nn_module_stack")
         if stack:  # only paths: a module's class contains its file
-            node.meta["nn_module_stack"] = {key: (path, _MODULE) for key, (path, _) in stack.items()}
+            node.meta["nn_module_stack"] = {key: (path, _MODULE_CLASS) for key, (path, _) in stack.items()}
     count = sum(spec.kind == InputKind.USER_INPUT for spec in inputs)
     in_spec = pytree.tree_flatten(((0,) * count, {}))[1]
     out_spec = pytree.tree_flatten((0,) * len(outputs))[1]

@@ -22,32 +22,32 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, Type, declared_types_at, difference, points_of, shown
+from trtbuild.stages.program.sizes import Point, Type, declared_types_at, difference, points_of, types_text
 from trtbuild.stages.program.symbols import Symbols
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The types of a program's inputs and outputs: (dtype, sizes) of each tensor, and the ranges of the numbered
-    symbols."""
+    """The types of a program's inputs and outputs, and the ranges of its symbols in the order of their numbers. A type is
+    (dtype, sizes)."""
 
     inputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]
     outputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]
     ranges: tuple[tuple[int, int | None], ...]
 
 
-def read(data: bytes) -> Program:
+def read_program(data: bytes) -> Program:
     """Read a stored program (rule 1). Raises InconsistentShapes."""
     program = Program.from_bytes(data)
     for node in program.placeholders:
         for size in getattr(node.meta.get("val"), "shape", ()):
-            if isinstance(size, torch.SymInt) and size.node.shape_env.replacements.keys() & _stored(program):
+            if isinstance(size, torch.SymInt) and size.node.shape_env.replacements.keys() & _input_symbols(program):
                 raise InconsistentShapes("a size of a program was replaced by another while it was read")
     return program
 
 
-def _stored(program: Program) -> set[sympy.Symbol]:
-    """The symbols of inputs in a stored program."""
+def _input_symbols(program: Program) -> set[sympy.Symbol]:
+    """The symbols of the sizes of a program's inputs."""
     symbols = program.exported.range_constraints
     return {symbol for symbol in symbols if symbol.is_Symbol and symbol_is_type(symbol, SymT.SIZE)}
 
@@ -64,8 +64,10 @@ def signature(program: Program) -> Signature:
 
 
 def refuse_changes(program: Program, traced: Signature, step: str, extra_points: Sequence[Sequence[int]] = ()) -> None:
-    """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 2 or 3. `extra_points` are further points to
-    check: numbers by symbol."""
+    """Raise InconsistentShapes if `program`, the result of `step`, breaks rule 2 or 3.
+
+    `extra_points` are additional points to check. Each is the list of its numbers, in the order of the symbols.
+    """
     current = signature(program)
     if (current.inputs, current.ranges) != (traced.inputs, traced.ranges):
         raise InconsistentShapes(f"{step} has changed the symbols of the model's inputs")
@@ -74,10 +76,10 @@ def refuse_changes(program: Program, traced: Signature, step: str, extra_points:
         numbers = list(point.values())
         for number, (node, expected) in enumerate(zip(program.output_nodes, traced.outputs, strict=True)):
             (actual,) = declared_types_at(node.meta["val"], point)
-            if not _agree(actual, _at(expected, numbers)):
+            if not _agree(actual, _type_at(expected, numbers)):
                 raise InconsistentShapes(
-                    f"{step} has made {shown([actual])} of output {number}, which is "
-                    f"{shown([_at(expected, numbers)])} in the traced model{_where(numbers)}"
+                    f"{step} has made {types_text([actual])} of output {number}, which is "
+                    f"{types_text([_type_at(expected, numbers)])} in the traced model{_point_text(numbers)}"
                 )
     refuse_inconsistency(program, points, step)
 
@@ -86,10 +88,10 @@ def refuse_inconsistency(program: Program, points: Sequence[Point], step: str) -
     """Raise InconsistentShapes if a value of `program` does not have the sizes of its ``val`` (rule 3)."""
     wrong_value = difference(program, points)
     if wrong_value is not None:
-        raise InconsistentShapes(f"after {step}, {wrong_value}{_where(list(wrong_value.point.values()))}")
+        raise InconsistentShapes(f"after {step}, {wrong_value}{_point_text(list(wrong_value.point.values()))}")
 
 
-def _at(type_: tuple[torch.dtype, tuple[Expression, ...]], numbers: Sequence[int]) -> Type:
+def _type_at(type_: tuple[torch.dtype, tuple[Expression, ...]], numbers: Sequence[int]) -> Type:
     dtype, sizes = type_
     return dtype, tuple(None if depends_on_data(size) else evaluate(size, numbers) for size in sizes)
 
@@ -101,5 +103,5 @@ def _agree(actual: Type, declared: Type) -> bool:
     return dtype == expected_dtype and len(sizes) == len(expected_sizes) and known
 
 
-def _where(numbers: Sequence[int]) -> str:
+def _point_text(numbers: Sequence[int]) -> str:
     return f", where {', '.join(f'd{k} = {number}' for k, number in enumerate(numbers))}" if numbers else ""

@@ -1,7 +1,8 @@
 """Compute the sizes of a program's values at one point in two ways: from each ``val``, and by running the operators.
 
 Rules
-1. A *point* gives every symbol of the program a number. The declared type of a value is its ``val``, evaluated there.
+1. A *point* gives every symbol of the program a number. The declared type of a value at a point is the type of its
+   ``val``, with these numbers.
 2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. They see numbers
    instead of symbols, so no symbol can be replaced.
 3. Calls that cannot run without data (a nested graph, a size that depends on a value) have their declared types. A size
@@ -37,17 +38,17 @@ _WITHOUT_STRIDES = {
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
 }
 #: The device of tensors without data.
-_META = torch.device("meta")
-_UNKNOWN = object()
-_DATA = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+_META_DEVICE = torch.device("meta")
+_UNKNOWN_VALUE = object()
+_DATA_SYMBOL_TYPES = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 #: A size with a symbol that is not in an input's shape.
 _UNKNOWN_SYMBOL = -1
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first value whose type is not the declared one. `text` describes its type. `only_sizes` is True if dtypes and
-    ranks are equal."""
+    """A value whose type is not its declared type. `text` describes the difference. `only_sizes` is True if only sizes
+    differ: dtypes and ranks are equal."""
 
     node: torch.fx.Node
     text: str
@@ -58,21 +59,23 @@ class Difference:
         return f"{target_name(self.node.target)} {self.text}"
 
 
-def points_of(program: Program, extra: Sequence[Sequence[int]] = ()) -> list[Point]:
-    """The points at which a program is checked: `extra` (numbers by symbol), the ends of all ranges, and two between.
+def points_of(program: Program, extra_points: Sequence[Sequence[int]] = ()) -> list[Point]:
+    """The points at which a program is checked: `extra_points`, the ends of all ranges, and two points between.
 
-    Except `extra`, the points depend only on the program. So another build need not repeat the comparison.
+    `extra_points` are lists of numbers, in the order of the symbols. All other points depend on the program only. So
+    another build need not repeat the comparison.
     """
     symbols = Symbols(program)
-    points = [*(tuple(numbers) for numbers in extra), *sample_points(symbols.ranges)]
+    points = [*(tuple(numbers) for numbers in extra_points), *sample_points(symbols.ranges)]
     return [dict(zip(symbols.order, numbers, strict=True)) for numbers in dict.fromkeys(points)]
 
 
 def difference(program: Program, points: Sequence[Point], *, ranks_may_differ: bool = False) -> Difference | None:
     """Find the first value of a program whose type is not its declared type; None if there is no such value.
 
-    With `ranks_may_differ` an inner value may have another rank at some points (a squeeze does that), and values that are
-    computed from it may differ, too. Only if an output differs, the first value that differs at that point is returned.
+    With `ranks_may_differ`, an inner value may have another rank at some points (a squeeze does that). Values that are
+    computed from it may differ, too. A difference then counts only if an output differs at the same point, or if only
+    sizes differ.
     """
     for point in points:
         first: Difference | None = None
@@ -83,7 +86,7 @@ def difference(program: Program, points: Sequence[Point], *, ranks_may_differ: b
                 text = (
                     computed
                     if isinstance(computed, str)
-                    else f"gives {shown(computed)} where the program has {shown(declared)}"
+                    else f"gives {types_text(computed)} where the program has {types_text(declared)}"
                 )
                 first = Difference(node, text, point, only_sizes=_differ_in_sizes_only(declared, computed))
                 if first.only_sizes or not ranks_may_differ:
@@ -105,7 +108,7 @@ def declared_types_at(value: Any, point: Point) -> list[Type]:
     return PointEvaluator(point).declared(value)
 
 
-def shown(types: Sequence[Type]) -> str:
+def types_text(types: Sequence[Type]) -> str:
     """``float32[2, 8]``."""
     texts = [
         f"{str(dtype).removeprefix('torch.')}[{', '.join('?' if s is None else str(s) for s in sizes)}]"
@@ -130,7 +133,7 @@ class PointEvaluator:
         expression = size.node.expr
         if expression not in self._sizes:
             number = sympy.sympify(expression).xreplace(self._numbers)
-            depends_on_data = any(symbol_is_type(symbol, _DATA) for symbol in number.free_symbols)
+            depends_on_data = any(symbol_is_type(symbol, _DATA_SYMBOL_TYPES) for symbol in number.free_symbols)
             self._sizes[expression] = int(number) if number.is_Integer else None if depends_on_data else _UNKNOWN_SYMBOL
         return self._sizes[expression]
 
@@ -153,16 +156,16 @@ class PointEvaluator:
                 with torch.no_grad():
                     values[node] = self._run(node, values)
                 declared = self.declared(node.meta.get("val"))
-                if isinstance(values[node], _Failed):
+                if isinstance(values[node], _FailedCall):
                     yield node, declared, values[node].text
                     return
-                if values[node] is not _UNKNOWN and not isinstance(values[node], list | tuple):
+                if values[node] is not _UNKNOWN_VALUE and not isinstance(values[node], list | tuple):
                     yield node, declared, _without_unknown_sizes(declared, self.declared(values[node]))
 
     def _run(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
-        needed = [values.get(source, _UNKNOWN) for source in node.all_input_nodes]
+        needed = [values.get(source, _UNKNOWN_VALUE) for source in node.all_input_nodes]
         needs_data = _needs_data(node.target) and not _indexes_by_numbers(node)
-        if needs_data or any(value is _UNKNOWN for value in needed):
+        if needs_data or any(value is _UNKNOWN_VALUE for value in needed):
             return self._declared_value(node.meta.get("val"))
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         call = (node.target, _type_key(args), _type_key(kwargs))
@@ -172,34 +175,34 @@ class PointEvaluator:
 
     def _run_operator(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         if "device" in kwargs or _is_factory(node.target):
-            kwargs = {**kwargs, "device": _META}
+            kwargs = {**kwargs, "device": _META_DEVICE}
         try:
             return _WITHOUT_STRIDES.get(node.target, node.target)(*args, **kwargs)
         except NotImplementedError:
             return self._declared_value(node.meta.get("val"))
-        except ZeroDivisionError:  # a factor such as n / (n - 1), which eager computes too; sizes do not depend on it
+        except ZeroDivisionError:  # a factor such as n / (n - 1); sizes do not depend on it
             return self._declared_value(node.meta.get("val"))
         except Exception as error:
-            if getattr(node.target, "namespace", "") == "prims":  # on meta tensors they accept numbers as tensors
+            if getattr(node.target, "namespace", "") == "prims":  # with numbers as tensors, these fail on meta tensors
                 return self._declared_value(node.meta.get("val"))
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return _Failed(f"fails: {message}")
+            return _FailedCall(f"fails: {message}")
 
     def _declared_value(self, value: Any) -> Any:
-        """Make a value with the declared types of `value` at the point; `_UNKNOWN` if a size depends on data."""
+        """Make a value with the declared types of `value` at the point; `_UNKNOWN_VALUE` if a size depends on data."""
         if isinstance(value, list | tuple):
             parts = [self._declared_value(part) for part in value]
-            return _UNKNOWN if any(part is _UNKNOWN for part in parts) else type(value)(parts)
+            return _UNKNOWN_VALUE if any(part is _UNKNOWN_VALUE for part in parts) else type(value)(parts)
         if isinstance(value, torch.SymInt):
             size = self.size(value)
-            return _UNKNOWN if size is None else size
+            return _UNKNOWN_VALUE if size is None else size
         if not isinstance(value, torch.Tensor):
-            return _UNKNOWN if isinstance(value, torch.SymFloat | torch.SymBool) else value
+            return _UNKNOWN_VALUE if isinstance(value, torch.SymFloat | torch.SymBool) else value
         sizes = [self.size(size) for size in value.shape]
         strides = [self.size(step) for step in value.stride()] if value.layout is torch.strided else []
         if None in sizes or None in strides or _UNKNOWN_SYMBOL in sizes:
-            return _UNKNOWN
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_META)
+            return _UNKNOWN_VALUE
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_META_DEVICE)
 
 
 def _type_key(value: Any) -> Any:
@@ -244,7 +247,7 @@ def _is_factory(target: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _FailedCall:
     text: str
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.values.expressions import UNBOUNDED, Expression, interval
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
@@ -22,7 +22,7 @@ from trtbuild.stages.program.functional import Program
 class Symbols:
     """The symbols of a program, numbered in the order in which they first appear in its inputs' shapes.
 
-    Further symbols (sizes that depend on data) get the next numbers. `ranges` are the ranges of the export.
+    Sizes that depend on data have their own numbers, in the order in which they are converted.
     """
 
     def __init__(self, program: Program) -> None:
@@ -51,8 +51,8 @@ class Symbols:
             if symbol_is_type(expr, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)):
                 return ["data", self._data.setdefault(expr, len(self._data))]
             return ["sym", self._numbers.setdefault(expr, len(self._numbers))]
-        if type(expr).__name__ in _ROUNDINGS:
-            rounded = self._rounded(expr)
+        if type(expr).__name__ in _ROUNDING_FUNCTIONS:
+            rounded = self._convert_rounding(expr)
             if rounded is not None:
                 return rounded
         name = _OPERATORS.get(type(expr).__name__)
@@ -67,11 +67,12 @@ class Symbols:
             operands.sort(key=lambda operand: json.dumps(operand))
         return [name, *operands]
 
-    def _rounded(self, expr: Any) -> Expression | None:
+    def _convert_rounding(self, expr: Any) -> Expression | None:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
-        PyTorch computes it with float64. So the result is used only if it is equal at every value of the operand. None if
-        the operand is negative, unbounded or has too many values, or if there is no such fraction.
+        PyTorch computes the product with float64. So a fraction replaces it only if both are equal at every value of the
+        operand. Returns None if there is no such fraction, or if the operand may be negative, is unbounded or has too many
+        values.
         """
         operator = "ceildiv" if type(expr).__name__ == "CeilToInt" else "floordiv"
         (product,) = expr.args
@@ -80,17 +81,17 @@ class Symbols:
             if not divisor.is_Integer or divisor <= 0:
                 return None
             operand, factor = dividend, Fraction(1, int(divisor))
-            compute = partial(_divided, divisor=int(divisor))
+            compute = partial(_divide, divisor=int(divisor))
         else:
             numbers = [part for part in product.args if part.is_Float]
             sizes = [part.args[0] for part in product.args if type(part).__name__ == "ToFloat"]
             if not (product.is_Mul and len(numbers) == len(sizes) == 1 and len(product.args) == 2 and numbers[0] > 0):
                 return None
             operand, factor = sizes[0], Fraction(float(numbers[0]))
-            compute = partial(_multiplied, factor=float(numbers[0]))
+            compute = partial(_multiply, factor=float(numbers[0]))
         expression = self._convert(operand)
         low, high = interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
-        if low < 0 or high - low > _MOST_ROUNDED:
+        if low < 0 or high - low > _MAX_COMPARED_SIZES:
             return None
         rounding = math.ceil if operator == "ceildiv" else math.floor
         for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):
@@ -100,8 +101,8 @@ class Symbols:
         return None
 
     def text(self, expr: Any) -> str:
-        """The text of an expression over sizes that is not a size itself (a condition, a float), in canonical
-        symbols."""
+        """The text of an expression in canonical symbols. The expression is computed from sizes, but is not a size itself
+        (a condition, a float)."""
         expr = sympy.sympify(expr)
         for symbol in sorted(expr.free_symbols, key=str):
             self._convert(symbol)
@@ -134,11 +135,11 @@ def largest_sizes(program: Program) -> list[int]:
     return [max((interval(size, ranges)[1] for size in shape), default=0) for shape in shapes]
 
 
-def declared_types(program: Program) -> tuple[list[Declared], list[Declared]]:
+def declared_types(program: Program) -> tuple[list[DeclaredType], list[DeclaredType]]:
     """The types of the inputs and of the outputs: dtype, and sizes (None for a dynamic size)."""
     symbols = Symbols(program)
 
-    def declared(node: torch.fx.Node) -> Declared:
+    def declared(node: torch.fx.Node) -> DeclaredType:
         value = node.meta["val"]
         ranges = [(low, UNBOUNDED if high is None else high) for low, high in symbols.ranges]
         ends = [interval(symbols.expression(size), ranges) for size in value.shape]
@@ -148,20 +149,20 @@ def declared_types(program: Program) -> tuple[list[Declared], list[Declared]]:
     return [declared(node) for node in program.input_nodes], [declared(node) for node in program.output_nodes]
 
 
-def _multiplied(size: int, factor: float) -> float:
+def _multiply(size: int, factor: float) -> float:
     return factor * float(size)
 
 
-def _divided(size: int, divisor: int) -> float:
+def _divide(size: int, divisor: int) -> float:
     return size / divisor
 
 
-#: Roundings to whole numbers of a float that is computed from a size. Such sizes are not negative, so truncating is the
-#: same as rounding down.
-_ROUNDINGS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
+#: Functions that round a float to a whole number. The float is computed from a size and is not negative, so truncating is
+#: the same as rounding down.
+_ROUNDING_FUNCTIONS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
 
 #: A rounded product is compared with its fraction at most at this many sizes.
-_MOST_ROUNDED = 100_000
+_MAX_COMPARED_SIZES = 100_000
 
 #: The largest denominator of a fraction that stands for a float such as 0.3.
 _LARGEST_DENOMINATOR = 1_000

@@ -1,14 +1,15 @@
 """Write the canonical text of a program. The text is hashed, and `why` and `diff` can show it.
 
 Rules
-1. It contains: every node's operator with its overload, all args and kwargs, edges by position and nested graphs;
-   constants by dtype, shape, stride and bytes; dtype, shape, stride and device type of every value; the order of inputs
-   and outputs; symbolic sizes with their ranges.
-2. It does not contain: names of nodes, values, weights and symbols, module paths, stack traces, device ordinals. Nodes
-   are numbered in graph order, symbols in the order of first appearance in the inputs.
+1. It contains: every node's operator with its overload, args and kwargs (without the messages of assertions), edges by
+   the numbers of nodes, and nested graphs; constants by dtype, shape, stride and bytes; dtype, shape, stride and device
+   type of every value; the order of inputs and outputs; symbolic sizes with their ranges.
+2. It does not contain: names (of nodes, inputs, outputs, weights and symbols), module paths, stack traces, device
+   ordinals. Nodes are numbered in graph order, symbols in the order of first appearance in the inputs.
 3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
 4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
-5. An operator from outside PyTorch is followed by the digest of its implementation.
+5. An operator from outside PyTorch is followed by the digest of its implementation, if `program_text` gets a function that
+   returns this digest.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ TORCH_NAMESPACES = frozenset(
 )
 
 
-def program_text(program: Program, implementation: Callable[[str], str] | None = None) -> str:
-    """Write the text of `program`. `implementation` returns the digest of a custom operator's implementation by its
-    name."""
+def program_text(program: Program, implementation_digest: Callable[[str], str] | None = None) -> str:
+    """Write the text of `program`. `implementation_digest` takes the name of a custom operator, and returns the digest of
+    its implementation. Without this function the text has no such digests (rule 5)."""
     symbols = Symbols(program)
     constants = program.constants
     weights, inputs = program.weight_nodes, program.input_nodes
-    writer = _Writer(symbols, implementation)
+    writer = _Writer(symbols, implementation_digest)
     for node in program.placeholders:
         if node.name in constants:
             kind = f"constant {tensor_digest(constants[node.name])}"
@@ -54,8 +55,8 @@ def program_text(program: Program, implementation: Callable[[str], str] | None =
 
 
 def module_paths(program: Program) -> list[tuple[str, str, str]]:
-    """For each call node, in graph order: the path of its module, the operator's name, and all modules around it with
-    the numbers of their calls (torch's keys, ``L__self__layers.0@1``).
+    """For each call node, in graph order: the path of its module, the operator's name, and the keys of all modules around
+    it. A key is torch's, and has the number of the module's call from the second call on: ``L__self__layers.0@1``.
 
     Partitioning by module path reads these paths. The canonical text does not contain them.
     """
@@ -69,7 +70,7 @@ def module_paths(program: Program) -> list[tuple[str, str, str]]:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """SHA-256 over dtype, shape and logical row-major bytes."""
+    """SHA-256 of a tensor's dtype, shape and values. The values are bytes in row-major order. Strides do not count."""
     value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     head = f"{value.dtype}{list(value.shape)}".encode()
     raw = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
@@ -77,7 +78,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 
 def target_name(target: Any) -> str:
-    """``aten.add.Tensor``, ``_operator.getitem``, ``higher_order.cond``."""
+    """The name of a node's target: ``aten.add.Tensor``, ``_operator.getitem``, ``higher_order.cond``."""
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._opname}.{target._overloadname}"
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -89,16 +90,16 @@ def target_name(target: Any) -> str:
 
 
 def _hashed_arguments(node: torch.fx.Node) -> tuple[Any, ...]:
-    """A call's positional arguments, without the message of an assertion: it contains torch's names."""
+    """A call's positional arguments. The message of an assertion is left out, because it contains torch's names."""
     arguments: tuple[Any, ...] = node.args
     return arguments[:1] if node.target is torch.ops.aten._assert_scalar.default else arguments
 
 
 class _Writer:
-    def __init__(self, symbols: Symbols, implementation: Callable[[str], str] | None) -> None:
+    def __init__(self, symbols: Symbols, implementation_digest: Callable[[str], str] | None) -> None:
         self.lines: list[str] = []
         self._symbols = symbols
-        self._implementation = implementation
+        self._implementation_digest = implementation_digest
         self._numbers: dict[torch.fx.Node, int] = {}
 
     def placeholder(self, node: torch.fx.Node, kind: str) -> None:
@@ -123,8 +124,8 @@ class _Writer:
 
     def _attribute(self, node: torch.fx.Node, module: torch.fx.GraphModule) -> None:
         value: Any = module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
         if isinstance(value, torch.fx.GraphModule):
             self.lines.append(f"{self._name(node)} = graph {{")
             for nested_node in value.graph.nodes:
@@ -144,9 +145,9 @@ class _Writer:
         name = target_name(target)
         namespace = name.split(".")[0]
         if isinstance(target, torch._ops.OpOverload) and namespace not in TORCH_NAMESPACES:
-            if self._implementation is None:
+            if self._implementation_digest is None:
                 return name
-            return f"{name}@{self._implementation(name)}"
+            return f"{name}@{self._implementation_digest(name)}"
         return name
 
     def _argument(self, value: Any, module: torch.fx.GraphModule) -> str:
@@ -179,8 +180,8 @@ class _Writer:
             return f"int{{{json.dumps(self._symbols.expression(value))}}}"
         raise TypeError(f"an argument of type {type(value).__name__} has no canonical form")
 
-    def _number(self, value: torch.SymInt) -> str:
-        """The value of a call that may be a size, or a number that no size can be (a bool as an int)."""
+    def _int_text(self, value: torch.SymInt) -> str:
+        """The text of an int. It is a size, or a number that cannot be a size (a bool that was converted to an int)."""
         if value.node.expr.has(sympy.Piecewise):
             return self._symbols.text(value.node.expr)
         return json.dumps(self._symbols.expression(value))
@@ -200,7 +201,7 @@ class _Writer:
         if isinstance(value, bool | int | float | str):
             return self._argument(value, torch.fx.GraphModule({}, torch.fx.Graph()))
         if isinstance(value, torch.SymInt):
-            return f"int{{{self._number(value)}}}"
+            return f"int{{{self._int_text(value)}}}"
         if isinstance(value, torch.SymFloat):
             return f"float{{{self._symbols.text(value.node.expr)}}}"
         if isinstance(value, torch.SymBool):

@@ -1,8 +1,8 @@
 """PyTorch's ONNX exporter: the operators that it can translate, and the translation itself.
 
-Only this file uses the private modules of the exporter (``torch.onnx._internal``);
-``tests/stages/program/test_translations.py`` tests each name that it uses. `torch.onnx.export` itself cannot be used:
-it always decomposes (10 s for ViT-B), and it folds weights while it optimizes.
+Only this file uses the private modules of the exporter (``torch.onnx._internal``), and
+``tests/stages/program/test_translations.py`` tests each private name. `torch.onnx.export` itself cannot be used: it always
+decomposes (10 s for ViT-B), and it folds weights while it optimizes.
 
 Rules
 1. A translation is written in one of `OPSETS`. The version converter converts it to other opsets. All `OPSETS` translate
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OPSETS = (18, 20)
 
 
-class Untranslated(Exception):
+class TranslationFailed(Exception):
     """A node has no translation, or its translation failed. `node` is the node's name, if it is known."""
 
     def __init__(self, text: str, node: str | None) -> None:
@@ -49,7 +49,7 @@ def _registry(opset: int = OPSETS[-1]) -> Any:
     from torch.onnx._internal.exporter import _registration
 
     register_operators()  # the registry has translations for the operators that are defined when it is loaded
-    with quiet():
+    with silence_exporter():
         registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
         register_translations(registry)
         return registry
@@ -89,7 +89,7 @@ def promote_types(module: torch.fx.GraphModule) -> None:
     """
     from torch.onnx._internal.exporter import _fx_passes
 
-    with quiet(), fx_config.patch(backed_size_oblivious=True):
+    with silence_exporter(), fx_config.patch(backed_size_oblivious=True):
         _fx_passes.insert_type_promotion_nodes(module)
 
 
@@ -104,24 +104,25 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """Translate a prepared program with the exporter, without optimizing. Plain inputs become graph inputs.
+    """Translate a prepared program with the exporter, without optimizing. The program's inputs, and so its weights, become
+    graph inputs.
 
-    The result is in the largest of `OPSETS` that is not above `opset`, or in the smallest. ``node.meta["node"]`` of
-    each ONNX node is the fx node that it came from. Raises Untranslated.
+    The opset of the result is the largest of `OPSETS` that is not above `opset`. If all are above, it is the smallest.
+    ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.
     """
     from torch.onnx._internal.exporter import _core, _errors
 
     registry = _registry(max((known for known in OPSETS if known <= opset), default=OPSETS[0]))
-    with quiet(), fx_config.patch(backed_size_oblivious=True):
+    with silence_exporter(), fx_config.patch(backed_size_oblivious=True):
         try:
             program = _core._exported_program_to_onnx_program(exported, registry=registry, lower="at_conversion")
         except (_errors.ConversionError, _errors.DispatchError) as error:
-            raise _untranslated(error, exported) from error
+            raise _translation_failure(error, exported) from error
     return program.model
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_exporter() -> Iterator[None]:
     """Suppress output, logs and warnings inside the block. Errors are raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -133,7 +134,7 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _untranslated(error: BaseException, exported: ExportedProgram) -> Untranslated:
+def _translation_failure(error: BaseException, exported: ExportedProgram) -> TranslationFailed:
     # The exporter names the node only in its message: "Error when translating node %name : [...] = ...".
     message = str(error)
     name = message.partition("%")[2].split(" ")[0].rstrip(":") if "translating node %" in message else None
@@ -141,7 +142,7 @@ def _untranslated(error: BaseException, exported: ExportedProgram) -> Untranslat
     while error.__cause__ is not None:
         error = error.__cause__
     reason = str(error).strip().splitlines() or [type(error).__name__]
-    return Untranslated(f"{type(error).__name__}: {reason[0]}", name if name in names else None)
+    return TranslationFailed(f"{type(error).__name__}: {reason[0]}", name if name in names else None)
 
 
 def _is_dead_scalar(node: torch.fx.Node) -> bool:

@@ -5,8 +5,8 @@ Rules
    plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
 2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
    package, and the model's output structure. Named tuples become tuples and dataclasses become dicts: the file must
-   open on machines without the model's code. A bool is a 0-d tensor: torch.export.save cannot write a program that
-   returns one that depends on its inputs (torch 2.13). Ints and floats are numbers.
+   open on machines without the model's code. A bool in the output becomes a 0-d tensor: torch.export.save cannot write a
+   program that returns a bool that depends on its inputs (torch 2.13). Ints and floats stay numbers.
 3. With ``reference: true`` the file also has the program and the weights of each engine, so that it runs on the CPU.
 """
 
@@ -22,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Profile
-from trtbuild.core.packages.exported_file import EXTRA, AboutFile
+from trtbuild.core.packages.exported_file import INFO_FILE, ExportedFileInfo
 from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
 from trtbuild.core.partition.engine_text import EngineText
 from trtbuild.core.partition.partitions import Partition
@@ -32,26 +32,27 @@ from trtbuild.errors import ConversionRefused
 from trtbuild.stages.program.functional import Program
 
 #: Returns the bytes of a file of the package, by its name.
-Read = Callable[[str], "bytes | bytearray | memoryview"]
+ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 
 
-def write_pt2(index: PackageIndex, target: str, read: Read, origin: str) -> bytes:
-    """Return the bytes of the file for one target. `origin` is the text of its extra file `EXTRA` (see `about`)."""
+def write_pt2(index: PackageIndex, target: str, read: ReadFile, origin: str) -> bytes:
+    """Return the bytes of the ``.pt2`` file for one target. `origin` is the text of its extra file `INFO_FILE`, which
+    `about_text` writes."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
-    torch.export.save(exported, buffer, extra_files={EXTRA: origin})
+    torch.export.save(exported, buffer, extra_files={INFO_FILE: origin})
     return buffer.getvalue()
 
 
-def about(index: PackageIndex, target: str, digest: str) -> str:
+def about_text(index: PackageIndex, target: str, digest: str) -> str:
     """The text of the extra file: the model, the target, and the digest of the package's index."""
-    return AboutFile(index.model, target, digest).to_text()
+    return ExportedFileInfo(index.model, target, digest).to_text()
 
 
-def export_package(index: PackageIndex, target: PackedTarget, read: Read) -> ExportedProgram:
+def export_package(index: PackageIndex, target: PackedTarget, read: ReadFile) -> ExportedProgram:
     """Export the program. Raises ConversionRefused if torch.export refuses it."""
     shapes = shape_plan(index)
-    module = _Stitched(index, target, shapes, read)
+    module = _PartitionedModel(index, target, shapes, read)
     args, kwargs, dynamic = _example(index, shapes)
     try:
         with torch.no_grad():
@@ -82,7 +83,7 @@ def shape_plan(index: PackageIndex) -> ShapePlan:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """An axis of an input: a number, a symbol, or a symbol times its unit. (The trace rejects other sizes.)"""
+    """Convert the size of an axis: a number, a symbol, or a multiple of a symbol. (The trace rejects other sizes.)"""
     if isinstance(size, int):
         return size
     if size[0] == "sym":
@@ -94,10 +95,10 @@ def _axis(size: Any) -> int | SymbolAxis:
     raise ConversionRefused(f"an input has the size {size!r}, which torch.export cannot express as a dim")
 
 
-class _Stitched(torch.nn.Module):
-    """The model as a module of its partitions. Its `forward` has the model's signature."""
+class _PartitionedModel(torch.nn.Module):
+    """A module that runs the partitions of a model. Its `forward` has the model's signature."""
 
-    def __init__(self, index: PackageIndex, target: PackedTarget, shapes: ShapePlan, read: Read) -> None:
+    def __init__(self, index: PackageIndex, target: PackedTarget, shapes: ShapePlan, read: ReadFile) -> None:
         super().__init__()
         self._index, self._target, self._shapes = index, target, shapes
         graphs = {part.graph for part in target.partitions.partitions if part.kind == "torch"}
@@ -114,13 +115,13 @@ class _Stitched(torch.nn.Module):
         self._references: dict[str, str] = {}
         for part in target.partitions.partitions:
             if part.kind != "tensorrt":
-                self._constants(part)
+                self._register_constants(part)
                 continue
             path = target.engines[part.name]
             digest = index.files[path].sha256
             if digest not in buffer_names:
                 buffer_names[digest] = f"plan_{len(buffer_names)}"
-                self.register_buffer(buffer_names[digest], _bytes(read(path)))
+                self.register_buffer(buffer_names[digest], _byte_tensor(read(path)))
             self._plans[part.name] = buffer_names[digest]
             reference = None
             path = target.programs.get(part.graph, "")
@@ -128,12 +129,12 @@ class _Stitched(torch.nn.Module):
                 reference = index.files[path].sha256
                 if reference not in buffer_names:
                     buffer_names[reference] = f"reference_{len(buffer_names)}"
-                    self.register_buffer(buffer_names[reference], _bytes(read(path)))
+                    self.register_buffer(buffer_names[reference], _byte_tensor(read(path)))
                 self._references[part.name] = buffer_names[reference]
             self._texts[part.name] = engine_text(index, target, part, shapes, reference).to_text()
-        self.forward = _forward(index, self._run)
+        self.forward = _make_forward(index, self._run)
 
-    def _constants(self, part: Partition) -> None:
+    def _register_constants(self, part: Partition) -> None:
         """Register the lifted constants of a PyTorch partition as buffers."""
         program = self._programs[part.graph]
         for number, value in enumerate(program.constants.values()):
@@ -145,12 +146,16 @@ class _Stitched(torch.nn.Module):
         sizes = self._sizes(inputs)
         for part in self._target.partitions.partitions:
             arguments = [values[source] for source, _ in part.inputs]
-            results = self._engine(part, arguments, sizes) if part.kind == "tensorrt" else self._torch(part, arguments)
+            results = (
+                self._run_engine(part, arguments, sizes)
+                if part.kind == "tensorrt"
+                else self._run_torch(part, arguments)
+            )
             values |= {f"{part.name}:{k}": value for k, value in enumerate(results)}
-        return _tree(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
+        return _build_outputs(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """Each symbol's size in the graph's units, from the first axis that has it."""
+        """The value of each symbol, from the first axis that has the symbol. An axis is `multiple_of` times the value."""
         sizes: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
             for number, axis in enumerate(axes):
@@ -158,7 +163,7 @@ class _Stitched(torch.nn.Module):
                     sizes[axis.symbol] = value.shape[number] // self._shapes.symbols[axis.symbol].multiple_of
         return [sizes[number] for number in range(len(self._shapes.symbols))]
 
-    def _engine(self, part: Partition, arguments: list[torch.Tensor], sizes: list[Any]) -> Sequence[torch.Tensor]:
+    def _run_engine(self, part: Partition, arguments: list[torch.Tensor], sizes: list[Any]) -> Sequence[torch.Tensor]:
         reference = self._references.get(part.name)
         weights = [getattr(self, f"weight_{slot}") for slot in part.weights] if reference is not None else []
         results: Sequence[torch.Tensor] = torch.ops.trtbuild.engine(
@@ -171,20 +176,20 @@ class _Stitched(torch.nn.Module):
         )
         return results
 
-    def _torch(self, part: Partition, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _run_torch(self, part: Partition, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         program = self._programs[part.graph]
         constants = {
             name: getattr(self, f"constant_{part.graph[:16]}_{number}") for number, name in enumerate(program.constants)
         }
         weights = iter([getattr(self, f"weight_{slot}") for slot in part.weights])
-        rest = iter(inputs)
+        input_values = iter(inputs)
         weight_names = {node.name for node in program.weight_nodes}
         arguments = [
             constants[node.name]
             if node.name in constants
             else next(weights)
             if node.name in weight_names
-            else next(rest)
+            else next(input_values)
             for node in program.placeholders
         ]
         results: Sequence[torch.Tensor] = program.exported.graph_module(*arguments)
@@ -211,7 +216,7 @@ def engine_text(
         sms=target.sms,
         toolchain=target.toolchain,
         version=target.version,
-        version_compatible=target.runs_on_later,
+        version_compatible=target.runs_on_later_versions,
         compatibility=target.compatibility,
         platform=target.platform,
         plan=index.files[target.engines[part.name]].sha256,
@@ -219,14 +224,14 @@ def engine_text(
     )
 
 
-def _bytes(data: bytes | bytearray | memoryview) -> torch.Tensor:
+def _byte_tensor(data: bytes | bytearray | memoryview) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 # -- the model's signature and outputs -------------------------------------------------------------------------------
 
 
-def _forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
+def _make_forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
     """Create a function with the parameters of the model."""
     names = [entry.name for entry in index.inputs]
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
@@ -250,7 +255,7 @@ def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], d
         dim = Dim(name, min=symbol.min // unit, max=symbol.max // unit)
         dims.append(unit * dim if unit > 1 else dim)
     args, kwargs, dynamic = [], {}, {}
-    for entry, axes, sizes in zip(index.inputs, shapes.shapes, shapes.example, strict=True):
+    for entry, axes, sizes in zip(index.inputs, shapes.shapes, shapes.example_shapes, strict=True):
         value = torch.zeros(sizes, dtype=getattr(torch, entry.dtype))
         if entry.keyword:
             kwargs[entry.name] = value
@@ -260,19 +265,19 @@ def _example(index: PackageIndex, shapes: ShapePlan) -> tuple[tuple[Any, ...], d
     return tuple(args), kwargs, dynamic
 
 
-def _tree(tree: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> Any:
+def _build_outputs(tree: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> Any:
     """Put outputs into the model's output structure (rule 2)."""
     kind = tree["kind"]
     if kind == "tensor":
         return outputs[tree["index"]]
     if kind == "number":
-        held = outputs[tree["index"]]
-        return held if tree["type"] == "bool" else held.item()
+        output = outputs[tree["index"]]
+        return output if tree["type"] == "bool" else output.item()
     if kind == "none":
         return None
     if kind == "constant":
         return from_json(tree["value"])
-    items = [_tree(item, outputs) for item in tree["items"]]
+    items = [_build_outputs(item, outputs) for item in tree["items"]]
     if kind == "list":
         return items
     if kind in ("tuple", "namedtuple"):

@@ -1,7 +1,7 @@
-"""The trace step: makes a functional program from a model's source, and proves that it computes the same.
+"""The trace step: make a functional program from a model's source, and prove that program and model compute the same.
 
-`job` describes the trace (without torch). `run.trace` runs it in a child process that does nothing else. `observe`
-looks up a trace's dependencies again (standard library only).
+`job` describes a trace, and does not import torch. `run.trace` runs the trace in a child process that does nothing else.
+`user_code.observe` looks up the dependencies of a trace again, with the standard library only.
 """
 
 from trtbuild.stages.trace.job import TraceJob

@@ -1,8 +1,8 @@
-"""Example values for the trace of a model and for its proof.
+"""Example values of the inputs, for the trace of a model and for its proof.
 
-The values are deterministic: they depend only on the seed, the dtype, the shape and the input's range. Without a range,
-integers are 0 and 1, which are valid ids of any embedding and valid masks. Bools are random, and floats have a normal
-distribution.
+The values are deterministic: they depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Without a
+range, integers are 0 and 1, which are valid in masks and as ids of any embedding. Bools are random, and floats have a
+normal distribution.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trtbuild.core.model.spec import Input
-from trtbuild.stages.values import in_range, mask
+from trtbuild.stages.values import draw_in_range, draw_mask
 
 SEED = 0
 
@@ -31,7 +31,7 @@ def seed_everything() -> None:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype of a manifest's name. Raises ValueError."""
+    """The torch dtype with the name that a manifest uses (``float32``). Raises ValueError."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch has no dtype {name!r}")
@@ -46,7 +46,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
     """Make one tensor for each input, in order; equal arguments give equal tensors."""
     generator = torch.Generator().manual_seed(seed)
-    return [_tensor(entry, shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
+    return [_example_tensor(entry, shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
 
 
 def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -56,15 +56,15 @@ def call_arguments(inputs: Sequence[Input], values: Sequence[Any]) -> tuple[tupl
     return args, {entry.name: value for entry, value in pairs if entry.keyword}
 
 
-def _tensor(entry: Input, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+def _example_tensor(entry: Input, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     dtype, size = dtype_of(entry.dtype), tuple(shape)
     if entry.range is not None:
-        return in_range(dtype, size, entry.range, generator)
+        return draw_in_range(dtype, size, entry.range, generator)
     if dtype is torch.bool:
-        return mask(size, generator)
+        return draw_mask(size, generator)
     if dtype.is_complex:
-        parts = [torch.randn(size, generator=generator) for _ in range(2)]
-        return torch.complex(*parts).to(dtype)
+        components = [torch.randn(size, generator=generator) for _ in range(2)]
+        return torch.complex(*components).to(dtype)
     if dtype.is_floating_point:
         return torch.randn(size, generator=generator).to(dtype)
     return torch.randint(0, 2, size, generator=generator).to(dtype)

@@ -1,13 +1,13 @@
-"""Trace a module in the memory of the user's program, in its process.
+"""Trace a module that exists in the memory of the user's program, in the process of that program.
 
 Rules
 1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
-   traced. So the graph, and every key that depends on it, does not depend on the device of the weights.
-2. The state of the process is restored: random generators, gradient mode, the environment. Dependencies are not
-   recorded, so the trace itself is never a hit. Later steps can be hits: their keys depend on the graph and the weights.
+   traced. So the graph, and every key that depends on the graph, does not depend on the device of the weights.
+2. Random generators and the gradient mode are restored after the trace. Dependencies are not recorded, so the trace itself
+   is never a hit. Later steps can be hits, because their keys depend on the graph and the weights.
 3. A module in training mode is rejected, as in every trace.
 4. A program of torch.export has its own ranges. The requested ranges must be inside them.
-5. A script is copied, and traced as a ``torchscript:`` source is.
+5. A script (a module of TorchScript) is copied. The copy is traced as a ``torchscript:`` source is.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from torch.export import ExportedProgram
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
-from trtbuild.stages.trace.export.exporting import functionalized
+from trtbuild.stages.trace.export.exporting import functionalize
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
-from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
 
 
-def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> Traced:
-    """Trace a module, a script, or a program of torch.export, for `job` (whose source is a label). File names in errors
-    are relative to `project`. Raises SourceError."""
+def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> TraceResult:
+    """Trace a module, a script, or a program of torch.export. The source of `job` is only a label for messages. File names
+    in errors are relative to `project`. Raises SourceError."""
     frames = Frames(Places(), project)
     operators: dict[str, str] = {}
 
@@ -44,7 +44,7 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
         return operators[name]
 
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
-        traced = trace_module(_module(model, job, frames), job, frames, implementation)
+        traced = trace_module(_module_to_trace(model, job, frames), job, frames, implementation)
     traced.interface["operators"] = operators
     return traced
 
@@ -52,24 +52,24 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
 def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> ExportedProgram:
     """Trace `model` as `trace_in_memory` does, and return the program of torch.export that was proven.
 
-    It is functionalized, has the calling convention of `model`, and its symbols have the ranges of `job`. It shares the
+    The program is functionalized, takes the arguments of `model`, and its symbols have the ranges of `job`. It shares the
     tensors of `model` that are in main memory. Raises SourceError.
     """
     traced = trace_in_memory(model, job, project)
     if traced.exported is None:
         raise AssertionError("a module is exported")
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
-        program = functionalized(traced.exported)
+        program = functionalize(traced.exported)
     program._range_constraints = {**program.range_constraints, **traced.ranges}  # torch may have traced a wider range
     return program
 
 
-def _module(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Frames) -> torch.nn.Module:
+def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Frames) -> torch.nn.Module:
     """The module to trace, with its tensors in main memory."""
     if isinstance(model, ExportedProgram):
         return _in_main_memory(model.module())
     if isinstance(model, torch.jit.ScriptModule):
-        return torchscript.in_memory(model, job, frames)
+        return torchscript.module_of_script(model, job, frames)
     model = in_evaluation_mode(model, copied=True)
     checks.refuse_training_mode(model, job)
     return _in_main_memory(model)
@@ -80,10 +80,10 @@ def _module(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Fra
 
 def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
     """`module`, or a copy of it whose tensors are on the CPU (rule 1)."""
-    device_tensors = {id(tensor): tensor for tensor in _tensors(module) if tensor.device.type != "cpu"}
+    device_tensors = {id(tensor): tensor for tensor in _all_tensors(module) if tensor.device.type != "cpu"}
     if not device_tensors:
         return module
-    copies: dict[int, Any] = {}
+    copies_by_id: dict[int, Any] = {}
     for number, tensor in device_tensors.items():
         if tensor.device.type == "meta":
             raise SourceError(
@@ -94,11 +94,11 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
         value = tensor.detach().cpu()
         if isinstance(tensor, torch.nn.Parameter):
             value = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
-        copies[number] = value
-    return copy.deepcopy(module, copies)
+        copies_by_id[number] = value
+    return copy.deepcopy(module, copies_by_id)
 
 
-def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """Yield all tensors of a module, including those in plain attributes."""
     for submodule in module.modules():
         yield from submodule._parameters.values() if submodule._parameters else ()
@@ -111,8 +111,8 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ProgramAxis:
-    """A dynamic axis: `unit` times the symbol `symbol`. Its sizes are `low` to `high` (None: no bound). `hint` is its
-    size in the example of the export, None if this size is unknown."""
+    """A dynamic axis of an exported program. Its size is `unit` times the symbol `symbol`, from `low` to `high` (None if
+    there is no bound). `hint` is its size in the example of the export, None if this size is unknown."""
 
     symbol: str
     unit: int
@@ -132,8 +132,8 @@ class ProgramInput:
 
 
 def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
-    """The input tensors of a program, positional ones first. Raises SourceError for inputs that are not tensors, and
-    for axes that are neither fixed nor a multiple of one symbol."""
+    """The input tensors of a program, positional inputs first. Raises SourceError for an input that is not a tensor, and
+    for an axis whose size is neither a number nor a multiple of one symbol."""
     spec = exported.call_spec.in_spec
     count, keywords = spec.children()[0].num_leaves, list(spec.children()[1].context or [])
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
@@ -149,17 +149,17 @@ def program_inputs(exported: ExportedProgram) -> list[ProgramInput]:
                 code="signature",
                 hint="export it with that value fixed",
             )
-        shape = tuple(_axis(size, f"{name}.{axis}", exported) for axis, size in enumerate(value.shape))
+        shape = tuple(_program_axis(size, f"{name}.{axis}", exported) for axis, size in enumerate(value.shape))
         inputs.append(ProgramInput(name, keyword, dtype_name(value.dtype), shape))
     return inputs
 
 
-def _axis(size: Any, where: str, exported: ExportedProgram) -> int | ProgramAxis:
+def _program_axis(size: Any, where: str, exported: ExportedProgram) -> int | ProgramAxis:
     if isinstance(size, int):
         return size
-    unit, rest = size.node.expr.as_coeff_Mul()
-    bounds = exported.range_constraints.get(rest)
-    if not rest.is_Symbol or not unit.is_Integer or unit < 1 or bounds is None:
+    unit, symbol = size.node.expr.as_coeff_Mul()
+    bounds = exported.range_constraints.get(symbol)
+    if not symbol.is_Symbol or not unit.is_Integer or unit < 1 or bounds is None:
         raise SourceError(
             f"{where} of the exported program is {size}, which is neither a number nor a multiple of one Dim",
             code="range",
@@ -167,4 +167,4 @@ def _axis(size: Any, where: str, exported: ExportedProgram) -> int | ProgramAxis
         )
     high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
     hint = size.node.hint if size.node.has_hint() else None
-    return ProgramAxis(str(rest), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)
+    return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)

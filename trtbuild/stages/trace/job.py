@@ -1,4 +1,5 @@
-"""The job of one trace, in plain values. This module does not import torch, because planning makes the job."""
+"""The job of one trace, as values that can be written as JSON. This module does not import torch: planning makes the job,
+and does not load torch."""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ from trtbuild.core.model.shapes import Axis, ShapePlan, Symbol, SymbolAxis, Ties
 from trtbuild.core.model.spec import Input, Source
 from trtbuild.core.values.encoding import from_json, to_json
 
-#: Name, dtype (without ``torch.``) and shape of each tensor of a weights file.
-WeightHeads = tuple[tuple[str, str, tuple[int, ...]], ...]
+#: The name, dtype (without ``torch.``) and shape of each tensor of a weights file.
+WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
 class TraceJob:
     """A model to trace.
 
-    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program must equal the model:
-    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a later profile, so they
-    are not declared alike. `weights` are the heads of the ``weights:`` file, None if there is no file.
-    `origins` is for messages: a dotted path in the model (``inputs.image``, ``dims.height``, ``source``) to
-    ``file:line``.
+    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which program and model must compute the same:
+    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a later profile. Such
+    symbols are not declared alike. `weights` describes the tensors of the ``weights:`` file, None if there is no file.
+    `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``, ``dims.height``, ``source``)
+    to ``file:line``.
     """
 
     source: Source
     inputs: tuple[Input, ...]
     shapes: ShapePlan
     points: tuple[tuple[int, ...], ...] = ()
-    weights: WeightHeads | None = None
+    weights: WeightTypes | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     apart: tuple[tuple[int, int], ...] = ()
 
@@ -40,13 +41,14 @@ class TraceJob:
         return equal and tuple(sorted((one, other))) not in self.apart
 
     def tied(self, ties: Ties) -> TraceJob:
-        """The job with one symbol for both symbols of each pair. `apart` is about the symbols of the declared job."""
-        kept = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
-        points = tuple(dict.fromkeys(tuple(point[number] for number in kept) for point in self.points))
-        return replace(self, shapes=self.shapes.tied(ties), points=points, apart=())
+        """The job with one symbol for both symbols of each pair. Its `apart` is empty: the numbers in `apart` are those of
+        the declared symbols."""
+        kept_numbers = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
+        points = tuple(dict.fromkeys(tuple(point[number] for number in kept_numbers) for point in self.points))
+        return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form of the job, from which `from_json` makes an equal one; floats in kwargs keep their bits."""
+        """The JSON form of the job. `from_json` makes an equal job from it; floats in kwargs keep their bits."""
         source = self.source
         return {
             "source": {
@@ -69,7 +71,7 @@ class TraceJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TraceJob:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for data of another form."""
         source = data["source"]
         kwargs = from_json(source["kwargs"])
         if not isinstance(kwargs, Mapping):
@@ -100,7 +102,8 @@ class TraceJob:
         )
 
     def place(self, *paths: str) -> dict[str, Any]:
-        """``file=`` and ``line=`` of an error: the first of the dotted `paths` whose origin is known."""
+        """``file=`` and ``line=`` for an error: the origin of the first of `paths` whose origin is known, or of the
+        source. Empty if that is not known either."""
         for path in (*paths, "source"):
             file, _, line = self.origins.get(path, "").rpartition(":")
             if file and line.isdigit():

@@ -1,4 +1,5 @@
-"""The trace step: from a job to its results. It runs in a child process that does nothing else."""
+"""Run the trace step: make the results of a trace from its job. In a build it runs in a child process that does nothing
+else."""
 
 from __future__ import annotations
 
@@ -21,22 +22,26 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from trtbuild.stages.program.functional import Program
-    from trtbuild.stages.trace.export.arranging import Arranged
+    from trtbuild.stages.trace.export.arranging import ArrangedProgram
     from trtbuild.stages.trace.sources.source_graph import Makers, SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
 
 
 @dataclass
-class Traced:
+class TraceResult:
     """The results of a trace.
 
-    `program` contains the bytes of a functional `Program`, `graph` is its canonical text, and `modules` are the module
-    path and operator of each of its calls. For a source that is a graph already, `trtbuild.stages.graphs` makes these.
-    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only
-    the weights that ``state_dict`` does not save are in `weights`. `kept` is the answer of the caller's `Keep` for
-    `weights`, None without an answer. `observations` are in the order of first use. `uncacheable` is the reason why the
-    result must not be stored, None if it may be stored. `exported` is the result of torch.export, and `ranges` are the
-    declared ranges of its symbols. A source that is a graph already has neither.
+    `program` contains the bytes of a functional `Program`, and `graph` is its canonical text. `modules` has an entry for
+    each operator call: the path of its module, the operator, and all modules around it. For a source that is a graph
+    already, `trtbuild.stages.graphs` makes these three.
+
+    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only the
+    weights that ``state_dict`` does not save are in `weights`. `kept` is the answer of the caller's `StoreWeights` for
+    `weights`; None if there is no answer.
+
+    `observations` are in the order of first use. `uncacheable` is the reason why the result must not be stored, None if it
+    may be stored. `exported` is the result of torch.export, and `ranges` are the declared ranges of its symbols. For a
+    source that is a graph already, `exported` is None and `ranges` is empty.
     """
 
     program: bytes
@@ -53,25 +58,25 @@ class Traced:
 
 #: A function that stores weights (slot number, value) and returns a JSON value. It runs in a forked copy of this process
 #: during the proof.
-Keep = Callable[["list[tuple[int, torch.Tensor]]"], Any]
+StoreWeights = Callable[["list[tuple[int, torch.Tensor]]"], Any]
 
-#: If the copy has not stored the weights after this many seconds, the caller stores them.
-_KEEPING_S = 3600.0
+#: If the forked copy has not stored the weights after this many seconds, the caller of the trace stores them.
+_STORING_PATIENCE_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Started:
-    """The state of this process before torch was loaded: the names of its modules, and its environment variables."""
+class ProcessState:
+    """The state of this process before torch was loaded: the names of its loaded modules, and its environment variables."""
 
-    loaded: frozenset[str]
+    modules: frozenset[str]
     environment: Mapping[str, str]
 
 
 @functools.cache
-def prepare() -> Started:
-    """Load torch and all modules of this stage, before the first trace. No user code runs. Returns the state of the process
-    before that."""
-    started = Started(frozenset(sys.modules), dict(os.environ))  # torch sets variables while it is loaded
+def prepare() -> ProcessState:
+    """Load torch and all modules of this stage, before the first trace. No user code runs. Returns the state that the
+    process had before torch was loaded."""
+    process_state = ProcessState(frozenset(sys.modules), dict(os.environ))  # torch sets variables while it is loaded
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # set before torch is loaded: a trace is the same with and without a GPU
     for name in (
         "discovery.discovery",
@@ -87,16 +92,18 @@ def prepare() -> Started:
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # torch loads its writer of programs at the first use
-    return started
+    return process_state
 
 
-def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers | None = None) -> Traced:
+def trace(
+    job: TraceJob, project: Path, store_weights: StoreWeights | None = None, makers: Makers | None = None
+) -> TraceResult:
     """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
-    `makers` read sources that are graphs already (``onnx:``, ``network:``). If an error is raised, `keep` may have
-    stored weights; no record refers to them then.
+    `makers` has the functions for sources that are graphs already (``onnx:``, ``network:``). If an error is raised,
+    `store_weights` may already have stored weights; then no record refers to them.
     """
-    started = prepare()
+    process_state = prepare()
     import torch
 
     from trtbuild.stages.trace.discovery.discovery import Discovery
@@ -106,25 +113,27 @@ def trace(job: TraceJob, project: Path, keep: Keep | None = None, makers: Makers
     from trtbuild.stages.trace.user_code.frames import Frames
 
     project = project.resolve()
-    discovery = Discovery(project, job.source, started.environment, started.loaded)
+    discovery = Discovery(project, job.source, process_state.environment, process_state.modules)
     frames = Frames(discovery.places, project)
     seed_everything()
     with torch.no_grad():
         with discovery.recording():
             source = read(job, project, frames, makers)
             if isinstance(source, SourceGraph):
-                traced = _traced_graph(source)
+                traced = _trace_graph(source)
             else:
-                traced = trace_module(source, job, frames, discovery.implementation, discovery.seen, keep)
+                traced = trace_module(
+                    source, job, frames, discovery.implementation_digest, discovery.dependency_state, store_weights
+                )
         traced.interface["operators"] = discovery.operators
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
     return traced
 
 
-def _traced_graph(source: SourceGraph) -> Traced:
+def _trace_graph(source: SourceGraph) -> TraceResult:
     """Convert a source that is a graph already. Nothing is exported."""
-    return Traced(
+    return TraceResult(
         program=source.blob,
         graph=source.text,
         modules=source.names,
@@ -141,49 +150,56 @@ def trace_module(
     job: TraceJob,
     frames: Frames,
     implementation: Callable[[str], str] | None = None,
-    seen: Callable[[], object] = lambda: None,
-    keep: Keep | None = None,
-) -> Traced:
-    """Trace a loaded module. `implementation` returns the digests of custom operators; `seen` returns a value that
-    changes with each new dependency. Raises SourceError."""
+    dependency_state: Callable[[], object] = lambda: None,
+    store_weights: StoreWeights | None = None,
+) -> TraceResult:
+    """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
+    name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace.discovery import hooks
     from trtbuild.stages.trace.export import checks
-    from trtbuild.stages.trace.export.arranging import arrange
-    from trtbuild.stages.trace.export.changing_sizes import changing_size
+    from trtbuild.stages.trace.export.arranging import arrange_program
+    from trtbuild.stages.trace.export.changing_sizes import changing_size_error
     from trtbuild.stages.trace.export.exporting import export
-    from trtbuild.stages.trace.export.guards import arguments_by_number, guesses
+    from trtbuild.stages.trace.export.guards import arguments_as_input_numbers, guard_failures
     from trtbuild.stages.trace.export.interface import interface
-    from trtbuild.stages.trace.export.weights import ModuleWeights, fill_unset, refuse_misfit, refuse_unset
+    from trtbuild.stages.trace.export.weights import (
+        ModuleWeights,
+        fill_unset_weights,
+        refuse_other_weights,
+        refuse_unset_weights,
+    )
     from trtbuild.stages.trace.proof.background import ForkedCall
     from trtbuild.stages.trace.proof.proving import Proof
 
-    refuse_unset(module, job)
+    refuse_unset_weights(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
     if job.weights is not None:
-        refuse_misfit(module, weights, job)
-        fill_unset(weights)
+        refuse_other_weights(module, weights, job)
+        fill_unset_weights(weights)
     exported = export(module, job, frames)
     job = job.tied(exported.ties)
-    checks.refuse_random(exported.raw, job, frames)
-    checks.refuse_growth(exported.raw, job, frames)
+    checks.refuse_random_operators(exported.raw, job, frames)
+    checks.refuse_growing_resize(exported.raw, job, frames)
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
-    checks.refuse_odd_outputs(exported.program, job, frames.definition(module.forward))
-    arranged = arrange(exported.program, weights, job)
-    numbered = arguments_by_number(inspect.signature(module.forward), job.inputs)
-    guessed = guesses(exported.guards, numbered, job.shapes, job.inputs, job.points, exported.assumed)
-    program, values = arranged.program, _values(arranged, job)
+    checks.refuse_output_kinds(exported.program, job, frames.definition_place(module.forward))
+    arranged = arrange_program(exported.program, weights, job)
+    arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
+    failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
+    program, values = arranged.program, _weights_to_store(arranged, job)
 
-    def kept() -> Any:
-        hooks.activate(None)  # the store's files are not dependencies
-        return None if keep is None else keep(values)
+    def store_in_copy() -> Any:
+        hooks.set_recorder(None)  # the store's files are not dependencies
+        return None if store_weights is None else store_weights(values)
 
     with (
-        ForkedCall(kept, _KEEPING_S) if keep is not None and values else contextlib.nullcontext() as keeping,
-        Proof(module, arranged, guessed, job, frames, seen) as proof,
+        ForkedCall(store_in_copy, _STORING_PATIENCE_S)
+        if store_weights is not None and values
+        else contextlib.nullcontext() as storing,
+        Proof(module, arranged, failures, job, frames, dependency_state) as proof,
     ):
-        traced = Traced(
-            program=_serialized(program, job),
+        traced = TraceResult(
+            program=_serialize_program(program, job),
             graph=program_text(program, implementation),
             modules=module_paths(program),
             interface=interface(exported.program, arranged, weights, job, exported.ties),
@@ -194,15 +210,15 @@ def trace_module(
             exported=exported.raw,
             ranges=dict(program.exported.range_constraints),
         )
-        changed = changing_size(arranged.program, exported.raw, job, frames)
-        proof.finish()  # first: if the model itself fails, its own error is raised instead of `changed`
-        if changed is not None:
-            raise changed
-        traced.kept = keeping.answer() if keeping is not None else None
+        size_error = changing_size_error(arranged.program, exported.raw, job, frames)
+        proof.finish()  # first: if the model itself fails, its own error is raised instead of `size_error`
+        if size_error is not None:
+            raise size_error
+        traced.kept = storing.answer() if storing is not None else None
     return traced
 
 
-def _serialized(program: Program, job: TraceJob) -> bytes:
+def _serialize_program(program: Program, job: TraceJob) -> bytes:
     """Serialize a program. Raises SourceError if torch cannot serialize one of its calls."""
     from trtbuild.errors import SourceError
     from trtbuild.stages.trace.user_code.frames import first_lines
@@ -218,11 +234,11 @@ def _serialized(program: Program, job: TraceJob) -> bytes:
         ) from error
 
 
-def _values(arranged: Arranged, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
-    from trtbuild.stages.trace.export.weights import plain
+def _weights_to_store(arranged: ArrangedProgram, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
+    from trtbuild.stages.trace.export.weights import stored_form
 
     return [
-        (slot, plain(weight.value))
+        (slot, stored_form(weight.value))
         for slot, weight in enumerate(arranged.weights)
         if job.weights is None or not weight.persistent
     ]

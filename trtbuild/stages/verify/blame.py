@@ -1,4 +1,4 @@
-"""Find the inputs that make a model fail, such as integers that it does not accept."""
+"""Find the inputs that make a model fail. For example, an integer may be too large for an index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.verify.running import arguments
+from trtbuild.stages.verify.running import placeholder_values
 
 
 def inputs_of_failure(
@@ -20,28 +20,29 @@ def inputs_of_failure(
     interpreter = _FailureFinder(program.exported.graph_module)
     try:
         with torch.no_grad():
-            interpreter.run(*arguments(program, weights, inputs))
+            interpreter.run(*placeholder_values(program, weights, inputs))
     except Exception:  # an operator may raise any error
-        if interpreter.failed is not None:
-            ancestors = _ancestors(interpreter.failed)
+        if interpreter.failed_node is not None:
+            ancestors = _ancestors(interpreter.failed_node)
             return [number for number, node in enumerate(program.input_nodes) if node in ancestors]
     return None
 
 
 def inputs_of_partition(partitions: Partitions, part: Partition, numbers: Sequence[int] | None = None) -> list[int]:
-    """The numbers of the model's inputs that a partition depends on, or that only its inputs in `numbers` depend on."""
-    by_name = {partition.name: partition for partition in partitions.partitions}
+    """The numbers of the model's inputs that a partition depends on. With `numbers`, only these inputs of the partition
+    count."""
+    partitions_by_name = {partition.name: partition for partition in partitions.partitions}
     input_numbers: set[int] = set()
     positions = range(len(part.inputs)) if numbers is None else numbers
     waiting = [part.inputs[number][0] for number in positions]
     seen: set[str] = set()
     while waiting:
-        owner, _, index = waiting.pop().rpartition(":")
-        if owner == "input":
+        source_name, _, index = waiting.pop().rpartition(":")
+        if source_name == "input":
             input_numbers.add(int(index))
-        elif owner != "weight" and owner not in seen:
-            seen.add(owner)
-            waiting += [source for source, _ in by_name[owner].inputs]
+        elif source_name != "weight" and source_name not in seen:
+            seen.add(source_name)
+            waiting += [source for source, _ in partitions_by_name[source_name].inputs]
     return sorted(input_numbers)
 
 
@@ -53,7 +54,7 @@ def describe_values(inputs: Mapping[str, torch.Tensor]) -> str:
 
 
 def range_hint(inputs: Mapping[str, torch.Tensor], ranges: Mapping[str, ValueRange]) -> str:
-    """The hint how to set the range of one of `inputs` in the manifest."""
+    """The hint for an error message: how to set the range of one of `inputs` in the manifest."""
     name = next((input_name for input_name in inputs if input_name not in ranges), next(iter(inputs)))
     if name in ranges:
         return f"correct the range of {name}, {list(ranges[name])}, to the values that the model takes, and build again"
@@ -70,13 +71,13 @@ def is_integer(value: torch.Tensor) -> bool:
 
 
 class _FailureFinder(torch.fx.Interpreter):
-    failed: torch.fx.Node | None = None
+    failed_node: torch.fx.Node | None = None
 
     def run_node(self, n: torch.fx.Node) -> Any:
         try:
             return super().run_node(n)
         except Exception:
-            self.failed = n
+            self.failed_node = n
             raise
 
 

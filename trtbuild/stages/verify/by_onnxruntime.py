@@ -4,9 +4,9 @@ Rules
 1. Graph optimization is off. The converted model runs node by node, and values of 16-bit types are rounded after each
    node (`narrow`). So every value inside can be compared with PyTorch's value.
 2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
-3. Sessions are cached while their weights have less than `_KEPT_BYTES` in total. The oldest session is deleted first.
-4. A partition for which onnxruntime has no kernel is `NotRunnable`. A failure at run time (`PartFailed`) counts as an
-   error of the conversion.
+3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
+4. If onnxruntime has no kernel for a partition, the partition is not checked (`NotRunnable`). If the partition fails
+   (`PartFailed`), its conversion counts as wrong.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.stages.verify.narrow import Untyped, in_float32, is_narrow
+from trtbuild.stages.verify.narrow import UnknownElementType, convert_to_float32, has_narrow_types
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
-_KEPT_BYTES = 1 << 30
+_MAX_CACHED_BYTES = 1 << 30
 
 #: The types that are run in float32 (`narrow`).
-NARROW = (torch.float16, torch.bfloat16)
-_NARROW_TYPES = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
+NARROW_DTYPES = (torch.float16, torch.bfloat16)
+_NARROW_DTYPE_OF_ONNX = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
 
 
 class OnnxRuntime:
@@ -54,34 +54,40 @@ class OnnxRuntime:
         if key not in self._sessions:
             self._sessions[key] = _Session(self._models(part.graph), part, self._weights)
             while (
-                len(self._sessions) > 1 and sum(session.size_bytes for session in self._sessions.values()) > _KEPT_BYTES
+                len(self._sessions) > 1
+                and sum(session.size_bytes for session in self._sessions.values()) > _MAX_CACHED_BYTES
             ):
                 del self._sessions[next(iter(self._sessions))]
         return self._sessions[key]
 
 
 class _Session:
-    """A session, and the weights that it points to. `inner_outputs` are names of inner values that it returns, too."""
+    """A session of onnxruntime, and the weights that it points to. `inner_outputs` are the names of inner values that it
+    returns in addition to the outputs."""
 
     def __init__(self, data: bytes, part: Partition, weights: Weights, inner_outputs: Sequence[str] = ()) -> None:
         model = onnx.ModelProto.FromString(data)
         types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
-        self._narrow = {name: _NARROW_TYPES[type_] for name, type_ in types.items() if type_ in _NARROW_TYPES}
-        self._widens = is_narrow(model)
-        if self._widens:
+        self._narrow_outputs = {
+            name: _NARROW_DTYPE_OF_ONNX[type_] for name, type_ in types.items() if type_ in _NARROW_DTYPE_OF_ONNX
+        }
+        self._runs_in_float32 = has_narrow_types(model)
+        if self._runs_in_float32:
             try:
-                model = in_float32(model)
-            except Untyped:  # keep the model: onnxruntime runs float16 in its own way, and rejects other models
-                self._widens = False
+                model = convert_to_float32(model)
+            except (
+                UnknownElementType
+            ):  # keep the model: onnxruntime runs float16 in its own way, and rejects other models
+                self._runs_in_float32 = False
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner_outputs if name not in types)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
-        names, values, self._kept = [], [], []
+        names, values, self._weight_arrays = [], [], []
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 array = self._array(weights[part.weights[int(tensor.name[1:])]])
-                self._kept.append(array)
+                self._weight_arrays.append(array)
                 names.append(tensor.name)
                 try:
                     values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
@@ -91,7 +97,7 @@ class _Session:
                     ) from error
         options.add_external_initializers(names, values)
         self._values = values
-        self.size_bytes = sum(array.nbytes for array in self._kept)
+        self.size_bytes = sum(array.nbytes for array in self._weight_arrays)
         try:
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
@@ -109,21 +115,23 @@ class _Session:
         except Exception as error:
             raise PartFailed(f"onnxruntime fails while it runs: {_first_line(error)}") from error
         tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in results]
-        if not self._widens:
+        if not self._runs_in_float32:
             return tensors
-        return [value.to(self._narrow.get(name, value.dtype)) for name, value in zip(names, tensors, strict=True)]
+        return [
+            value.to(self._narrow_outputs.get(name, value.dtype)) for name, value in zip(names, tensors, strict=True)
+        ]
 
     def _array(self, value: torch.Tensor) -> np.ndarray:
         """The values of a tensor as a row-major array; narrow types become float32."""
-        plain = value.detach().contiguous()
-        if plain.dtype is torch.bfloat16 and not self._widens:
+        tensor = value.detach().contiguous()
+        if tensor.dtype is torch.bfloat16 and not self._runs_in_float32:
             raise NotRunnable("onnxruntime has no bfloat16")
         try:
-            converted = plain.float() if plain.dtype in NARROW and self._widens else plain
+            converted = tensor.float() if tensor.dtype in NARROW_DTYPES and self._runs_in_float32 else tensor
             array: np.ndarray = converted.numpy()
             return array
         except TypeError as error:
-            raise NotRunnable(f"onnxruntime has no type for {str(plain.dtype).removeprefix('torch.')}") from error
+            raise NotRunnable(f"onnxruntime has no type for {str(tensor.dtype).removeprefix('torch.')}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -5,9 +5,9 @@ Rules
 2. NaN equals NaN at the same place, and an infinity equals an infinity of the same sign. All other values are compared as
    numbers. A tensor that is NaN everywhere proves nothing, so it counts as not compared.
 3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values
-   do not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in both tensors, and its
-   absolute value is at least `FILL` and a thousand times larger than the other values. At most two numbers that occur
-   several times are fill values.
+   do not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in both tensors. Its
+   absolute value is at least `SMALLEST_FILL_VALUE`, and a thousand times larger than the other values. At most two
+   numbers that occur several times are fill values.
 4. Empty tensors of one shape are equal.
 5. Values that rounding decides (`rounding`) are left out. If no value is left, nothing was compared.
 """
@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-#: The least size of a fill value (rule 3): masks are filled with -1e4, -65504, -1e9 or the least float.
-FILL = 1e4
+#: The smallest absolute value of a fill value (rule 3): masks are filled with -1e4, -65504, -1e9 or the lowest float.
+SMALLEST_FILL_VALUE = 1e4
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The error of a comparison. `text` describes a difference that is not a number. `compared` is False if nothing was
-    compared. `undecided` is the number of values that were left out."""
+    """The result of a comparison. `text` describes a difference that has no size, such as another dtype. `compared` is
+    False if nothing was compared. `undecided` is the number of values that rounding decides; they were left out."""
 
     error: float
     text: str = ""
@@ -34,61 +34,61 @@ class Deviation:
     undecided: int = 0
 
 
-EQUAL, NOTHING = Deviation(0.0), Deviation(0.0, compared=False)
+EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)
 
 
 def deviation(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None = None) -> Deviation:
-    """Compare `ours` with `theirs`, the reference. The error is infinite if they cannot be compared.
+    """Compare `ours` with `theirs`, the reference. The error is infinite if dtypes, shapes or exact values differ.
 
     `undecided` is True at the values that are left out. It has the shape of `theirs`.
     """
-    left_out = int(undecided.sum()) if undecided is not None else 0
-    if undecided is None or not left_out:
-        return _deviation(ours, theirs)
-    if left_out == undecided.numel():  # the shapes may differ, too
-        return Deviation(0.0, compared=False, undecided=left_out)
+    left_out_count = int(undecided.sum()) if undecided is not None else 0
+    if undecided is None or not left_out_count:
+        return _compare(ours, theirs)
+    if left_out_count == undecided.numel():  # the shapes may differ, too
+        return Deviation(0.0, compared=False, undecided=left_out_count)
     if ours.shape == theirs.shape:
         ours, theirs = ours[~undecided], theirs[~undecided]
-    return replace(_deviation(ours, theirs), undecided=left_out)
+    return replace(_compare(ours, theirs), undecided=left_out_count)
 
 
 def exact_deviation(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
     """Compare two numbers that may not differ at all."""
     if ours.dtype == theirs.dtype and torch.equal(ours, theirs):
         return EQUAL
-    return _wrong(f"{ours.tolist()} instead of {theirs.tolist()}")
+    return _infinite_deviation(f"{ours.tolist()} instead of {theirs.tolist()}")
 
 
-def _deviation(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
+def _compare(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
     if ours.dtype != theirs.dtype:
-        return _wrong(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")
+        return _infinite_deviation(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")
     if ours.shape != theirs.shape:
-        return _wrong(f"shape {list(ours.shape)} instead of {list(theirs.shape)}")
+        return _infinite_deviation(f"shape {list(ours.shape)} instead of {list(theirs.shape)}")
     if not theirs.numel():
         return EQUAL
     if not (theirs.is_floating_point() or theirs.is_complex()):
         different = int((ours != theirs).sum())
-        return _wrong(f"{different:,} of {theirs.numel():,} values differ") if different else EQUAL
+        return _infinite_deviation(f"{different:,} of {theirs.numel():,} values differ") if different else EQUAL
     same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
     finite = torch.isfinite(ours) & torch.isfinite(theirs)
     not_finite = int((~(finite | same)).sum())
     if not_finite:
-        return _wrong(f"{not_finite:,} of {theirs.numel():,} values are NaN or infinite in one of the two")
+        return _infinite_deviation(f"{not_finite:,} of {theirs.numel():,} values are NaN or infinite in one of the two")
     if bool(same.all()):
-        return NOTHING if bool(torch.isnan(theirs).all()) else EQUAL
+        return NOT_COMPARED if bool(torch.isnan(theirs).all()) else EQUAL
     wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
     a, b = ours[finite].to(wide_dtype), theirs[finite].to(wide_dtype)
-    largest = _scale(b, same[finite])
+    largest = _largest_magnitude(b, same[finite])
     largest_difference = float((a - b).abs().max())
     if not largest:
-        return _wrong(f"up to {largest_difference:.2g} where all values should be zero")
+        return _infinite_deviation(f"up to {largest_difference:.2g} where all values should be zero")
     return Deviation(largest_difference / largest)
 
 
-def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
+def _largest_magnitude(b: torch.Tensor, same: torch.Tensor) -> float:
     """max|b| without fill values. `same` is True where both tensors are equal."""
     magnitudes = b.abs()
-    is_fill = same & (magnitudes >= FILL)
+    is_fill = same & (magnitudes >= SMALLEST_FILL_VALUE)
     fills = (magnitudes if b.is_complex() else b)[is_fill].unique()
     if 0 < len(fills) <= 2 < int(is_fill.sum()):
         rest = magnitudes[~is_fill]
@@ -97,7 +97,7 @@ def _scale(b: torch.Tensor, same: torch.Tensor) -> float:
     return float(magnitudes.max())
 
 
-def _wrong(text: str) -> Deviation:
+def _infinite_deviation(text: str) -> Deviation:
     return Deviation(math.inf, text)
 
 

@@ -4,7 +4,7 @@ Rules
 1. The values of an input with a range are drawn uniformly from it. Other inputs: floats are normal, as in the trace,
    and bools are random, with both values in each row.
 2. Integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index of table rows
-   (token ids, positions), its values may be any row of the smallest such table.
+   (token ids, positions), it may be the index of any row. If it indexes several tables, the smallest one counts.
 3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
 """
 
@@ -26,7 +26,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.values import in_range, mask
+from trtbuild.stages.values import draw_in_range, draw_mask
 
 #: Operators that do not change the values of an index.
 _SAME_INDEX = (
@@ -39,11 +39,11 @@ _DTYPES = {getattr(torch, element.name): name for name, element in BY_SAFETENSOR
 
 def integer_ends(program: Program) -> list[int]:
     """For each input of a program, the smallest integer that is too large for it."""
-    return [_end(node) for node in program.input_nodes]
+    return [_integer_end(node) for node in program.input_nodes]
 
 
-def _end(node: torch.fx.Node) -> int:
-    """The rows of the smallest table that `node` is an index of; 2 if there is no table."""
+def _integer_end(node: torch.fx.Node) -> int:
+    """The number of rows of the smallest table that `node` is an index of; 2 if there is no table."""
     sizes: list[int] = []
     waiting, seen = [node], {node}
     while waiting:
@@ -51,18 +51,18 @@ def _end(node: torch.fx.Node) -> int:
         for user in value.users:
             name = getattr(user.target, "__name__", str(user.target)).partition(".")[0]
             if name == "embedding" and user.args[1] is value:
-                sizes.append(_rows(user.args[0]))
+                sizes.append(_row_count(user.args[0]))
             elif name in ("index_select", "gather") and user.args[2] is value:
-                sizes.append(_rows(user.args[0], user.args[1]))
+                sizes.append(_row_count(user.args[0], user.args[1]))
             elif name in ("index", "_unsafe_index") and isinstance(user.args[1], list | tuple):
-                sizes += [_rows(user.args[0], axis) for axis, index in enumerate(user.args[1]) if index is value]
+                sizes += [_row_count(user.args[0], axis) for axis, index in enumerate(user.args[1]) if index is value]
             elif name in _SAME_INDEX and user.args[0] is value and user not in seen:
                 seen.add(user)
                 waiting.append(user)
     return max(2, min(sizes)) if sizes else 2
 
 
-def _rows(table: Any, axis: Any = 0) -> int:
+def _row_count(table: Any, axis: Any = 0) -> int:
     shape = table.meta["val"].shape
     size = shape[axis] if isinstance(axis, int) and shape else 2
     return size if isinstance(size, int) else 2  # a dynamic size may be small
@@ -81,18 +81,18 @@ def random_inputs(
     for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):
         values = ranges.get(name)
         if values is None:
-            value = _random(getattr(torch, dtype), tuple(shape), end, generator)
+            value = _random_tensor(getattr(torch, dtype), tuple(shape), end, generator)
         else:
-            value = in_range(getattr(torch, dtype), shape, values, generator)
+            value = draw_in_range(getattr(torch, dtype), shape, values, generator)
         if point.zeros and value.is_floating_point() and (values is None or values[0] <= 0 <= values[1]):
             value = value.masked_fill(torch.rand(tuple(shape), generator=generator) < 0.25, 0.0)
         tensors.append(value)
     return tensors
 
 
-def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: torch.Generator) -> torch.Tensor:
+def _random_tensor(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: torch.Generator) -> torch.Tensor:
     if dtype is torch.bool:
-        return mask(shape, generator)
+        return draw_mask(shape, generator)
     if dtype.is_complex:
         return torch.complex(*(torch.randn(shape, generator=generator) for _ in range(2))).to(dtype)
     if dtype.is_floating_point:
@@ -100,13 +100,13 @@ def _random(dtype: torch.dtype, shape: tuple[int, ...], end: int, generator: tor
     return torch.randint(0, min(end, torch.iinfo(dtype).max), shape, generator=generator).to(dtype)
 
 
-def write(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
+def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
     """Write inputs to a file. Raises OSError."""
     header: dict[str, Any] = {"__metadata__": dict(about)}
     data, offset = [], 0
     for name, value in inputs.items():
-        plain = value.detach().contiguous().reshape(-1)
-        raw = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        flat = value.detach().contiguous().reshape(-1)
+        raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         header[name] = {
             "dtype": _DTYPES[value.dtype],
             "shape": list(value.shape),
@@ -120,11 +120,11 @@ def write(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, st
     replace_file(path, b"".join([struct.pack("<Q", len(text)), text, *data]))
 
 
-def read(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
-    """Read the inputs of a file from `write`, in the model's order. Raises UsageError."""
+def read_inputs(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
+    """Read the inputs of a file from `write_inputs`, in the model's order. Raises UsageError."""
     tensors_by_name: dict[str, torch.Tensor] = {}
     try:
-        for entry, raw in safetensors.tensors(read_regular(path)):
+        for entry, raw in safetensors.read_tensors(read_regular(path)):
             dtype = getattr(torch, entry.dtype)
             flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
             tensors_by_name[entry.name] = flat.reshape(entry.shape)

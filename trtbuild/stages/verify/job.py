@@ -18,10 +18,9 @@ class VerifyJob:
     their blobs.
 
     `program` is the traced program (empty if the model has no such program). `partitions` is the partition step's
-    document.
-    `programs`, `onnx` and `origins` (the call that each ONNX node comes from) are by graph digest. `shapes` has each
-    input's shape at each of `points`. `tolerances`: precision of an output → largest allowed error. With `by_onnx`
-    the models in `onnx` are the reference, and there are no programs.
+    document. The keys of `programs`, `onnx` and `origins` are graph digests; `origins` names the call that each ONNX node
+    comes from. `shapes` has each input's shape at each of `points`. `tolerances` maps the precision of an output to the
+    largest allowed error. With `by_onnx`, the models in `onnx` are the reference, and there are no programs.
     """
 
     program: str

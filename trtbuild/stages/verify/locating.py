@@ -4,10 +4,10 @@ Rules
 1. Each call of the partition's program is compared with the last ONNX node that came from it, if dtype and shape are
    equal. A call is right, wrong, or unknown (the optimizer merged or replaced it). The tolerance depends on the call's
    precision (`precisions`).
-2. A wrong call counts if calls that are not right connect it to an output. (A value with another layout in ONNX may look
-   wrong, although the calls after it are right.)
-3. The result names the first wrong call that counts, and the first of the unknown calls before it. The fault is between
-   these two calls.
+2. A wrong call counts only if it reaches an output through calls that are all wrong or unknown. (A value with another
+   layout in ONNX may look wrong, although the calls after it are right.)
+3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault is
+   between these two calls.
 4. Values are compared in groups of at most `_GROUP_BYTES`. Each group needs one more run of the program and the ONNX model.
 """
 
@@ -24,19 +24,19 @@ from trtbuild.core.model.spec import Precision
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
-from trtbuild.stages.verify.by_onnxruntime import NARROW, OnnxRuntime
+from trtbuild.stages.verify.by_onnxruntime import NARROW_DTYPES, OnnxRuntime
 from trtbuild.stages.verify.comparing import deviation
-from trtbuild.stages.verify.precisions import of_nodes
-from trtbuild.stages.verify.running import arguments
+from trtbuild.stages.verify.precisions import node_precisions
+from trtbuild.stages.verify.running import placeholder_values
 
 _GROUP_BYTES = 256 << 20
 
 State = Literal["right", "wrong", "unknown"]
 
 
-class Search:
-    """Searches one partition. `modules` are (module path, operator) of the lowered program's calls. `origins` are pairs of
-    ONNX node and call."""
+class FaultSearch:
+    """Searches one partition. `modules` has (module path, operator) for each call of the lowered program. `origins` has
+    pairs: the name of an ONNX node, and the number of the call that it comes from."""
 
     def __init__(
         self,
@@ -51,38 +51,38 @@ class Search:
         self._program = program
         self._modules = modules
         self._calls = [node for node in program.graph.nodes if node.op == "call_function"]
-        computed_in = of_nodes(program)
-        self._tolerances = [tolerances[computed_in[node]] for node in self._calls]
+        precisions = node_precisions(program)
+        self._tolerances = [tolerances[precisions[node]] for node in self._calls]
         graph = onnx.ModelProto.FromString(model).graph
-        by_name = {node.name: node for node in graph.node}
+        nodes_by_name = {node.name: node for node in graph.node}
         order = {node.name: index for index, node in enumerate(graph.node)}
         self._nodes: dict[int, list[onnx.NodeProto]] = {}
         for name, call in sorted(origins, key=lambda pair: order.get(pair[0], -1)):
-            if name in by_name and 0 <= call < len(self._calls):
-                self._nodes.setdefault(call, []).append(by_name[name])
-        self._gaps: dict[int, tuple[float, str]] = {}
+            if name in nodes_by_name and 0 <= call < len(self._calls):
+                self._nodes.setdefault(call, []).append(nodes_by_name[name])
+        self._differences: dict[int, tuple[float, str]] = {}
 
-    def place(
+    def find_place(
         self, runtime: OnnxRuntime, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Place | None:
         """Find the fault for inputs with a wrong result; None if no inner value is known to be wrong. Raises NotRunnable,
         PartFailed."""
-        values = arguments(self._program, weights, inputs)
+        values = placeholder_values(self._program, weights, inputs)
         states: dict[int, State] = {}
         for group in self._groups(values):
             names = [name for call in group for name in self._outputs(call)]
-            theirs = _recorded(self._program, values, [self._calls[call] for call in group])
+            theirs = _record_values(self._program, values, [self._calls[call] for call in group])
             results = dict(zip(names, runtime.values(self._part, inputs, names), strict=True))
             for call in group:
                 ours = [results[name] for name in self._outputs(call)]
-                states[call] = self._state(call, ours, theirs[self._calls[call]])
-        return self._first(states)
+                states[call] = self._compare_call(call, ours, theirs[self._calls[call]])
+        return self._find_first_fault(states)
 
     def _outputs(self, call: int) -> list[str]:
         return [name for name in self._nodes[call][-1].output if name]
 
     def _groups(self, values: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-        sizes = _sizes(self._program, values)
+        sizes = _value_sizes(self._program, values)
         group: list[int] = []
         total = 0
         for call in sorted(self._nodes):
@@ -95,7 +95,7 @@ class Search:
         if group:
             yield group
 
-    def _state(self, call: int, ours: Sequence[torch.Tensor], theirs: Any) -> State:
+    def _compare_call(self, call: int, ours: Sequence[torch.Tensor], theirs: Any) -> State:
         expected = [theirs] if isinstance(theirs, torch.Tensor) else theirs
         if not isinstance(expected, list | tuple) or len(expected) != len(ours):
             return "unknown"
@@ -103,15 +103,15 @@ class Search:
         for a, b in zip(ours, expected, strict=True):
             if not isinstance(b, torch.Tensor) or a.shape != b.shape:
                 return "unknown"
-            converted = a.to(b.dtype) if b.dtype in NARROW and a.dtype is torch.float32 else a
+            converted = a.to(b.dtype) if b.dtype in NARROW_DTYPES and a.dtype is torch.float32 else a
             if converted.dtype != b.dtype:
                 return "unknown"
             difference = deviation(converted, b)
             worst = max(worst, (difference.error, difference.text))
-        self._gaps[call] = worst
+        self._differences[call] = worst
         return "wrong" if worst[0] > self._tolerances[call] else "right"
 
-    def _first(self, states: Mapping[int, State]) -> Place | None:
+    def _find_first_fault(self, states: Mapping[int, State]) -> Place | None:
         """Apply rules 2 and 3."""
         number = {node: index for index, node in enumerate(self._calls)}
         reaching_output: set[int] = set()
@@ -132,7 +132,7 @@ class Search:
             if call in reaching_output and states.get(call, "unknown") == "unknown":
                 earliest_unknown = min(earliest_unknown, call)
                 waiting_inputs += [node for node in self._calls[call].all_input_nodes if node in number]
-        error, text = self._gaps[first]
+        error, text = self._differences[first]
         return Place(self._operator(first), self._operator(earliest_unknown), None if text else error, text)
 
     def _operator(self, call: int) -> Operator:
@@ -157,7 +157,7 @@ class _Recorder(torch.fx.Interpreter):
         return value
 
 
-def _recorded(
+def _record_values(
     program: Program, values: Sequence[torch.Tensor], calls: Sequence[torch.fx.Node]
 ) -> dict[torch.fx.Node, Any]:
     """The values of the calls in `calls`."""
@@ -173,7 +173,7 @@ def _recorded(
     return values_by_node
 
 
-def _sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.Node, int]:
+def _value_sizes(program: Program, values: Sequence[torch.Tensor]) -> dict[torch.fx.Node, int]:
     """The size in bytes of each call's value."""
     sizes: dict[torch.fx.Node, int] = {}
 

@@ -1,11 +1,11 @@
 """Compare the numbers of a lowered program with the traced program, at small sizes, during the lower step.
 
 Rules
-1. Both programs run once, on the same inputs. Rounding cannot explain a difference of more than `TIMES` times the
-   tolerance of `trtbuild verify`. After such a difference, a pass is wrong. `trtbuild verify` reports smaller
+1. Both programs run once, on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
+   tolerance of `trtbuild verify`. Such a difference proves that a pass is wrong. `trtbuild verify` reports smaller
    differences. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
-   another type in the traced program, too, the error is about the model. Otherwise a pass is wrong.
+   another type, and does the same in the traced program, the error is about the model. Otherwise a pass is wrong.
 3. A number that half precision cannot represent is an error of the model. The message names the other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
@@ -23,14 +23,14 @@ import torch
 import torch.utils._pytree as pytree
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest, tolerances
+from trtbuild.core.model.verification import coarsest_precision, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, PointEvaluator, shown
+from trtbuild.stages.program.sizes import Point, PointEvaluator, types_text
 from trtbuild.stages.program.text import target_name
-from trtbuild.stages.verify.precisions import of_outputs
-from trtbuild.stages.verify.rounding import TIMES, PerturbedRuns, deviations
-from trtbuild.stages.verify.running import Torch, arguments
+from trtbuild.stages.verify.precisions import output_precisions
+from trtbuild.stages.verify.rounding import MAX_TOLERANCES, PerturbedRuns, deviations
+from trtbuild.stages.verify.running import TorchReference, placeholder_values
 
 _aten = torch.ops.aten
 _PRODUCTS = frozenset(
@@ -38,12 +38,12 @@ _PRODUCTS = frozenset(
 ) | frozenset(
     (_aten.matmul.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default, _aten.convolution.default)
 )
-_HALVES = (torch.float16, torch.bfloat16)
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The point of a comparison, its name for messages, and inputs of its sizes."""
+class ComparisonPoint:
+    """The point of a comparison, its name for messages, and inputs with its sizes."""
 
     name: str
     point: Point
@@ -51,7 +51,11 @@ class Compared:
 
 
 def refuse_another_model(
-    traced: Program, lowered: Program, weights: Sequence[torch.Tensor], compared: Compared, precision: Precision
+    traced: Program,
+    lowered: Program,
+    weights: Sequence[torch.Tensor],
+    comparison: ComparisonPoint,
+    precision: Precision,
 ) -> None:
     """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
@@ -59,13 +63,13 @@ def refuse_another_model(
     wrong.
     """
     try:
-        expected = Torch.whole(traced, weights, compared.inputs)
+        expected = TorchReference.run_program(traced, weights, comparison.inputs)
     except Exception:  # rule 4
         return
     try:
-        actual = _run(lowered, weights, compared)
+        actual = _run(lowered, weights, comparison)
     except _WrongType as error:
-        if not _returns_wrong_type(error.operator, traced, weights, compared):
+        if not _returns_wrong_type(error.operator, traced, weights, comparison):
             raise InconsistentShapes(f"after lower, {error.text}") from error
         raise SourceError(
             error.text,
@@ -73,30 +77,35 @@ def refuse_another_model(
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
     tolerance_of = tolerances("onnxruntime")
-    allowed = [tolerance_of[coarsest([precision, output_precision])] for output_precision in of_outputs(traced)]
+    allowed = [
+        tolerance_of[coarsest_precision([precision, output_precision])]
+        for output_precision in output_precisions(traced)
+    ]
     perturbed_runs = PerturbedRuns(
-        lambda inputs, weights: Torch.whole(traced, weights, inputs), compared.inputs, weights
+        lambda inputs, weights: TorchReference.run_program(traced, weights, inputs), comparison.inputs, weights
     )
-    for number, deviation in enumerate(deviations(actual, expected, allowed, perturbed_runs, times=TIMES)):
-        if deviation.error <= TIMES * allowed[number]:
+    for number, deviation in enumerate(deviations(actual, expected, allowed, perturbed_runs, times=MAX_TOLERANCES)):
+        if deviation.error <= MAX_TOLERANCES * allowed[number]:
             continue
         difference = deviation.text or f"a relative difference of {deviation.error:.1e}"
         if precision != "float32":
             range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
             raise SourceError(
-                f"output {number} of the model is different in {precision}: {difference}, at {compared.name}",
+                f"output {number} of the model is different in {precision}: {difference}, at {comparison.name}",
                 code="precision",
                 hint=f"set precision: {range_}float32",
             )
         raise InconsistentShapes(
-            f"the lowered program gives other results: output {number} has {difference} at {compared.name}"
+            f"the lowered program gives other results: output {number} has {difference} at {comparison.name}"
         )
 
 
-def _returns_wrong_type(operator: Any, traced: Program, weights: Sequence[torch.Tensor], compared: Compared) -> bool:
+def _returns_wrong_type(
+    operator: Any, traced: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint
+) -> bool:
     """Whether the operator returns another type than torch declares in the traced program, too. Then no pass is wrong."""
     try:
-        _run(traced, weights, compared)
+        _run(traced, weights, comparison)
     except _WrongType as error:
         return error.operator is operator
     return False
@@ -112,14 +121,16 @@ class _WrongType(Exception):
         self.operator = operator
 
 
-def _run(program: Program, weights: Sequence[torch.Tensor], compared: Compared) -> list[torch.Tensor]:
+def _run(program: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint) -> list[torch.Tensor]:
     """Run a program, and check the type of each value (rule 2). Returns its results."""
-    evaluator = PointEvaluator(compared.point)
+    evaluator = PointEvaluator(comparison.point)
 
     class Checking(torch.fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-            if target not in _PRODUCTS or not all(value.dtype == operands[0].dtype in _HALVES for value in operands):
+            if target not in _PRODUCTS or not all(
+                value.dtype == operands[0].dtype in _HALF_DTYPES for value in operands
+            ):
                 return super().call_function(target, args, kwargs)
             args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.float, (args, kwargs))
             return super().call_function(target, args, kwargs).to(operands[0].dtype)
@@ -131,7 +142,7 @@ def _run(program: Program, weights: Sequence[torch.Tensor], compared: Compared) 
             return result
 
     with torch.no_grad():
-        results = Checking(program.exported.graph_module).run(*arguments(program, weights, compared.inputs))
+        results = Checking(program.exported.graph_module).run(*placeholder_values(program, weights, comparison.inputs))
     return list(results)
 
 
@@ -143,7 +154,7 @@ def _check_type(node: torch.fx.Node, result: torch.Tensor, evaluator: PointEvalu
     if dtype != result.dtype or not has_declared_sizes:
         call = node.all_input_nodes[0] if node.target is operator.getitem else node
         raise _WrongType(
-            f"{target_name(call.target)} gives {shown([(result.dtype, tuple(result.shape))])}, but PyTorch declares "
-            f"{shown([(dtype, sizes)])}",
+            f"{target_name(call.target)} gives {types_text([(result.dtype, tuple(result.shape))])}, but PyTorch declares "
+            f"{types_text([(dtype, sizes)])}",
             call.target,
         )

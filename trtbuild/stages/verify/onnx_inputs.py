@@ -1,5 +1,7 @@
-"""Find the integers that the inputs of an ONNX model may have. An index of table rows may be any row (`inputs`, rule 2).
-The model is canonical: inputs ``i0…``, weights external."""
+"""Find the integers that the inputs of an ONNX model may contain. An index of table rows may be any row (`inputs`, rule 2).
+
+The model is canonical: its inputs are called ``i0…``, and its weights are external.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ def onnx_integer_ends(data: bytes, count: int) -> list[int]:
             hint="build the package again",
         ) from error
     tables = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
-    return [_end(graph, f"i{number}", tables) for number in range(count)]
+    return [_integer_end(graph, f"i{number}", tables) for number in range(count)]
 
 
-def _end(graph: onnx.GraphProto, name: str, tables: dict[str, list[int]]) -> int:
+def _integer_end(graph: onnx.GraphProto, name: str, tables: dict[str, list[int]]) -> int:
     index_names, sizes = {name}, []
     for node in graph.node:  # in topological order
         if node.op_type in _SAME_INDEX and node.input and node.input[0] in index_names:

@@ -1,5 +1,7 @@
-"""Find the precision of each output of an ONNX model (`precisions`). The model is canonical: inputs ``i0…``, outputs
-``o0…``."""
+"""Find the precision of each output of an ONNX model, by the rules of `precisions`.
+
+The model is canonical: its inputs are called ``i0…``, and its outputs ``o0…``.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import onnx
 from onnx import AttributeProto, GraphProto, TensorProto
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest
-from trtbuild.stages.verify.precisions import of_dtype
+from trtbuild.core.model.verification import coarsest_precision
+from trtbuild.stages.verify.precisions import precision_of_dtype
 
-_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+_DTYPE_NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 #: Operators that round to 8 bits (rule 6 of `precisions`).
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
@@ -27,36 +29,36 @@ def onnx_precisions(data: bytes, inputs: Sequence[Precision], count: int) -> lis
     }
     for value in graph.input:
         input_precision = inputs[int(value.name[1:])] if value.name[1:].isdigit() else "float32"
-        precisions[value.name] = coarsest([_precision_of(value.type.tensor_type.elem_type), input_precision])
-    _walk(graph, precisions)
+        precisions[value.name] = coarsest_precision([_precision_of(value.type.tensor_type.elem_type), input_precision])
+    _add_precisions(graph, precisions)
     return [precisions.get(f"o{number}", "float32") for number in range(count)]
 
 
-def _walk(graph: GraphProto, precisions: dict[str, Precision]) -> Precision:
+def _add_precisions(graph: GraphProto, precisions: dict[str, Precision]) -> Precision:
     """Add the precisions of a graph's values to `precisions`, which contains the precisions of outer values. Returns the
     coarsest precision."""
     initializers = {tensor.name: _precision_of(tensor.data_type) for tensor in graph.initializer}
     precisions.update(initializers)
     results = [*initializers.values()]
     for node in graph.node:  # in topological order
-        nested_precisions = [_walk(nested, dict(precisions)) for nested in _graphs(node)]
-        attribute_precisions = [_precision_of(type_) for type_ in _types(node)]
+        nested_precisions = [_add_precisions(nested, dict(precisions)) for nested in _graphs(node)]
+        attribute_precisions = [_precision_of(type_) for type_ in _attribute_types(node)]
         if node.op_type in _QUANTIZERS:
             attribute_precisions.append("bfloat16")
         input_precisions = (
             [] if node.op_type in ("Shape", "Size") else [precisions.get(name, "float32") for name in node.input]
         )
         for name in node.output:
-            precisions[name] = coarsest(
+            precisions[name] = coarsest_precision(
                 [precisions.get(name, "float32"), *nested_precisions, *attribute_precisions, *input_precisions]
             )
             results.append(precisions[name])
-    return coarsest(results)
+    return coarsest_precision(results)
 
 
 def _precision_of(type_: int) -> Precision:
     name = TensorProto.DataType.Name(type_) if type_ in TensorProto.DataType.values() else ""
-    return of_dtype(name.lower() if name.startswith("FLOAT8") else _TYPES.get(type_, ""))
+    return precision_of_dtype(name.lower() if name.startswith("FLOAT8") else _DTYPE_NAMES.get(type_, ""))
 
 
 def _graphs(node: onnx.NodeProto) -> Iterator[GraphProto]:
@@ -66,7 +68,7 @@ def _graphs(node: onnx.NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _types(node: onnx.NodeProto) -> Iterator[int]:
+def _attribute_types(node: onnx.NodeProto) -> Iterator[int]:
     """The types in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.model.comparisons import Comparison, Status
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest, relative_to_tolerance
+from trtbuild.core.model.verification import Point, coarsest_precision, relative_to_tolerance
 from trtbuild.stages.verify.comparing import Deviation
 
 
 @dataclass
 class Outcome:
-    """The worst result over all points. `precisions` are the precisions of the outputs, and `tolerances` are the largest
-    allowed errors by precision. The worst output has the largest error relative to its tolerance."""
+    """The worst result of one partition, or of the whole model, over all points.
+
+    `precisions` are the precisions of the outputs, and `tolerances` maps a precision to the largest allowed error. The
+    worst output has the largest error relative to its tolerance.
+    """
 
     precisions: Sequence[Precision]
     tolerances: Mapping[Precision, float]
@@ -40,7 +43,7 @@ class Outcome:
 
     @property
     def precision(self) -> Precision:
-        return coarsest(self.precisions) if self.point is None else self.precisions[self.output]
+        return coarsest_precision(self.precisions) if self.point is None else self.precisions[self.output]
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point."""
@@ -62,7 +65,7 @@ class Outcome:
             self.smallest_wrong = point
 
     @property
-    def _left_out(self) -> str:
+    def _undecided_text(self) -> str:
         values = "1 value" if self.undecided == 1 else f"{self.undecided:,} values"
         return f"rounding decides {values}, which were not compared" if self.undecided else ""
 
@@ -76,7 +79,7 @@ class Outcome:
                 else "no point was run"
             )
         status: Status = "right" if unchecked is None else "unchecked"
-        text = self._left_out if unchecked is None else unchecked
+        text = self._undecided_text if unchecked is None else unchecked
         if self.smallest_wrong is not None:
             status, text = "wrong", self.worst.text
         finite = self.point is not None and math.isfinite(self.worst.error)

@@ -6,9 +6,9 @@ Rules
    in float32. Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
 2. For a partition, the precision starts with the types of its inputs. The partition is compared on PyTorch's own values,
    so earlier partitions add no error. For the whole model, the precision covers all partitions.
-3. A size does not depend on values. An integer that depends on a coarse value (``argmax``) is coarse for the values
-   after it.
-4. A number that is computed from sizes alone is exact. It depends on no value, so there is nothing to round.
+3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
+   this integer are then coarse.
+4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
 5. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
 6. The result of a quantizer counts as bfloat16. A quantizer to 8 bits has steps of 1/127 of the largest value, and
    bfloat16 has steps of 1/128 of a value. So a difference of one bit of float32 may become a step of that size. (A
@@ -24,36 +24,36 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest
+from trtbuild.core.model.verification import coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 
-_COARSE: Mapping[str, Precision] = {"float16": "float16", "complex32": "float16", "bfloat16": "bfloat16"}
+_COARSE_DTYPES: Mapping[str, Precision] = {"float16": "float16", "complex32": "float16", "bfloat16": "bfloat16"}
 
-#: Partition, and the precisions of its inputs → the precisions of its outputs.
-OfPart = Callable[[Partition, Sequence[Precision]], Sequence[Precision]]
+#: A function: (partition, precisions of its inputs) → precisions of its outputs.
+PartPrecisions = Callable[[Partition, Sequence[Precision]], Sequence[Precision]]
 
 
-def of_dtype(name: str) -> Precision:
+def precision_of_dtype(name: str) -> Precision:
     """The precision of a type by torch's name; float32 for finer types and types that are not floating."""
-    return "bfloat16" if name.startswith("float8") else _COARSE.get(name, "float32")
+    return "bfloat16" if name.startswith("float8") else _COARSE_DTYPES.get(name, "float32")
 
 
-def of_nodes(program: Program, inputs: Sequence[Precision] | None = None) -> dict[torch.fx.Node, Precision]:
+def node_precisions(program: Program, inputs: Sequence[Precision] | None = None) -> dict[torch.fx.Node, Precision]:
     """The precision of each node's value. `inputs` are the precisions of the program's inputs, if they are coarser than
     the inputs' types."""
     coarser = dict(zip(program.input_nodes, inputs, strict=True)) if inputs is not None else {}
     results: dict[torch.fx.Node, Precision] = {}
     for node in program.graph.nodes:
         input_precisions = [] if _is_size(node) else [results[source] for source in node.all_input_nodes]
-        results[node] = coarsest([_own(node), coarser.get(node, "float32"), *input_precisions])
+        results[node] = coarsest_precision([_own_precision(node), coarser.get(node, "float32"), *input_precisions])
     return results
 
 
-def of_outputs(program: Program, inputs: Sequence[Precision] | None = None) -> list[Precision]:
+def output_precisions(program: Program, inputs: Sequence[Precision] | None = None) -> list[Precision]:
     """The precision of every output, in order."""
-    results = of_nodes(program, inputs)
+    results = node_precisions(program, inputs)
     return [results[node] for node in program.output_nodes]
 
 
@@ -68,29 +68,29 @@ def _is_from_sizes(node: torch.fx.Node) -> bool:
     return not free_unbacked_symbols(node.args[0].meta["val"])
 
 
-def of_model(
-    partitions: Partitions, inputs: Sequence[Precision], weights: Sequence[Precision], of_part: OfPart
+def model_precisions(
+    partitions: Partitions, inputs: Sequence[Precision], weights: Sequence[Precision], part_precisions: PartPrecisions
 ) -> list[Precision]:
-    """The precision of every output of a model, from its inputs through all partitions on the way."""
+    """The precision of every output of a model, computed from its inputs through all partitions."""
     results = {f"input:{k}": value for k, value in enumerate(inputs)}
     results |= {f"weight:{k}": value for k, value in enumerate(weights)}
     for part in partitions.partitions:
-        outputs = of_part(part, [results[source] for source, _ in part.inputs])
+        outputs = part_precisions(part, [results[source] for source, _ in part.inputs])
         results |= {f"{part.name}:{k}": value for k, value in enumerate(outputs)}
     return [results[source] for source in partitions.outputs]
 
 
-def _own(node: torch.fx.Node) -> Precision:
+def _own_precision(node: torch.fx.Node) -> Precision:
     """The precision of a node's own value, or of its nested graph."""
-    precision = "bfloat16" if _is_quantizer(node) else _of_value(node.meta.get("val"))
+    precision = "bfloat16" if _is_quantizer(node) else _precision_of_value(node.meta.get("val"))
     if node.op != "get_attr":
         return precision
     attribute: Any = node.graph.owning_module
     for name in str(node.target).split("."):
         attribute = getattr(attribute, name, None)
     if isinstance(attribute, torch.fx.GraphModule):  # a branch of torch.cond
-        return coarsest([precision, *map(_own, attribute.graph.nodes)])
-    return coarsest([precision, _of_value(attribute)])
+        return coarsest_precision([precision, *map(_own_precision, attribute.graph.nodes)])
+    return coarsest_precision([precision, _precision_of_value(attribute)])
 
 
 def _is_quantizer(node: torch.fx.Node) -> bool:
@@ -98,10 +98,10 @@ def _is_quantizer(node: torch.fx.Node) -> bool:
     return name.startswith(("quantized_decomposed.quantize", "aten.fake_quantize"))
 
 
-def _of_value(value: Any) -> Precision:
+def _precision_of_value(value: Any) -> Precision:
     if isinstance(value, torch.Tensor):
-        return of_dtype(str(value.dtype).removeprefix("torch."))
-    return coarsest(map(_of_value, value)) if isinstance(value, list | tuple) else "float32"
+        return precision_of_dtype(str(value.dtype).removeprefix("torch."))
+    return coarsest_precision(map(_precision_of_value, value)) if isinstance(value, list | tuple) else "float32"
 
 
 def _is_size(node: torch.fx.Node) -> bool:

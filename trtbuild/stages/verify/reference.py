@@ -7,30 +7,30 @@ from collections.abc import Sequence
 import torch
 
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest
+from trtbuild.core.model.verification import Point, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.values.value_ranges import is_index_error
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.verify import blame, precisions
-from trtbuild.stages.verify import inputs as inputs_of
+from trtbuild.stages.verify import inputs as verification_inputs
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.rounding import PerturbedRuns
-from trtbuild.stages.verify.running import PartFailed, PartRunner, Read, Torch, Values, Weights
+from trtbuild.stages.verify.running import PartFailed, PartRunner, ReadBlob, TorchReference, Values, Weights
 
 
 class Reference:
     """Runs the partitions of a model in PyTorch. For an ONNX source, `onnx` runs them."""
 
     def __init__(
-        self, job: VerifyJob, read: Read, partitions: Partitions, weights: Weights, onnx: PartRunner | None
+        self, job: VerifyJob, read: ReadBlob, partitions: Partitions, weights: Weights, onnx: PartRunner | None
     ) -> None:
         self._job = job
         self._read = read
         self._partitions = partitions
         self._weights = weights
         self._onnx = onnx
-        self.torch = Torch(job.programs, weights, read)
+        self.torch = TorchReference(job.programs, weights, read)
         self._program = Program.from_bytes(read(job.program)) if job.program else None
 
     @property
@@ -41,49 +41,56 @@ class Reference:
     def has_programs(self) -> bool:
         return self._onnx is None
 
-    def part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+    def run_part(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
         """The reference results of a partition. Raises PartFailed, and NotRunnable if they cannot be computed here."""
         if self._onnx is not None:
             return self._onnx(part, inputs, point)
         try:
-            return self.torch.part(part, inputs)
+            return self.torch.run_part(part, inputs)
         except Exception as error:  # an operator may raise any error
             raise PartFailed(_first_line(error)) from error
 
-    def model(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    def run_model(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         """The traced program's results; None if there is no traced program. Raises PartFailed."""
         if self._program is None:
             return None
         try:
-            return Torch.whole(self._program, [self._weights[k] for k in range(len(self._weights))], inputs)
+            return TorchReference.run_program(
+                self._program, [self._weights[k] for k in range(len(self._weights))], inputs
+            )
         except Exception as error:
             raise PartFailed(_first_line(error)) from error
 
-    def part_again(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
-        """Runs a partition again on slightly changed values. The weights of an ONNX source do not change."""
+    def perturbed_part_runs(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
+        """Return the additional runs of a partition on slightly changed values. The weights of an ONNX source do not
+        change."""
         if self._onnx is not None:
-            return PerturbedRuns(lambda moved, _: self.part(part, moved, point), inputs, ())
+            return PerturbedRuns(lambda perturbed, _: self.run_part(part, perturbed, point), inputs, ())
         program = self.torch.program(part)
         return PerturbedRuns(
-            lambda moved, weights: Torch.whole(program, weights, moved), inputs, self.torch.weights(part)
+            lambda perturbed, weights: TorchReference.run_program(program, weights, perturbed),
+            inputs,
+            self.torch.weights(part),
         )
 
-    def model_again(self, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
-        """Runs the whole model again on slightly changed values."""
+    def perturbed_model_runs(self, inputs: Sequence[torch.Tensor], point: Point) -> PerturbedRuns:
+        """Return the additional runs of the whole model on slightly changed values."""
         program = self._program
         if program is None:
-            return PerturbedRuns(lambda moved, _: self._parts(moved, point), inputs, ())
+            return PerturbedRuns(lambda perturbed, _: self._run_parts(perturbed, point), inputs, ())
         weights = [self._weights[k] for k in range(len(self._weights))]
-        return PerturbedRuns(lambda moved, weights: Torch.whole(program, weights, moved), inputs, weights)
+        return PerturbedRuns(
+            lambda perturbed, weights: TorchReference.run_program(program, weights, perturbed), inputs, weights
+        )
 
-    def _parts(self, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
+    def _run_parts(self, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
         """The model's results from its partitions, one after another."""
         values = Values(self._partitions, self._weights, inputs)
         for index, part in enumerate(self._partitions.partitions):
-            values.put(index, part, self.part(part, values.of(part), point))
+            values.put(index, part, self.run_part(part, values.inputs_of(part), point))
         return [values[source] for source in self._partitions.outputs]
 
-    def failure(self, error: PartFailed, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
+    def failure_error(self, error: PartFailed, inputs: Sequence[torch.Tensor], point: Point) -> SourceError:
         """The error if the model itself fails on `inputs`."""
         names = [name for name, _ in self._job.inputs]
         inputs_by_name = dict(zip(names, inputs, strict=True))
@@ -107,9 +114,9 @@ class Reference:
             return blame.inputs_of_failure(self._program, weights, inputs) or ()
         values = Values(self._partitions, self._weights, inputs)
         for index, part in enumerate(self._partitions.partitions):
-            part_inputs = values.of(part)
+            part_inputs = values.inputs_of(part)
             try:
-                results = self.part(part, part_inputs, point)
+                results = self.run_part(part, part_inputs, point)
             except PartFailed:
                 in_torch = self._onnx is None
                 weights = self.torch.weights(part) if in_torch else []
@@ -123,7 +130,7 @@ class Reference:
     def integer_ends(self) -> list[int]:
         """For each input, the smallest integer that is too large for it, according to the programs that read it."""
         if self._program is not None:
-            return inputs_of.integer_ends(self._program)
+            return verification_inputs.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)
         for part in self._partitions.partitions:
             if self._onnx is not None:
@@ -131,41 +138,41 @@ class Reference:
 
                 part_ends = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
             else:
-                part_ends = inputs_of.integer_ends(self.torch.program(part))
+                part_ends = verification_inputs.integer_ends(self.torch.program(part))
             for (source, _), end in zip(part.inputs, part_ends, strict=True):
                 if source.startswith("input:") and end > 2:
                     number = int(source.removeprefix("input:"))
                     ends[number] = min(end, ends[number] or end)
         return [max(2, end) for end in ends]
 
-    def precisions_of(self, part: Partition) -> Sequence[Precision]:
+    def part_precisions(self, part: Partition) -> Sequence[Precision]:
         """The precisions of a partition's outputs."""
-        return self._of_part(part, [_of_type(type_) for _, type_ in part.inputs])
+        return self._compute_part_precisions(part, [_precision_of_type(type_) for _, type_ in part.inputs])
 
-    def precisions(self) -> Sequence[Precision]:
+    def model_precisions(self) -> Sequence[Precision]:
         """The precisions of the model's outputs: the coarser one of the precisions in the traced program and in the
         partitions."""
-        inputs = [precisions.of_dtype(dtype) for _, dtype in self._job.inputs]
-        weights = [precisions.of_dtype(weight.dtype) for weight in self._job.weights]
-        in_partitions = precisions.of_model(self._partitions, inputs, weights, self._of_part)
-        in_program = precisions.of_outputs(self._program) if self._program is not None else in_partitions
-        return [coarsest(pair) for pair in zip(in_partitions, in_program, strict=True)]
+        inputs = [precisions.precision_of_dtype(dtype) for _, dtype in self._job.inputs]
+        weights = [precisions.precision_of_dtype(weight.dtype) for weight in self._job.weights]
+        in_partitions = precisions.model_precisions(self._partitions, inputs, weights, self._compute_part_precisions)
+        in_program = precisions.output_precisions(self._program) if self._program is not None else in_partitions
+        return [coarsest_precision(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def exact_outputs(self) -> frozenset[int]:
-        """The positions of the model's outputs that may not differ at all. Empty if the traced program is not known: a
-        package computes such floats with the program that they are compared with."""
+        """The positions of the model's outputs that must be equal. Empty if the traced program is not known: a package
+        computes such floats with the program that they are compared with."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
-    def _of_part(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
+    def _compute_part_precisions(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
         if self._onnx is None:
-            return precisions.of_outputs(self.torch.program(part), inputs)
+            return precisions.output_precisions(self.torch.program(part), inputs)
         from trtbuild.stages.verify.onnx_precisions import onnx_precisions  # it loads onnx
 
         return onnx_precisions(self._read(self._job.onnx[part.graph]), inputs, len(part.outputs))
 
 
-def _of_type(type_: TensorType) -> Precision:
-    return precisions.of_dtype(type_.dtype)
+def _precision_of_type(type_: TensorType) -> Precision:
+    return precisions.precision_of_dtype(type_.dtype)
 
 
 def _first_line(error: Exception) -> str:

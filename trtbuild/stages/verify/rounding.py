@@ -4,11 +4,11 @@ Examples are `argmax` of two nearly equal numbers, ``x > 0.5``, and the integer 
 can change such a result completely, and two correct programs may differ in last bits.
 
 Rules
-1. If results differ too much, the reference runs again, at most `RUNS` times. Each time, its floating-point inputs and
+1. If results differ too much, the reference runs again, at most `MAX_RUNS` times. Each time, its floating-point inputs and
    weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the tolerance of the output.
 2. If an integer or a bool changes in one of these runs, rounding decides it. The same is true for a floating-point number
-   that changes by more than `TIMES` x `amount` of the largest number. Such a number depends on a decision (``where``,
-   ``round``, `topk`), or the model amplifies errors too much for a comparison.
+   that changes by more than `MAX_TOLERANCES` x `amount` of the largest number. Such a number depends on a decision
+   (``where``, ``round``, `topk`), or the model amplifies errors too much for a comparison.
 3. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
 4. Zeros stay zeros, and the values of an input stay between its smallest and its largest value. So special cases at zero
    and at the ends of a range are compared.
@@ -24,10 +24,10 @@ import torch
 from trtbuild.stages.verify.comparing import Deviation, deviation
 
 #: The largest number of additional runs. A value near a decision changes in about half of them.
-RUNS = 16
+MAX_RUNS = 16
 
 #: A difference of more than this many tolerances is not caused by rounding. Each operator adds some rounding error.
-TIMES = 10
+MAX_TOLERANCES = 10
 
 Tensors = Sequence[torch.Tensor]
 
@@ -37,7 +37,7 @@ Run = Callable[[Tensors, Tensors], Tensors]
 
 @dataclass(frozen=True)
 class PerturbedRuns:
-    """The reference, and the inputs and weights that it ran on."""
+    """Runs the reference again on slightly changed values. `inputs` and `weights` are the unchanged values."""
 
     run: Run
     inputs: Tensors
@@ -46,8 +46,8 @@ class PerturbedRuns:
     def __call__(self, number: int, amount: float) -> Tensors | None:
         """The outputs of run `number` on changed inputs and weights (rule 1); None if the reference fails on them."""
         generator = torch.Generator().manual_seed(number)
-        inputs = [_within(_perturbed(value, amount, generator), value) for value in self.inputs]
-        weights = [_perturbed(value, amount, generator) for value in self.weights]
+        inputs = [_clamp_to_range(_perturb(value, amount, generator), value) for value in self.inputs]
+        weights = [_perturb(value, amount, generator) for value in self.weights]
         try:
             return self.run(inputs, weights)
         except Exception:  # an operator may raise any error, for example for an index out of range
@@ -63,7 +63,7 @@ def deviations(
     """
     results = [deviation(a, b) for a, b in zip(ours, theirs, strict=True)]
     undecided = [torch.zeros(b.shape, dtype=torch.bool) for b in theirs]
-    for number in range(RUNS):
+    for number in range(MAX_RUNS):
         wrong = [k for k, tolerance in enumerate(tolerances) if not results[k].error <= times * tolerance]
         for amount in {tolerances[k] for k in wrong}:
             changed = perturbed_runs(number, amount)
@@ -78,7 +78,7 @@ def deviations(
     return results
 
 
-def _perturbed(value: torch.Tensor, amount: float, generator: torch.Generator) -> torch.Tensor:
+def _perturb(value: torch.Tensor, amount: float, generator: torch.Generator) -> torch.Tensor:
     if not (value.is_floating_point() or value.is_complex()):
         return value
     factors = torch.rand(value.shape, generator=generator).mul_(2 * amount).add_(1 - amount)
@@ -87,7 +87,7 @@ def _perturbed(value: torch.Tensor, amount: float, generator: torch.Generator) -
     return (wide * factors).to(value.dtype)
 
 
-def _within(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _clamp_to_range(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Limit `changed` to the smallest and largest number of `value`, unless all numbers of `value` are equal."""
     if not value.is_floating_point() or value.element_size() == 1 or not value.numel():
         return changed
@@ -96,7 +96,7 @@ def _within(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _decided_by_rounding(changed: torch.Tensor, theirs: torch.Tensor, amount: float) -> torch.Tensor:
-    """The places where `changed` differs too much (rules 2 and 3)."""
+    """A mask that is True where `changed` differs too much from `theirs` (rules 2 and 3)."""
     if changed.shape != theirs.shape:
         return torch.ones(theirs.shape, dtype=torch.bool)
     same = (changed == theirs) | (torch.isnan(changed) & torch.isnan(theirs))
@@ -105,5 +105,5 @@ def _decided_by_rounding(changed: torch.Tensor, theirs: torch.Tensor, amount: fl
     wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
     finite = torch.isfinite(theirs)
     largest = theirs[finite].to(wide_dtype).abs().max() if bool(finite.any()) else torch.tensor(0.0)
-    near = (changed.to(wide_dtype) - theirs.to(wide_dtype)).abs() <= TIMES * amount * largest
+    near = (changed.to(wide_dtype) - theirs.to(wide_dtype)).abs() <= MAX_TOLERANCES * amount * largest
     return ~(same | near)

@@ -6,9 +6,8 @@ Rules
    (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
-   written to a file.
-   The tolerance of an output follows from its precision (`precisions`). Values that rounding decides (`rounding`) are not
-   compared, and the report says how many.
+   written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
+   (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program: the reference is onnxruntime on the CPU.
 """
@@ -26,64 +25,66 @@ import torch
 
 from trtbuild.core.model.comparisons import PartitionComparison, Place, Report
 from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest
+from trtbuild.core.model.verification import Point, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions
-from trtbuild.stages.verify import inputs as inputs_of
+from trtbuild.stages.verify import inputs as verification_inputs
 from trtbuild.stages.verify.comparing import Deviation, exact_deviation
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.outcome import Outcome
 from trtbuild.stages.verify.reference import Reference
 from trtbuild.stages.verify.rounding import PerturbedRuns, deviations
-from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, Read, Values, Weights
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, ReadBlob, Values, Weights
 
 
-def verify(job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
+def verify(job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
     """Compare the partitions of a model. Returns the report.
 
     Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here.
     """
-    return _Verification(job, read, runner or _by_onnxruntime(read)).report()
+    return _Verification(job, read, runner or _make_onnxruntime(read)).report()
 
 
-def _by_onnxruntime(read: Read) -> Callable[[VerifyJob, Weights], PartRunner]:
+def _make_onnxruntime(read: ReadBlob) -> Callable[[VerifyJob, Weights], PartRunner]:
     from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 
     return lambda job, weights: OnnxRuntime(lambda graph: read(job.onnx[graph]), weights)
 
 
 class _Verification:
-    def __init__(self, job: VerifyJob, read: Read, runner: Callable[[VerifyJob, Weights], PartRunner]) -> None:
+    def __init__(self, job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights], PartRunner]) -> None:
         self._job = job
         self._read = read
         self._weights = Weights(job.weights, read)
         self._partitions = Partitions.from_bytes(read(job.partitions))
-        by_onnx = _by_onnxruntime(read)(job, self._weights) if job.by_onnx else None
+        by_onnx = _make_onnxruntime(read)(job, self._weights) if job.by_onnx else None
         self._reference = Reference(job, read, self._partitions, self._weights, by_onnx)
         self._runner = runner(job, self._weights)
-        self._ends = self._reference.integer_ends()
-        self._replayed = inputs_of.read(Path(job.replay), job.inputs) if job.replay is not None else None
+        self._integer_ends = self._reference.integer_ends()
+        self._replayed = (
+            verification_inputs.read_inputs(Path(job.replay), job.inputs) if job.replay is not None else None
+        )
         self._points = job.points
-        self._parts = {
-            part.name: Outcome(self._reference.precisions_of(part), job.tolerances)
+        self._outcomes = {
+            part.name: Outcome(self._reference.part_precisions(part), job.tolerances)
             for part in self._partitions.partitions
             if part.kind == "tensorrt"
         }
-        whole = self._reference.precisions()
-        self._exact = self._reference.exact_outputs()
-        self._whole, self._lowered = Outcome(whole, job.tolerances), Outcome(whole, job.tolerances)
+        whole = self._reference.model_precisions()
+        self._exact_outputs = self._reference.exact_outputs()
+        self._whole_outcome, self._lowered_outcome = Outcome(whole, job.tolerances), Outcome(whole, job.tolerances)
 
     def report(self) -> Report:
         for number, point in enumerate(self._points):
             self._run_point(number, point)
-        worst = self._worst_input()
+        worst = self._write_worst_inputs()
         return Report(
             runner=self._runner.name,
             against=self._reference.name,
             points=self._points,
-            tolerance=self._job.tolerances[coarsest(self._precisions())],
-            partitions=[self._partition(part) for part in self._partitions.partitions if part.name in self._parts],
-            whole=self._whole.comparison(self._points),
-            lowered=self._lowered.comparison(self._points),
+            tolerance=self._job.tolerances[coarsest_precision(self._precisions())],
+            partitions=[self._partition(part) for part in self._partitions.partitions if part.name in self._outcomes],
+            whole=self._whole_outcome.comparison(self._points),
+            lowered=self._lowered_outcome.comparison(self._points),
             worst_input=worst,
             versions=_versions(),
         )
@@ -94,46 +95,50 @@ class _Verification:
         if self._replayed is not None:
             return self._replayed
         job = self._job
-        return inputs_of.random_inputs(job.inputs, job.shapes[number], self._points[number], self._ends, job.ranges)
+        return verification_inputs.random_inputs(
+            job.inputs, job.shapes[number], self._points[number], self._integer_ends, job.ranges
+        )
 
     def _run_point(self, number: int, point: Point) -> None:
         inputs = self._inputs(number)
         try:
-            expected = self._reference.model(inputs)
+            expected = self._reference.run_model(inputs)
         except PartFailed as error:
-            raise self._reference.failure(error, inputs, point) from error
+            raise self._reference.failure_error(error, inputs, point) from error
         reference_values, own_values = (Values(self._partitions, self._weights, inputs) for _ in range(2))
         failure_text: str | None = None
         for index, part in enumerate(self._partitions.partitions):
-            reference_inputs = reference_values.of(part)
+            reference_inputs = reference_values.inputs_of(part)
             try:
-                reference_results = self._reference.part(part, reference_inputs, point)
+                reference_results = self._reference.run_part(part, reference_inputs, point)
             except PartFailed as error:
-                raise self._reference.failure(error, inputs, point) from error
-            results = self._compared(part, reference_inputs, reference_results, number, point)
+                raise self._reference.failure_error(error, inputs, point) from error
+            results = self._compare_partition(part, reference_inputs, reference_results, number, point)
             if failure_text is None:
-                own_inputs = own_values.of(part)
+                own_inputs = own_values.inputs_of(part)
                 are_same = all(a is b for a, b in zip(reference_inputs, own_inputs, strict=True))
                 try:
                     own_values.put(
                         index,
                         part,
-                        results if results is not None and are_same else self._on_own_results(part, own_inputs, point),
+                        results
+                        if results is not None and are_same
+                        else self._run_on_own_results(part, own_inputs, point),
                     )
                 except PartFailed as error:  # an earlier partition gave a wrong index or size
                     failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
             reference_values.put(index, part, reference_results)
         lowered = [reference_values[source] for source in self._partitions.outputs]
-        perturbed_runs = self._reference.model_again(inputs, point)
+        perturbed_runs = self._reference.perturbed_model_runs(inputs, point)
         if expected is None:
             expected = lowered
         else:
-            self._add_outputs(self._lowered, number, lowered, expected, perturbed_runs)
+            self._add_outputs(self._lowered_outcome, number, lowered, expected, perturbed_runs)
         if failure_text is not None:
-            self._whole.add(number, [Deviation(math.inf, failure_text)], self._size)
+            self._whole_outcome.add(number, [Deviation(math.inf, failure_text)], self._size)
         else:
             self._add_outputs(
-                self._whole,
+                self._whole_outcome,
                 number,
                 [own_values[source] for source in self._partitions.outputs],
                 expected,
@@ -151,17 +156,17 @@ class _Verification:
         """Compare the outputs of a partition or of the whole model at a point, and add the result to `outcome`."""
         allowed = [self._job.tolerances[precision] for precision in outcome.precisions]
         results = deviations(ours, theirs, allowed, perturbed_runs)
-        if outcome is self._whole or outcome is self._lowered:
-            for position in self._exact:
+        if outcome is self._whole_outcome or outcome is self._lowered_outcome:
+            for position in self._exact_outputs:
                 results[position] = exact_deviation(ours[position], theirs[position])
         outcome.add(number, results, self._size)
 
     def _precisions(self) -> Iterator[Precision]:
         """The precisions of all outputs, of the partitions and of the whole model."""
-        for outcome in (*self._parts.values(), self._whole):
+        for outcome in (*self._outcomes.values(), self._whole_outcome):
             yield from outcome.precisions
 
-    def _compared(
+    def _compare_partition(
         self,
         part: Partition,
         inputs: Sequence[torch.Tensor],
@@ -172,7 +177,7 @@ class _Verification:
         """Compare one partition on PyTorch's own values. Returns its results, or None if there are no results."""
         if part.kind == "torch":
             return theirs
-        outcome = self._parts[part.name]
+        outcome = self._outcomes[part.name]
         if outcome.unchecked is not None:
             return None
         try:
@@ -183,17 +188,19 @@ class _Verification:
         except PartFailed as error:
             outcome.add(number, [Deviation(math.inf, str(error))], self._size)
             return None
-        self._add_outputs(outcome, number, results, theirs, self._reference.part_again(part, inputs, point))
+        self._add_outputs(outcome, number, results, theirs, self._reference.perturbed_part_runs(part, inputs, point))
         return results
 
-    def _on_own_results(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The results of a partition on the results of earlier partitions. Raises PartFailed."""
-        if part.kind == "tensorrt" and self._parts[part.name].unchecked is None:
+    def _run_on_own_results(
+        self, part: Partition, inputs: Sequence[torch.Tensor], point: Point
+    ) -> Sequence[torch.Tensor]:
+        """The results of a partition. Its inputs are the results of earlier partitions. Raises PartFailed."""
+        if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
             except PartFailed:  # this partition's failure has been reported
                 pass
-        return self._reference.part(part, inputs, point)
+        return self._reference.run_part(part, inputs, point)
 
     def _size(self, number: int) -> int:
         return sum(math.prod(shape) for shape in self._job.shapes[number])
@@ -201,7 +208,7 @@ class _Verification:
     # -- the report
 
     def _partition(self, part: Partition) -> PartitionComparison:
-        outcome = self._parts[part.name]
+        outcome = self._outcomes[part.name]
         return PartitionComparison(
             partition=part.name,
             onnx=self._job.onnx.get(part.graph),
@@ -214,15 +221,15 @@ class _Verification:
         if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
         from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
-        from trtbuild.stages.verify.locating import Search
+        from trtbuild.stages.verify.locating import FaultSearch
 
         inputs = self._inputs(number)
         values = Values(self._partitions, self._weights, inputs)
         for index, earlier in enumerate(self._partitions.partitions):
             if earlier.name == part.name:
                 break
-            values.put(index, earlier, self._reference.torch.part(earlier, values.of(earlier)))
-        search = Search(
+            values.put(index, earlier, self._reference.torch.run_part(earlier, values.inputs_of(earlier)))
+        search = FaultSearch(
             part,
             self._reference.torch.program(part),
             self._read(self._job.onnx[part.graph]),
@@ -232,19 +239,19 @@ class _Verification:
         )
         onnx = OnnxRuntime(lambda graph: self._read(self._job.onnx[graph]), self._weights)
         try:
-            return search.place(onnx, self._reference.torch.weights(part), values.of(part))
+            return search.find_place(onnx, self._reference.torch.weights(part), values.inputs_of(part))
         except (NotRunnable, PartFailed):
             return None
 
-    def _worst_input(self) -> str | None:
+    def _write_worst_inputs(self) -> str | None:
         """Write the inputs of the worst of all points to a file. Returns the path of the file."""
-        outcomes = [outcome for outcome in (*self._parts.values(), self._whole) if outcome.point is not None]
+        outcomes = [outcome for outcome in (*self._outcomes.values(), self._whole_outcome) if outcome.point is not None]
         if self._job.worst is None or not outcomes or self._replayed is not None:
             return None
         number = max(outcomes, key=lambda outcome: (outcome.relative_error, outcome.worst.error)).point or 0
         inputs_by_name = dict(zip([name for name, _ in self._job.inputs], self._inputs(number), strict=True))
         metadata = {"trtbuild.point": json.dumps(self._points[number].to_json())}
-        inputs_of.write(Path(self._job.worst), inputs_by_name, metadata)
+        verification_inputs.write_inputs(Path(self._job.worst), inputs_by_name, metadata)
         return self._job.worst
 
 

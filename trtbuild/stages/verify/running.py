@@ -15,7 +15,8 @@ from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 
-Read = Callable[[str], bytes]
+#: Returns the bytes of a blob, by its SHA-256.
+ReadBlob = Callable[[str], bytes]
 
 
 class NotRunnable(Exception):
@@ -38,7 +39,7 @@ class PartRunner(Protocol):
 class Weights:
     """A model's weights by slot. Each is read at its first use, and equal weights are read once."""
 
-    def __init__(self, weights: Sequence[Weight], read: Read) -> None:
+    def __init__(self, weights: Sequence[Weight], read: ReadBlob) -> None:
         self._weights = weights
         self._read = read
         self._tensors: dict[Weight, torch.Tensor] = {}
@@ -56,17 +57,19 @@ class Weights:
         return self._tensors[weight]
 
 
-def arguments(program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def placeholder_values(
+    program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """The arguments for a program's graph module, in the order of its placeholders."""
     constants = program.constants
     values = dict(zip(program.weight_nodes, weights, strict=True)) | dict(zip(program.input_nodes, inputs, strict=True))
     return [values[node] if node in values else constants[node.name] for node in program.placeholders]
 
 
-class Torch:
+class TorchReference:
     """Runs a model's programs in PyTorch: the reference."""
 
-    def __init__(self, programs: Mapping[str, str], weights: Weights, read: Read) -> None:
+    def __init__(self, programs: Mapping[str, str], weights: Weights, read: ReadBlob) -> None:
         self._programs = programs
         self._weights = weights
         self._read = read
@@ -81,15 +84,17 @@ class Torch:
     def weights(self, part: Partition) -> list[torch.Tensor]:
         return [self._weights[slot] for slot in part.weights]
 
-    def part(self, part: Partition, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run_part(self, part: Partition, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The results of one partition."""
-        return self.whole(self.program(part), self.weights(part), inputs)
+        return self.run_program(self.program(part), self.weights(part), inputs)
 
     @staticmethod
-    def whole(program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run_program(
+        program: Program, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
         """The results of any program."""
         with torch.no_grad():
-            return list(program.exported.graph_module(*arguments(program, weights, inputs)))
+            return list(program.exported.graph_module(*placeholder_values(program, weights, inputs)))
 
 
 class Values:
@@ -98,22 +103,22 @@ class Values:
     def __init__(self, partitions: Partitions, weights: Weights, inputs: Sequence[torch.Tensor]) -> None:
         self._weights = weights
         self._values = {f"input:{k}": value for k, value in enumerate(inputs)}
-        self._last: dict[str, int] = {}
+        self._last_readers: dict[str, int] = {}
         for number, part in enumerate(partitions.partitions):
-            self._last.update(dict.fromkeys((source for source, _ in part.inputs), number))
-        self._last.update(dict.fromkeys(partitions.outputs, len(partitions.partitions)))
+            self._last_readers.update(dict.fromkeys((source for source, _ in part.inputs), number))
+        self._last_readers.update(dict.fromkeys(partitions.outputs, len(partitions.partitions)))
 
     def __getitem__(self, source: str) -> torch.Tensor:
         if source.startswith("weight:"):
             return self._weights[int(source.removeprefix("weight:"))]
         return self._values[source]
 
-    def of(self, part: Partition) -> list[torch.Tensor]:
+    def inputs_of(self, part: Partition) -> list[torch.Tensor]:
         """The inputs of a partition."""
         return [self[source] for source, _ in part.inputs]
 
     def put(self, number: int, part: Partition, results: Sequence[torch.Tensor]) -> None:
         """Store the results of partition `number`, and delete values that no later partition reads."""
         self._values.update((f"{part.name}:{k}", value) for k, value in enumerate(results))
-        for name in [name for name in self._values if self._last.get(name, -1) <= number]:
+        for name in [name for name in self._values if self._last_readers.get(name, -1) <= number]:
             del self._values[name]

@@ -1,4 +1,4 @@
-"""Checking and collecting: find the entries that are damaged or old, and remove them while builds run.
+"""Checking and collection: they find entries that are damaged or old. Collection removes entries while builds run.
 
 Uses `local`, `remote`, `transports` and `trust`.
 """

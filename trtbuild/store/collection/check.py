@@ -1,7 +1,7 @@
-"""Checking a local store: `verify` reads every byte, `stats` counts.
+"""Checks of a local store: `verify` reads every byte, `stats` counts entries and bytes.
 
-`verify` checks CAS files first, then chunk lists, then records. So it also finds the entries that depend on a damaged one.
-It does not mark entries as used. While a collection runs, it may report entries as missing that were just collected.
+`verify` checks CAS files first, then chunk lists, then records. So it also finds the records and lists that name a damaged
+file. It does not mark entries as used. While a collection runs, `verify` may report missing files that were just collected.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal
 
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import is_entry_of
-from trtbuild.store.local.layout import Kind, listed
+from trtbuild.store.local.layout import Kind, list_folder
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.trust.action_result import DOCUMENT, ActionResult, list_key
+from trtbuild.store.trust.action_result import DOCUMENT_PATH, ActionResult, list_key
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """How much was checked, and the `damage` that was found."""
+    """The number of entries and bytes that were checked, and the `damage` that was found."""
 
     records: int
     lists: int
@@ -52,7 +52,7 @@ class Stats:
     blobs: int
     #: The number of CAS files that are chunks.
     chunks: int
-    #: The outputs of all records, as if each had its own copy.
+    #: The total size of the outputs of all records. A blob counts once for each record that names it.
     logical_bytes: int
     #: The total size of the files of all entries.
     stored_bytes: int
@@ -81,7 +81,7 @@ class _Verification:
         self._quarantine = quarantine
         self._damage: list[Damage] = []
         self._bytes_read = 0
-        self._sizes: dict[str, int] = {}  # of undamaged CAS files
+        self._sizes: dict[str, int] = {}  # undamaged CAS files → their size
         self._lists: dict[str, int] = {}  # blobs with an undamaged chunk list → their size
 
     def run(self) -> VerifyReport:
@@ -151,21 +151,22 @@ class _Verification:
             self._report_damage("record", "ac", key, text)
 
     def _record_damage(self, key: str, action: ActionResult) -> str | None:
-        for path, part in action.files:
-            if self._sizes.get(part.sha256) != part.size:
-                return f"it lacks {part.sha256} ({path})"
+        """The damage of a record as text, or None."""
+        for path, file in action.files:
+            if self._sizes.get(file.sha256) != file.size:
+                return f"it lacks {file.sha256} ({path})"
         document = action.document or Output("", 0)
         try:
             record = Record.from_bytes(self._read("cas", document.sha256) or b"")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            return f"{DOCUMENT} is not a record: {error}"
+            return f"{DOCUMENT_PATH} is not a record: {error}"
         if not is_entry_of(key, record.recipe.key, action.signatures):
             return "it is the record of another key"
-        named = action.blobs()
+        blobs = action.blobs()
         for name, output in record.outputs.items():
             if self._sizes.get(output.sha256, self._lists.get(output.sha256)) != output.size:
                 return f"output {name!r}: blob {output.sha256} is missing"
-            if output.sha256 not in named:
+            if output.sha256 not in blobs:
                 return f"output {name!r}: blob {output.sha256} is not among its output files"
         return None
 
@@ -183,8 +184,8 @@ def stats(store: LocalStore) -> Stats:
     for key, _ in store.entries.layout.entries("ac"):
         try:
             action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")
-            for sha256, parts in action.blobs().items():
-                chunks.update(part.sha256 for part in parts if part.sha256 != sha256)
+            for sha256, files in action.blobs().items():
+                chunks.update(file.sha256 for file in files if file.sha256 != sha256)
             if action.document is None:
                 continue
             record = Record.from_bytes(store.entries.read("cas", action.document.sha256) or b"")
@@ -193,7 +194,9 @@ def stats(store: LocalStore) -> Stats:
         records[record.recipe.stage] += 1
         blobs.update(output.sha256 for output in record.outputs.values())
         logical += sum(output.size for output in record.outputs.values())
-    quarantined = [file.stat(follow_symlinks=False).st_size for file in listed(store.entries.layout.quarantine)]
+    quarantined_sizes = [
+        file.stat(follow_symlinks=False).st_size for file in list_folder(store.entries.layout.quarantine)
+    ]
     return Stats(
         records=dict(sorted(records.items())),
         blobs=len(blobs),
@@ -201,6 +204,6 @@ def stats(store: LocalStore) -> Stats:
         logical_bytes=logical,
         stored_bytes=stored,
         allocated_bytes=allocated,
-        quarantine_entries=len(quarantined),
-        quarantine_bytes=sum(quarantined),
+        quarantine_entries=len(quarantined_sizes),
+        quarantine_bytes=sum(quarantined_sizes),
     )

@@ -1,13 +1,15 @@
-"""Collection: keeps a local store within limits. It is safe while builds run; local.py explains why (rules 4 to 6).
+"""Collection: removes old entries, so that a local store stays within limits. It is safe while builds run: local.py
+explains why (rules 4 to 6).
 
 Rules
 1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of
    this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on older entries.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
-3. Records are removed first (retention.py decides which records). Then the chunk lists of blobs are removed that no
-   remaining record names, then the CAS files that no remaining record or list names. The remaining entries are computed
-   again after each step. So a record that was used in the meantime keeps its blobs.
-4. Unreferenced blobs before the cut-off are always removed: no build finds a blob without a record.
+3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
+   its blob. Then a CAS file is removed if no remaining record or list names it. The remaining entries are computed again
+   after each step. So a record that was used in the meantime keeps its blobs.
+4. Blobs that no record names are always removed, if their mtime is before the cut-off: a build finds a blob only through a
+   record.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -20,15 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from trtbuild.atomic import sync_folder
-from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, doomed_records, size_of
-from trtbuild.store.local.layout import Kind, Layout, unavailable
+from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, records_to_remove, size_of
+from trtbuild.store.local.layout import Kind, Layout, unavailable_error
 from trtbuild.store.local.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local.local import LocalStore
 
 #: The coarsest resolution of time stamps of a file system in use (FAT: 2 s), in seconds.
 SLACK_S = 2.0
 
-_BATCH = 64
+_BATCH_SIZE = 64
 
 
 def collect(
@@ -41,71 +43,77 @@ def collect(
     quarantine_age_s: float = 7 * 86400.0,
     dry_run: bool = False,
 ) -> CollectReport:
-    """Remove entries until `store` has at most `max_size` allocated bytes, and no record was last used over `max_age_s`
-    ago.
+    """Remove entries until `store` has at most `max_size` allocated bytes, and the last use of each record was at most
+    `max_age_s` seconds ago.
 
     Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is removed, and the report says what
     would be removed. Raises StoreUnavailable.
     """
     layout = store.entries.layout
     store.entries.prepare()
-    begun_ns, cutoff_ns = _begin(store, int(slack_s * 1e9))
-    scan = _scan(layout)
+    start_ns, cutoff_ns = _start_and_cutoff_ns(store, int(slack_s * 1e9))
+    scan = _scan_entries(layout)
     reasons: Counter[str] = Counter()
-    doomed = doomed_records(scan, begun_ns, cutoff_ns, max_size, max_age_s, scan.places_of(pinned), reasons)
+    condemned_keys = records_to_remove(
+        scan, start_ns, cutoff_ns, max_size, max_age_s, scan.entry_names_of(pinned), reasons
+    )
     removal = _Removal(store, cutoff_ns, dry_run, reasons)
 
-    gone = removal.run("ac", doomed, lambda key: scan.records[key])
-    remaining = [entry for key, entry in scan.records.items() if key not in gone]
+    removed_records = removal.remove_entries("ac", condemned_keys, lambda key: scan.records[key])
+    remaining = [entry for key, entry in scan.records.items() if key not in removed_records]
 
     named_blobs = {blob for entry in remaining for blob in entry.blobs}
-    idle = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
-    gone_lists = removal.run("ac", idle, idle.__getitem__)
-    removal.settle()  # a loss of power must not leave a record without its blobs
+    unneeded_lists = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
+    removed_lists = removal.remove_entries("ac", unneeded_lists, unneeded_lists.__getitem__)
+    removal.sync_folders()  # a loss of power must not leave a record without its blobs
 
-    remaining += [entry for key, entry in scan.lists.values() if key not in gone_lists]
-    named = {file for entry in remaining for file in entry.files}
-    gone_cas = removal.run("cas", [name for name in scan.cas if name not in named], scan.cas.__getitem__)
+    remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
+    named_files = {file for entry in remaining for file in entry.files}
+    removed_files = removal.remove_entries(
+        "cas", [name for name in scan.cas if name not in named_files], scan.cas.__getitem__
+    )
 
-    kept = [entry.size for entry in remaining] + [e.size for name, e in scan.cas.items() if name not in gone_cas]
+    kept_sizes = [entry.size for entry in remaining] + [
+        entry.size for name, entry in scan.cas.items() if name not in removed_files
+    ]
     return CollectReport(
-        records_removed=tuple(gone),
-        lists_removed=len(gone_lists),
-        blobs_removed=len(gone_cas),
+        records_removed=tuple(removed_records),
+        lists_removed=len(removed_lists),
+        blobs_removed=len(removed_files),
         freed=removal.freed,
-        records_kept=len(scan.records) - len(gone),
-        blobs_kept=len(scan.cas) - len(gone_cas),
-        kept=sum(kept, Size()),
+        records_kept=len(scan.records) - len(removed_records),
+        blobs_kept=len(scan.cas) - len(removed_files),
+        kept=sum(kept_sizes, Size()),
         kept_because=dict(reasons),
-        leftovers_removed=0 if dry_run else remove_leftovers(layout, begun_ns, quarantine_age_s),
+        leftovers_removed=0 if dry_run else remove_leftovers(layout, start_ns, quarantine_age_s),
     )
 
 
-def _begin(store: LocalStore, slack_ns: int) -> tuple[int, int]:
-    """The start and the cut-off, by the file system's clock (local.py, rule 5)."""
+def _start_and_cutoff_ns(store: LocalStore, slack_ns: int) -> tuple[int, int]:
+    """The start of this collection and the cut-off (rule 1), in ns by the file system's clock (local.py, rule 5)."""
     layout = store.entries.layout
-    stamp = layout.fresh_name()
+    time_stamp_path = layout.fresh_path()
     with store.entries.lock.exclusive():
         try:
-            descriptor = os.open(stamp, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
-            begun_ns = os.fstat(descriptor).st_mtime_ns
+            descriptor = os.open(time_stamp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
+            start_ns = os.fstat(descriptor).st_mtime_ns
             os.close(descriptor)
-            os.unlink(stamp)
+            os.unlink(time_stamp_path)
         except OSError as error:
-            raise unavailable(error, layout.root) from error
+            raise unavailable_error(error, layout.root) from error
         starts = list(session_starts(layout))
-        if any(start_ns > begun_ns for start_ns in starts):
-            # The clock was set back after that session began, so no mtime is reliable: nothing is removed.
-            return begun_ns, -(1 << 62)
-        return begun_ns, min([begun_ns, *starts]) - slack_ns
+        if any(session_start_ns > start_ns for session_start_ns in starts):
+            # The clock was set back after that session began, so no mtime is reliable. This cut-off removes nothing.
+            return start_ns, -(1 << 62)
+        return start_ns, min([start_ns, *starts]) - slack_ns
 
 
-def _scan(layout: Layout) -> Scan:
+def _scan_entries(layout: Layout) -> Scan:
     scan = Scan()
     for key, stat in layout.entries("ac"):
         data = None
         # An entry that cannot be read is removed like an old record.
-        with contextlib.suppress(OSError), open(layout.entry("ac", key), "rb") as file:
+        with contextlib.suppress(OSError), open(layout.entry_path("ac", key), "rb") as file:
             data = file.read()
         scan.add(key, stat.st_mtime_ns, size_of(stat), data)
     for name, stat in layout.entries("cas"):
@@ -124,21 +132,21 @@ class _Removal:
         self._folders: set[str] = set()
         self.freed = Size()
 
-    def run(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], Entry]) -> dict[str, None]:
+    def remove_entries(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], Entry]) -> dict[str, None]:
         """Remove the entries that are still older than the cut-off. Returns the removed names, in order."""
-        gone: dict[str, None] = {}
-        todo = list(names)
-        for start in range(0, len(todo), _BATCH):
+        removed_records: dict[str, None] = {}
+        all_names = list(names)
+        for start in range(0, len(all_names), _BATCH_SIZE):
             with contextlib.nullcontext() if self._dry_run else self._store.entries.lock.exclusive():
-                for name in todo[start : start + _BATCH]:
-                    if self._remove(self._store.entries.layout.entry(kind, name)):
-                        gone[name] = None
+                for name in all_names[start : start + _BATCH_SIZE]:
+                    if self._remove_file(self._store.entries.layout.entry_path(kind, name)):
+                        removed_records[name] = None
                         self.freed += entry_of(name).size
                     else:
                         self._reasons["in use"] += 1
-        return gone
+        return removed_records
 
-    def _remove(self, path: str) -> bool:
+    def _remove_file(self, path: str) -> bool:
         try:
             if os.stat(path).st_mtime_ns >= self._cutoff_ns:
                 return False
@@ -148,10 +156,10 @@ class _Removal:
         except FileNotFoundError:
             pass  # another collection was faster
         except OSError as error:
-            raise unavailable(error, self._store.entries.layout.root) from error
+            raise unavailable_error(error, self._store.entries.layout.root) from error
         return True
 
-    def settle(self) -> None:
+    def sync_folders(self) -> None:
         """Make the removals so far survive a loss of power."""
         for folder in self._folders:
             with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
-"""CAS files of a shared directory that no record names. They are condemned, hidden and removed (shared_directory.py).
+"""CAS files of a shared directory that no record names. Collections condemn, hide and remove them (shared_directory.py).
 
-    gc/condemned            JSON: the time (ns) at which a collection found no record for them → names of CAS files
+    gc/condemned            JSON: the time (ns) at which a collection found files without a record → the names of the files
     gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
 
-Only this module writes these files. Invalid content is ignored: then CAS files are removed later than they could be.
+Only this module writes these files. Invalid content is ignored. Then CAS files are removed later than they could be.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -17,32 +17,32 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.store.collection.retention import Size, size_of
-from trtbuild.store.collection.shelves import Shelves, by_shelf
-from trtbuild.store.transports.shared_folder import SharedFolder, sync
+from trtbuild.store.collection.shelves import Shelves, group_by_shelf
+from trtbuild.store.transports.shared_folder import SharedFolder, sync_descriptor
 
 _SCHEMA = "trtbuild.condemned/1"
 
 # The number of files that are hidden with the same time stamp. It is small, so that the time is accurate for all of them.
-_BATCH = 256
+_BATCH_SIZE = 256
 
 
-class Condemned:
+class CondemnedFiles:
     """The condemned and the hidden files of a shared directory. Methods raise OSError."""
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared
         self._shelves = Shelves(shared)
 
-    def since(self, begun_ns: int) -> dict[str, int]:
+    def condemned_times(self, start_ns: int) -> dict[str, int]:
         """The condemned files and the times (ns) at which they were condemned.
 
-        A time after `begun_ns` means that a clock was wrong. Then `begun_ns` is returned instead.
+        `start_ns` is the start of the collection. A later time means that a clock was wrong, and is replaced by `start_ns`.
         """
         try:
             with open(self._shared.open("gc", "condemned"), "rb") as file:
                 document = json.loads(file.read())
             times = {
-                name: min(int(time), begun_ns)
+                name: min(int(time), start_ns)
                 for time, names in document["since"].items()
                 for name in names
                 if document["schema"] == _SCHEMA and is_digest(name)
@@ -51,20 +51,20 @@ class Condemned:
             return {}
         return times
 
-    def keep(self, since: Mapping[str, int]) -> None:
-        """Replace the list of condemned files."""
-        times: dict[str, list[str]] = {}
-        for name, time_ns in sorted(since.items()):
-            times.setdefault(str(time_ns), []).append(name)
-        text = json.dumps({"schema": _SCHEMA, "since": times}, separators=(",", ":"))
+    def write_times(self, times: Mapping[str, int]) -> None:
+        """Replace the list of condemned files. `times` are the times (ns) at which the files were condemned."""
+        names_by_time: dict[str, list[str]] = {}
+        for name, time_ns in sorted(times.items()):
+            names_by_time.setdefault(str(time_ns), []).append(name)
+        text = json.dumps({"schema": _SCHEMA, "since": names_by_time}, separators=(",", ":"))
         self._shared.write(("gc", "condemned"), text.encode())
 
-    def hidden(self) -> Iterator[tuple[str, int, Size]]:
+    def hidden_files(self) -> Iterator[tuple[str, int, Size]]:
         """The name, the time of hiding (ns) and the size of each hidden file."""
-        for time_ns in self._times():
+        for time_ns in self._hiding_times():
             with (
                 contextlib.suppress(FileNotFoundError),
-                self._hidden_at(time_ns) as folder,
+                self._hidden_folder(time_ns) as folder,
                 os.scandir(folder) as files,
             ):
                 for entry in files:
@@ -73,52 +73,55 @@ class Condemned:
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
-        """Move the files with an mtime before `before_ns` out of ``cas/``. Returns these files."""
+        """Move those of the files `names` out of ``cas/`` whose mtime is before `before_ns`. Returns the moved files and
+        their sizes."""
         moved: dict[str, Size] = {}
         ordered = sorted(names)
-        for start in range(0, len(ordered), _BATCH):
+        for start in range(0, len(ordered), _BATCH_SIZE):
             time_ns = self._shelves.now_ns()
             self._shared.make("gc", "hidden", str(time_ns))
-            with self._hidden_at(time_ns) as hidden:
-                for shelf, group in by_shelf(ordered[start : start + _BATCH]):
+            with self._hidden_folder(time_ns) as hidden_folder:
+                for shelf, group in group_by_shelf(ordered[start : start + _BATCH_SIZE]):
                     with contextlib.suppress(FileNotFoundError), self._shared.folder("cas", shelf) as folder:
                         for name in group:
                             with contextlib.suppress(FileNotFoundError):
                                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                                 if status.st_mtime_ns < before_ns:
-                                    os.rename(name, name, src_dir_fd=folder, dst_dir_fd=hidden)
+                                    os.rename(name, name, src_dir_fd=folder, dst_dir_fd=hidden_folder)
                                     moved[name] = size_of(status)
-                        sync(folder)
-                sync(hidden)
+                        sync_descriptor(folder)
+                sync_descriptor(hidden_folder)
         return moved
 
-    def put_back(self, names: Collection[str]) -> set[str]:
-        """Move hidden files back, except those that were written again. Returns the files that were moved."""
+    def move_back(self, names: Collection[str]) -> set[str]:
+        """Move hidden files back to ``cas/``. A file that was written there again is not moved, but removed. Returns the
+        files that were moved."""
         restored: set[str] = set()
-        for time_ns in self._times() if names else ():
-            with contextlib.suppress(FileNotFoundError), self._hidden_at(time_ns) as hidden:
-                for name in set(os.listdir(hidden)).intersection(names):
+        for time_ns in self._hiding_times() if names else ():
+            with contextlib.suppress(FileNotFoundError), self._hidden_folder(time_ns) as hidden_folder:
+                for name in set(os.listdir(hidden_folder)).intersection(names):
                     self._shared.make("cas", name[:2])
                     with self._shared.folder("cas", name[:2]) as folder:
                         with contextlib.suppress(FileNotFoundError):
                             os.stat(name, dir_fd=folder, follow_symlinks=False)
-                            os.unlink(name, dir_fd=hidden)  # it was written again
+                            os.unlink(name, dir_fd=hidden_folder)  # it was written again
                             continue
                         # A file that another writer creates at this moment has the same bytes.
                         with contextlib.suppress(FileNotFoundError):
-                            os.rename(name, name, src_dir_fd=hidden, dst_dir_fd=folder)
-                            sync(folder)
+                            os.rename(name, name, src_dir_fd=hidden_folder, dst_dir_fd=folder)
+                            sync_descriptor(folder)
                             restored.add(name)
         return restored
 
-    def remove(self, before_ns: int, begun_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
-        """Remove the files that were hidden before `before_ns`, except `kept`. Returns the removed files."""
+    def remove(self, before_ns: int, start_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
+        """Remove the files that were hidden before `before_ns`, except `kept`. Returns the removed files and their
+        sizes."""
         removed: dict[str, Size] = {}
-        for time_ns in self._times():
-            if time_ns > 2 * begun_ns - before_ns:  # more than a grace period in the future: a clock was wrong
-                self._redate(time_ns, begun_ns)
+        for time_ns in self._hiding_times():
+            if time_ns > 2 * start_ns - before_ns:  # more than a grace period in the future: a clock was wrong
+                self._redate(time_ns, start_ns)
             elif time_ns < before_ns:
-                with contextlib.suppress(FileNotFoundError), self._hidden_at(time_ns) as folder:
+                with contextlib.suppress(FileNotFoundError), self._hidden_folder(time_ns) as folder:
                     for name in os.listdir(folder):
                         if name not in kept:
                             with contextlib.suppress(FileNotFoundError):
@@ -129,16 +132,16 @@ class Condemned:
                     os.rmdir(str(time_ns), dir_fd=folder)
         return removed
 
-    def _redate(self, time_ns: int, begun_ns: int) -> None:
+    def _redate(self, time_ns: int, start_ns: int) -> None:
         with contextlib.suppress(OSError), self._shared.folder("gc", "hidden") as folder:
-            os.rename(str(time_ns), str(begun_ns), src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(str(time_ns), str(start_ns), src_dir_fd=folder, dst_dir_fd=folder)
 
-    def _times(self) -> Iterable[int]:
+    def _hiding_times(self) -> Iterable[int]:
         try:
             with self._shared.folder("gc", "hidden") as folder:
                 return sorted(int(name) for name in os.listdir(folder) if name.isascii() and name.isdigit())
         except FileNotFoundError:
             return []
 
-    def _hidden_at(self, time_ns: int) -> contextlib.AbstractContextManager[int]:
+    def _hidden_folder(self, time_ns: int) -> contextlib.AbstractContextManager[int]:
         return self._shared.folder("gc", "hidden", str(time_ns))

@@ -1,10 +1,11 @@
-"""The retention policy: the entries of a store, their references, and which records are removed first.
+"""The retention policy: it reads the entries of a store and their references, and chooses the records to remove.
 
 Rules
-1. Records are removed in the order of their last use, the oldest first: all records over the age limit, then as many as the
-   size limit requires. Records that are pinned, or were used at or after the cut-off, are never removed.
-2. When a record is removed, the lists and files that no other record names are counted as freed too, unless they were used
-   since the cut-off.
+1. Records are removed in the order of their last use, the oldest first. All records over the age limit are removed, then as
+   many as the size limit requires. Pinned records are never removed, and neither are records that were used at or after the
+   cut-off (collect.py, rule 1).
+2. When a record is removed, the chunk lists and files that no other record names are counted as freed, too. They are not
+   counted if they were used since the cut-off.
 3. A pinned key protects the entry under the key, and the domain entries of the key (core/recipes/trust.py, rule 4).
 4. Size limits are compared with allocated sizes (``st_blocks``, as `du` counts).
 """
@@ -70,31 +71,31 @@ class Scan:
     """All entries of a store."""
 
     records: dict[str, Entry] = field(default_factory=dict)
-    lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # by blob: the list's key, and the list
+    lists: dict[str, tuple[str, Entry]] = field(default_factory=dict)  # blob → the key of its chunk list, and the list
     cas: dict[str, Entry] = field(default_factory=dict)
-    domains: set[str] = field(default_factory=set)  # of the records' signatures
+    domains: set[str] = field(default_factory=set)  # the domains in the records' signatures
     sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → its sizes according to AC entries
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
         """Add the AC entry under `key`. Returns False if the entry is invalid, and counts it as a record without files."""
         try:
             action = ActionResult.from_bytes(data or b"")
-            entry = Entry(used_ns, size, tuple({part.sha256 for _, part in action.files}), tuple(action.blobs()))
+            entry = Entry(used_ns, size, tuple({file.sha256 for _, file in action.files}), tuple(action.blobs()))
         except ValueError:
             self.records[key] = Entry(used_ns, size)
             return False
         self.domains.update(signature.domain for signature in action.signatures)
-        for _, part in action.files:
-            self.sizes.setdefault(part.sha256, set()).add(part.size)
+        for _, file in action.files:
+            self.sizes.setdefault(file.sha256, set()).add(file.size)
         if len(entry.blobs) == 1 and list_key(entry.blobs[0]) == key:
             self.lists[entry.blobs[0]] = (key, entry)
         else:
             self.records[key] = entry
         return True
 
-    def places_of(self, keys: Iterable[str]) -> frozenset[str]:
+    def entry_names_of(self, keys: Iterable[str]) -> frozenset[str]:
         """The names of all entries that may hold the records of `keys` (core/recipes/trust.py, rule 4)."""
-        return frozenset(name for key in keys for name in (key, *(domain_key(each, key) for each in self.domains)))
+        return frozenset(name for key in keys for name in (key, *(domain_key(domain, key) for domain in self.domains)))
 
 
 def size_of(stat: os.stat_result) -> Size:
@@ -102,67 +103,71 @@ def size_of(stat: os.stat_result) -> Size:
     return Size(stat.st_blocks * 512, stat.st_size)
 
 
-def doomed_records(
+def records_to_remove(
     scan: Scan,
-    begun_ns: int,
+    start_ns: int,
     cutoff_ns: int,
     max_size: int | None,
     max_age_s: float | None,
     pinned: Collection[str],
     reasons: Counter[str],
-    besides: int = 0,
+    other_bytes: int = 0,
 ) -> list[str]:
-    """The records to remove, least recently used first."""
-    account = Account(scan, cutoff_ns, besides)
-    doomed = []
+    """The keys of the records to remove, least recently used first. Counts in `reasons` why other records are kept.
+
+    `other_bytes` is the number of allocated bytes that belong to no entry.
+    """
+    remaining_size = RemainingSize(scan, cutoff_ns, other_bytes)
+    keys = []
     for key in sorted(scan.records, key=lambda key: (scan.records[key].used_ns, key)):
         entry = scan.records[key]
-        too_old = max_age_s is not None and entry.used_ns < begun_ns - int(max_age_s * 1e9)
-        too_much = max_size is not None and account.allocated > max_size
-        if not too_old and not too_much:
+        exceeds_age = max_age_s is not None and entry.used_ns < start_ns - int(max_age_s * 1e9)
+        exceeds_size = max_size is not None and remaining_size.allocated > max_size
+        if not exceeds_age and not exceeds_size:
             continue
         if key in pinned:
             reasons["pinned"] += 1
         elif entry.used_ns >= cutoff_ns:
             reasons["in use"] += 1
         else:
-            account.drop(entry)
-            doomed.append(key)
-    return doomed
+            remaining_size.remove_record(entry)
+            keys.append(key)
+    return keys
 
 
-class Account:
+class RemainingSize:
     """The allocated bytes that will remain when records are removed one by one.
 
-    `besides` is the number of allocated bytes that belong to no entry.
+    `other_bytes` is the number of allocated bytes that belong to no entry.
     """
 
-    def __init__(self, scan: Scan, cutoff_ns: int, besides: int = 0) -> None:
+    def __init__(self, scan: Scan, cutoff_ns: int, other_bytes: int = 0) -> None:
         self._scan = scan
         self._cutoff_ns = cutoff_ns
         self._blob_uses = Counter(blob for entry in scan.records.values() for blob in entry.blobs)
-        live_lists = [e for blob, (_, e) in scan.lists.items() if self._blob_uses[blob] or self._recent(e)]
-        holders = [*scan.records.values(), *live_lists]
-        self._file_uses = Counter(file for entry in holders for file in entry.files)
-        files = [e for name, e in scan.cas.items() if self._file_uses[name] or self._recent(e)]
-        self.allocated = besides + sum(entry.size.allocated for entry in [*holders, *files])
+        live_lists = [item for blob, (_, item) in scan.lists.items() if self._blob_uses[blob] or self._is_recent(item)]
+        remaining_entries = [*scan.records.values(), *live_lists]
+        self._file_uses = Counter(file for entry in remaining_entries for file in entry.files)
+        files = [item for name, item in scan.cas.items() if self._file_uses[name] or self._is_recent(item)]
+        self.allocated = other_bytes + sum(entry.size.allocated for entry in [*remaining_entries, *files])
 
-    def _recent(self, entry: Entry) -> bool:
+    def _is_recent(self, entry: Entry) -> bool:
         return entry.used_ns >= self._cutoff_ns
 
-    def drop(self, entry: Entry) -> None:
+    def remove_record(self, entry: Entry) -> None:
+        """Subtract the bytes that the removal of a record frees (rule 2)."""
         self.allocated -= entry.size.allocated
-        self._release(entry.files)
+        self._release_files(entry.files)
         for blob in entry.blobs:
             self._blob_uses[blob] -= 1
             _, chunk_list = self._scan.lists.get(blob, ("", None))
-            if chunk_list and not self._blob_uses[blob] and not self._recent(chunk_list):
+            if chunk_list and not self._blob_uses[blob] and not self._is_recent(chunk_list):
                 self.allocated -= chunk_list.size.allocated
-                self._release(chunk_list.files)
+                self._release_files(chunk_list.files)
 
-    def _release(self, files: Iterable[str]) -> None:
+    def _release_files(self, files: Iterable[str]) -> None:
         for file in files:
             self._file_uses[file] -= 1
             entry = self._scan.cas.get(file)
-            if entry and not self._file_uses[file] and not self._recent(entry):
+            if entry and not self._file_uses[file] and not self._is_recent(entry):
                 self.allocated -= entry.size.allocated

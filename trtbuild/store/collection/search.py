@@ -1,4 +1,4 @@
-"""Finding records by their outputs: from bytes back to the recipe."""
+"""Finds the records that have a blob among their outputs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
 
-def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
+def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
     """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but marks only the
     entries of the returned records as used.
 
     Raises StoreUnavailable.
     """
-    layout, wanted, seen = store.entries.layout, sha256.encode(), set()
+    layout, sha256_text, seen_keys = store.entries.layout, sha256.encode(), set()
     for name, _ in layout.entries("ac"):
         try:
-            data = Path(layout.entry("ac", name)).read_bytes()
-            key = _key(store, data) if wanted in data else None
-            if key is None or key in seen:
+            data = Path(layout.entry_path("ac", name)).read_bytes()
+            key = _key_of_record(store, data) if sha256_text in data else None
+            if key is None or key in seen_keys:
                 continue
-            seen.add(key)
+            seen_keys.add(key)
             record = store.get_record(key)
         except (OSError, EntryCorrupt, RecordUntrusted):  # just collected, just moved to quarantine, or untrusted
             continue
@@ -32,9 +32,9 @@ def records_of(store: LocalStore, sha256: str) -> Iterator[Record]:
             yield record
 
 
-def _key(store: LocalStore, data: bytes) -> str | None:
-    """The key of the record in the entry `data`. It is read from the record's document, because the name of a domain entry
-    is another key."""
+def _key_of_record(store: LocalStore, data: bytes) -> str | None:
+    """The key of the record in the entry `data`, or None. It is read from the record's document. The entry's name is not
+    always this key: a domain entry has another name."""
     try:
         document = ActionResult.from_bytes(data).document
         text = None if document is None else store.entries.read("cas", document.sha256)

@@ -1,30 +1,31 @@
-"""Collection of a shared directory (``file://``, or the one behind nginx) while any machine reads and writes it.
+"""Collection of a shared directory while any machine reads and writes it: of a ``file://`` remote, or of nginx's directory.
 
 There are no locks, and nginx does not mark the files that it serves as used. The collection is safe for these reasons:
 
-1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: a record stays, and its
-   files are removed permanently.
-2. A writer that finds or writes a file at time S publishes the record that names the file before S + 30 min. After that
-   time the writer checks the file again (files.py, `TRUSTED_S`). The grace period of a collection is longer: 1 h by
-   default, and at least `LEAST_GRACE_S`.
+1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: that a record stays and
+   its files are removed permanently.
+2. A writer that finds or writes a file at time S names the file in a record, and publishes this record before S + 30 min.
+   After that time the writer checks the file again (files.py, `PRESENCE_S`). The grace period of a collection is
+   longer: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
-   first collection condemns the file. The second hides the file, which means that it moves the file out of ``cas/``. It
-   does so only if still no record names the file and its mtime is older than the grace period. The third removes the file,
-   or moves it back if a record names it now.
+   first collection condemns the file. The second one hides the file: it moves the file out of ``cas/``. It does so
+   only if the file still has no record and its mtime is older than the grace period. The third one removes the file, or
+   moves it back if a record names it now.
 4. Proof: a file is hidden at H, and removed by a collection that began at R, where H < R - grace period. A writer that
-   looked after H did not find the file, and wrote its own. A writer that looked before H published before H + 30 min, which
-   is before R. So that collection listed its record and moved the file back. No record loses its files permanently.
+   looked for the file after H did not find it, and wrote the file again. A writer that looked before H published its record
+   before H + 30 min, which is before R. So that collection listed the record and moved the file back. No record loses its
+   files permanently.
 5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
    grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
-   the mtime of the files that it finds, unless the mtime is less than 15 min old. So by step 3, this case cannot happen to
-   it.
+   the mtime of the files that it finds, unless the mtime is less than 15 min old. So rule 3 prevents this case for its
+   files.
 6. Records are removed in the order of their last use, and never within the grace period (retention.py). The last use is the
    later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default) an atime is at most a day old.
-   With noatime it never changes, so the records that were written first are removed first. After the grace period, a
-   collection also removes records that are invalid, or lack a file of the size that they name. Files of a size that no
+   With noatime the atime never changes. Then the records that were written first are removed first. After the grace period,
+   a collection also removes records that are invalid, or lack a file of the size that they name. Files of a size that no
    record names are removed in the three steps.
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
-   moment. Two collections may run at once: a file that one collection has moved is missing for the other, which is not
+   moment. Two collections may run at once. If one collection has moved a file, the other does not find it. This is not
    an error.
 8. All times come from the clock of the directory's file system. Files with an mtime in the future stay until that time.
 """
@@ -38,20 +39,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from trtbuild.errors import StoreUnavailable
-from trtbuild.store.collection.condemned import Condemned
-from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, doomed_records, size_of
+from trtbuild.store.collection.condemned import CondemnedFiles
+from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, records_to_remove, size_of
 from trtbuild.store.collection.shelves import Shelves
-from trtbuild.store.local.layout import unavailable
-from trtbuild.store.remote.files import TRUSTED_S
-from trtbuild.store.remote.records import MAX_ENTRY
-from trtbuild.store.transports.directory import EMPTY_BLOB, USED_WITHIN_S
+from trtbuild.store.local.layout import unavailable_error
+from trtbuild.store.remote.files import PRESENCE_S
+from trtbuild.store.remote.records import MAX_ENTRY_SIZE
+from trtbuild.store.transports.directory import EMPTY_SHA256, MARK_TOLERANCE_S
 from trtbuild.store.transports.shared_folder import SharedFolder
 
-GRACE_S = 3600.0
+DEFAULT_GRACE_S = 3600.0
 
-#: The shortest safe grace period: the longest time until a writer publishes, plus the longest time in which a used file is
-#: not marked as used again.
-LEAST_GRACE_S = TRUSTED_S + USED_WITHIN_S
+#: The shortest safe grace period is the sum of two times: the longest time until a writer publishes, and the longest time
+#: in which a used file is not marked as used again.
+MIN_GRACE_S = PRESENCE_S + MARK_TOLERANCE_S
 
 
 def collect_directory(
@@ -59,12 +60,12 @@ def collect_directory(
     *,
     max_size: int | None = None,
     max_age_s: float | None = None,
-    grace_s: float = GRACE_S,
+    grace_s: float = DEFAULT_GRACE_S,
     pinned: Iterable[str] = (),
     dry_run: bool = False,
 ) -> CollectReport:
-    """Remove entries until the shared directory `root` has at most `max_size` allocated bytes, and no record was last used
-    over `max_age_s` ago. Condemned files do not count: later collections remove them.
+    """Remove entries until the shared directory `root` has at most `max_size` allocated bytes, and the last use of each
+    record was at most `max_age_s` seconds ago. Condemned files do not count: later collections remove them.
 
     Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is written, and the report says what
     would be done. Raises StoreUnavailable.
@@ -72,14 +73,14 @@ def collect_directory(
     try:
         return _Collection(root, grace_s, dry_run).run(max_size, max_age_s, pinned)
     except OSError as error:
-        raise unavailable(error, root) from error
+        raise unavailable_error(error, root) from error
 
 
 class _Collection:
     def __init__(self, root: str, grace_s: float, dry_run: bool) -> None:
         self._shared = SharedFolder(root)
         self._shelves = Shelves(self._shared)
-        self._condemned = Condemned(self._shared)
+        self._condemned = CondemnedFiles(self._shared)
         self._dry_run = dry_run
         self._check_layout()
         if not dry_run:
@@ -88,13 +89,14 @@ class _Collection:
         self._grace_ns = int(grace_s * 1e9)
         self._cutoff_ns = self._begun_ns - self._grace_ns
         self._scan = Scan()
-        self._unreadable: set[str] = set()
-        # Files that a loss of power has damaged. They are removed like unreferenced files, even if a record names them.
-        self._torn: dict[str, Entry] = {}
-        # The mtime, inode and size of each listed entry. They differ if another file has replaced the entry.
+        self._invalid_records: set[str] = set()
+        # Files with a wrong size, after a loss of power. They are removed like unreferenced files, even if a record names
+        # them.
+        self._torn_files: dict[str, Entry] = {}
+        # The mtime, inode and size of each listed entry. At least one of them changes when another file replaces the entry.
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._reasons: Counter[str] = Counter()
-        self._freed = Size()
+        self._freed_size = Size()
 
     def _check_layout(self) -> None:
         for kind in ("ac", "cas"):
@@ -106,154 +108,160 @@ class _Collection:
 
     def run(self, max_size: int | None, max_age_s: float | None, pinned: Iterable[str]) -> CollectReport:
         scan = self._scan
-        before = self._shelves.allocated()
+        allocated_before = self._shelves.allocated_bytes()
         self._list_records()
         self._list_files()
-        hidden = {name: size for name, _, size in self._condemned.hidden() if self._is_whole(name, size.apparent)}
-        besides = before - self._entries().allocated - _sum(hidden.values()).allocated
+        hidden = {
+            name: size for name, _, size in self._condemned.hidden_files() if self._has_named_size(name, size.apparent)
+        }
+        other_bytes = allocated_before - self._size_of_entries().allocated - _total_size(hidden.values()).allocated
 
         records = dict(scan.records)
-        gone = self._remove(self._useless(hidden))
-        for key in gone:
+        removed_records = self._remove_entries(self._unusable_records(hidden))
+        for key in removed_records:
             del scan.records[key]
-        places = scan.places_of(pinned)
-        gone += self._remove(
-            doomed_records(scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, places, self._reasons, besides)
+        places = scan.entry_names_of(pinned)
+        removed_records += self._remove_entries(
+            records_to_remove(
+                scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, places, self._reasons, other_bytes
+            )
         )
-        remaining = [entry for key, entry in records.items() if key not in set(gone)]
-        gone_lists = self._remove(self._idle_lists(remaining))
-        remaining += [entry for key, entry in scan.lists.values() if key not in set(gone_lists)]
+        remaining = [entry for key, entry in records.items() if key not in set(removed_records)]
+        removed_lists = self._remove_entries(self._unneeded_lists(remaining))
+        remaining += [entry for key, entry in scan.lists.values() if key not in set(removed_lists)]
 
-        # Records that were published since the listing count, too, and so do records published while files are hidden.
-        named = {file for entry in remaining for file in entry.files} | self._named_since()
-        removed, restored = self._finish(hidden, named)
-        condemned, newly_hidden = self._start(named)
-        restored |= newly_hidden & self._put_back(newly_hidden & self._named_since())
+        # Records that were published since the listing count, too. So do records that are published while files are hidden.
+        named_files = {file for entry in remaining for file in entry.files} | self._newly_named_files()
+        removed, restored = self._remove_hidden(hidden, named_files)
+        condemned, newly_hidden = self._condemn_and_hide(named_files)
+        restored |= newly_hidden & self._move_back(newly_hidden & self._newly_named_files())
         kept = (scan.cas.keys() - condemned.keys()) | restored
-        files = {**self._torn, **scan.cas}
+        files = {**self._torn_files, **scan.cas}
         still_hidden = {name: size for name, size in hidden.items() if name not in removed | restored | scan.cas.keys()}
-        waiting = [files[name].size for name in condemned if name not in restored] + [*still_hidden.values()]
+        waiting_sizes = [files[name].size for name in condemned if name not in restored] + [*still_hidden.values()]
         leftovers = 0 if self._dry_run else self._shelves.remove_leftovers(self._cutoff_ns)
         return CollectReport(
-            records_removed=tuple(gone),
-            lists_removed=len(gone_lists),
+            records_removed=tuple(removed_records),
+            lists_removed=len(removed_lists),
             blobs_removed=len(removed),
-            freed=self._freed,
-            records_kept=len(records) - len(gone),
+            freed=self._freed_size,
+            records_kept=len(records) - len(removed_records),
             blobs_kept=len(kept),
-            kept=self._kept(before, [*remaining, *files.values()], still_hidden.values()),
+            kept=self._kept_size(allocated_before, [*remaining, *files.values()], still_hidden.values()),
             kept_because=dict(self._reasons),
             leftovers_removed=leftovers,
-            condemned=len(waiting),
-            condemned_size=_sum(waiting),
+            condemned=len(waiting_sizes),
+            condemned_size=_total_size(waiting_sizes),
             restored=len(restored),
         )
 
     def _list_records(self) -> None:
         for key, status, folder in self._shelves.entries("ac"):
             with contextlib.suppress(FileNotFoundError):
-                data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY)
+                data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY_SIZE)
                 self._stamps[key] = _stamp(status)
                 if not self._scan.add(key, used_ns, size_of(status), data):
-                    self._unreadable.add(key)
+                    self._invalid_records.add(key)
 
     def _list_files(self) -> None:
         # Must run after `_list_records`, so that the files of every listed record are listed too.
         for name, status, _ in self._shelves.entries("cas"):
-            files = self._scan.cas if self._is_whole(name, status.st_size) else self._torn
+            files = self._scan.cas if self._has_named_size(name, status.st_size) else self._torn_files
             files[name] = Entry(status.st_mtime_ns, size_of(status))
 
-    def _is_whole(self, name: str, size: int) -> bool:
+    def _has_named_size(self, name: str, size: int) -> bool:
         sizes = self._scan.sizes.get(name)
-        return (size > 0 or name == EMPTY_BLOB) and (sizes is None or size in sizes)
+        return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 
-    def _named_since(self) -> set[str]:
-        """The files named by entries that were added or changed since the listing."""
-        fresh = Scan()
+    def _newly_named_files(self) -> set[str]:
+        """The files that entries name which were added or changed since the listing."""
+        new_scan = Scan()
         for key, status, folder in self._shelves.entries("ac"):
             if self._stamps.get(key) != _stamp(status):
                 with contextlib.suppress(FileNotFoundError):
-                    data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY)
-                    fresh.add(key, used_ns, size_of(status), data)
-        entries = [*fresh.records.values(), *(entry for _, entry in fresh.lists.values())]
+                    data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY_SIZE)
+                    new_scan.add(key, used_ns, size_of(status), data)
+        entries = [*new_scan.records.values(), *(entry for _, entry in new_scan.lists.values())]
         return {file for entry in entries for file in entry.files}
 
-    def _entries(self) -> Size:
+    def _size_of_entries(self) -> Size:
+        """The total size of the listed entries."""
         scan = self._scan
         lists = [entry for _, entry in scan.lists.values()]
-        return _sum(entry.size for entry in [*scan.records.values(), *lists, *scan.cas.values()])
+        return _total_size(entry.size for entry in [*scan.records.values(), *lists, *scan.cas.values()])
 
-    def _useless(self, hidden: Collection[str]) -> list[str]:
-        """The records that cannot be used (rule 6)."""
+    def _unusable_records(self, hidden: Collection[str]) -> list[str]:
+        """The keys of the records that are invalid or lack a file (rule 6)."""
         available = self._scan.cas.keys() | set(hidden)
         return [
             key
             for key, entry in self._scan.records.items()
             if self._stamps[key][0] < self._cutoff_ns
-            and (key in self._unreadable or not available.issuperset(entry.files))
+            and (key in self._invalid_records or not available.issuperset(entry.files))
         ]
 
-    def _idle_lists(self, remaining: Iterable[Entry]) -> list[str]:
+    def _unneeded_lists(self, remaining: Iterable[Entry]) -> list[str]:
+        """The keys of the chunk lists whose blob none of the `remaining` records names."""
         blobs = {blob for entry in remaining for blob in entry.blobs}
         lists = self._scan.lists.items()
         return [key for blob, (key, entry) in lists if blob not in blobs and entry.used_ns < self._cutoff_ns]
 
-    def _remove(self, keys: Iterable[str]) -> list[str]:
+    def _remove_entries(self, keys: Iterable[str]) -> list[str]:
         """Remove the entries that have not changed since the listing. Returns their keys."""
-        gone = []
+        removed_records = []
         for key in keys:
             status = self._shelves.status("ac", key)
             if status is not None and _stamp(status) != self._stamps[key]:
                 self._reasons["in use"] += 1
                 continue
             if status is not None:
-                self._freed += size_of(status)
+                self._freed_size += size_of(status)
                 if not self._dry_run:
                     self._shelves.remove("ac", key)
-            gone.append(key)
-        return gone
+            removed_records.append(key)
+        return removed_records
 
-    def _finish(self, hidden: Mapping[str, Size], named: Collection[str]) -> tuple[set[str], set[str]]:
+    def _remove_hidden(self, hidden: Mapping[str, Size], named_files: Collection[str]) -> tuple[set[str], set[str]]:
         """The third step (rule 3). Returns the removed files, and the files that were moved back."""
-        restored = self._put_back(hidden.keys() & set(named))
+        restored = self._move_back(hidden.keys() & set(named_files))
         if self._dry_run:
-            due = {name: size for name, at_ns, size in self._condemned.hidden() if at_ns < self._cutoff_ns}
-            removed = {name: size for name, size in due.items() if name not in hidden or name not in named}
+            due_files = {name: size for name, at_ns, size in self._condemned.hidden_files() if at_ns < self._cutoff_ns}
+            removed = {name: size for name, size in due_files.items() if name not in hidden or name not in named_files}
         else:
-            removed = self._condemned.remove(self._cutoff_ns, self._begun_ns, hidden.keys() & set(named))
-        self._freed += _sum(removed.values())
+            removed = self._condemned.remove(self._cutoff_ns, self._begun_ns, hidden.keys() & set(named_files))
+        self._freed_size += _total_size(removed.values())
         return set(removed), restored
 
-    def _put_back(self, names: set[str]) -> set[str]:
-        return names if self._dry_run else self._condemned.put_back(names)
+    def _move_back(self, names: set[str]) -> set[str]:
+        return names if self._dry_run else self._condemned.move_back(names)
 
-    def _start(self, named: Collection[str]) -> tuple[dict[str, int], set[str]]:
+    def _condemn_and_hide(self, named_files: Collection[str]) -> tuple[dict[str, int], set[str]]:
         """The first and second steps (rule 3). Returns the condemned files with their times, and the files hidden now."""
-        since = self._condemned.since(self._begun_ns)
+        known_times = self._condemned.condemned_times(self._begun_ns)
         condemned = {}
-        for name, entry in {**self._torn, **self._scan.cas}.items():
-            if name in named and name not in self._torn:
+        for name, entry in {**self._torn_files, **self._scan.cas}.items():
+            if name in named_files and name not in self._torn_files:
                 continue
             if entry.used_ns < self._cutoff_ns:
-                condemned[name] = since.get(name, self._begun_ns)
+                condemned[name] = known_times.get(name, self._begun_ns)
             else:
                 self._reasons["in use"] += 1
         if self._dry_run:
             return condemned, set()
-        due = [name for name, since_ns in condemned.items() if since_ns < self._cutoff_ns]
-        newly_hidden = self._condemned.hide(due, self._cutoff_ns)
-        self._condemned.keep({name: since_ns for name, since_ns in condemned.items() if name not in newly_hidden})
+        due_files = [name for name, time_ns in condemned.items() if time_ns < self._cutoff_ns]
+        newly_hidden = self._condemned.hide(due_files, self._cutoff_ns)
+        self._condemned.write_times({name: time_ns for name, time_ns in condemned.items() if name not in newly_hidden})
         return condemned, set(newly_hidden)
 
-    def _kept(self, before: int, entries: Iterable[Entry], files: Iterable[Size]) -> Size:
+    def _kept_size(self, allocated_before: int, entries: Iterable[Entry], files: Iterable[Size]) -> Size:
         """The allocated bytes on the disk now, as `du` counts, and the lengths of the kept files."""
-        allocated = before - self._freed.allocated if self._dry_run else self._shelves.allocated()
-        return Size(allocated, (_sum(entry.size for entry in entries) + _sum(files)).apparent)
+        allocated = allocated_before - self._freed_size.allocated if self._dry_run else self._shelves.allocated_bytes()
+        return Size(allocated, (_total_size(entry.size for entry in entries) + _total_size(files)).apparent)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _sum(sizes: Iterable[Size]) -> Size:
+def _total_size(sizes: Iterable[Size]) -> Size:
     return sum(sizes, Size())

@@ -4,7 +4,7 @@ Entries are in folders that are named by the first two characters of the entries
 
 Rules
 1. Every path is relative to an open directory that was reached without following links (shared_folder.py). A shelf that is
-   a link is an error: ignoring it would count its entries as missing.
+   a link is an error: if it were ignored, its entries would count as missing.
 2. Reading an entry here does not mark it as used: the entry is opened with O_NOATIME. If that is not allowed (the file
    belongs to another user), the atime is ignored.
 3. An entry that is missing when it is read was removed by another process. This is not an error.
@@ -26,9 +26,9 @@ from trtbuild.errors import StoreUnavailable
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.shared_folder import SharedFolder, fresh_name
 
-_SHELF = re.compile(r"[0-9a-f]{2}")
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_ATIME = getattr(os, "O_NOATIME", 0)
+_SHELF_NAME = re.compile(r"[0-9a-f]{2}")
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_ATIME_FLAG = getattr(os, "O_NOATIME", 0)
 
 
 class Shelves:
@@ -38,8 +38,8 @@ class Shelves:
         self._shared = shared
 
     def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result, int]]:
-        """The name and stat of every entry, and the descriptor of its shelf, in no particular order."""
-        for folder in self._folders(kind):
+        """Yield the name and stat of every entry, and the descriptor of its shelf, in no particular order."""
+        for folder in self._open_shelves(kind):
             with os.scandir(folder) as files:
                 for entry in files:
                     if is_digest(entry.name):
@@ -48,22 +48,23 @@ class Shelves:
                             if stat.S_ISREG(status.st_mode):
                                 yield entry.name, status, folder
 
-    def _folders(self, kind: Kind) -> Iterator[int]:
+    def _open_shelves(self, kind: Kind) -> Iterator[int]:
+        """Yield the descriptor of each shelf."""
         try:
             with self._shared.folder(kind) as folder:
-                names = [name for name in os.listdir(folder) if _SHELF.fullmatch(name)]
+                names = [name for name in os.listdir(folder) if _SHELF_NAME.fullmatch(name)]
         except FileNotFoundError:
             return
         except OSError as error:
-            raise self._no_folder(kind, error) from error
+            raise self._listing_error(kind, error) from error
         for name in names:
             try:
                 with self._shared.folder(kind, name) as folder:
                     yield folder
             except (NotADirectoryError, PermissionError) as error:
-                raise self._no_folder(f"{kind}/{name}", error) from error
+                raise self._listing_error(f"{kind}/{name}", error) from error
 
-    def _no_folder(self, name: str, error: OSError) -> StoreUnavailable:
+    def _listing_error(self, name: str, error: OSError) -> StoreUnavailable:
         return StoreUnavailable(
             f"{name} cannot be listed ({error.strerror}); nothing more is collected",
             file=self._shared.root,
@@ -74,10 +75,10 @@ class Shelves:
         """The bytes of an entry (None if there are more than `limit`), and its time of last use (ns, rule 2)."""
         used_ns = max(status.st_mtime_ns, status.st_atime_ns)
         try:
-            descriptor = os.open(name, _READ | _NO_ATIME, dir_fd=folder)
+            descriptor = os.open(name, _READ_FLAGS | _NO_ATIME_FLAG, dir_fd=folder)
         except PermissionError:
             used_ns = status.st_mtime_ns
-            descriptor = os.open(name, _READ, dir_fd=folder)
+            descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
         with open(descriptor, "rb") as file:
             data = file.read(limit + 1)
         return (data if len(data) <= limit else None), used_ns
@@ -96,18 +97,18 @@ class Shelves:
     def now_ns(self) -> int:
         """The time of the directory's file system."""
         with self._shared.folder("tmp") as folder:
-            stamp = fresh_name()
-            descriptor = os.open(stamp, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            name = fresh_name()
+            descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
                 return os.fstat(descriptor).st_mtime_ns
             finally:
                 os.close(descriptor)
-                os.unlink(stamp, dir_fd=folder)
+                os.unlink(name, dir_fd=folder)
 
-    def allocated(self) -> int:
-        """The allocated bytes of the directory, as ``du -s`` counts: it includes directories, and counts hard links
+    def allocated_bytes(self) -> int:
+        """The allocated bytes of the directory, as ``du -s`` counts them: with directories, and each hard-linked file
         once."""
-        total, seen = 0, set[tuple[int, int]]()
+        total, seen_inodes = 0, set[tuple[int, int]]()
         with self._shared.folder() as root:
             for _, folders, files, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
                 total += os.fstat(folder).st_blocks * 512
@@ -115,9 +116,9 @@ class Shelves:
                     with contextlib.suppress(FileNotFoundError):
                         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                         if status.st_nlink > 1:
-                            if (status.st_dev, status.st_ino) in seen:
+                            if (status.st_dev, status.st_ino) in seen_inodes:
                                 continue
-                            seen.add((status.st_dev, status.st_ino))
+                            seen_inodes.add((status.st_dev, status.st_ino))
                         total += status.st_blocks * 512
         return total
 
@@ -125,7 +126,7 @@ class Shelves:
         """Remove files below ``tmp/`` with an mtime before `before_ns`, and empty directories that killed writers left
         there or in the root. Returns the number of removed files and directories."""
         with self._shared.folder() as root:
-            removed = sum(_remove_unfinished(name, root, before_ns) for name in os.listdir(root))
+            removed = sum(_remove_unfinished_folder(name, root, before_ns) for name in os.listdir(root))
         with contextlib.suppress(FileNotFoundError), self._shared.folder("tmp") as tmp:
             for _, folders, files, folder in os.fwalk(".", topdown=False, dir_fd=tmp, follow_symlinks=False):
                 for name in files:
@@ -133,11 +134,11 @@ class Shelves:
                         if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
                             os.unlink(name, dir_fd=folder)
                             removed += 1
-                removed += sum(_remove_unfinished(name, folder, before_ns) for name in folders)
+                removed += sum(_remove_unfinished_folder(name, folder, before_ns) for name in folders)
         return removed
 
 
-def _remove_unfinished(name: str, folder: int, before_ns: int) -> bool:
+def _remove_unfinished_folder(name: str, folder: int, before_ns: int) -> bool:
     """Remove the empty directory of a writer that was killed while it created a shelf. Returns whether it was removed."""
     if name.startswith("."):
         with contextlib.suppress(OSError):
@@ -153,7 +154,7 @@ def _is_link(name: str, folder: int) -> bool:
     return False
 
 
-def by_shelf(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Names, grouped by shelf."""
+def group_by_shelf(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each shelf, and those of `names` that are in it."""
     for shelf, group in groupby(sorted(names), key=lambda name: name[:2]):
         yield shelf, list(group)

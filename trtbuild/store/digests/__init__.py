@@ -1,4 +1,4 @@
-"""Digests of files, computed with as little reading as is safe, and the index that stores them.
+"""Computes the digests of files, and stores them in an index so that an unchanged file is not read again.
 
 Uses no other folder of the store.
 """

@@ -1,21 +1,23 @@
-"""SHA-256 of files, computed with as little reading as is safe.
+"""Computes the SHA-256 of files. A file is read only if its digest cannot be found in a faster, safe way.
 
 Rules
 1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored
    only if both times were old enough when the reading began. Otherwise a later edit could get the same times (git calls
-   such an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that the file
-   system's clock is finer than a millisecond. Programs cannot set a ctime.
-2. By fingerprint and size: a file that was touched, copied or checked out again is fingerprinted, which is ten times as
-   fast as SHA-256. This is done only if a file of the same size was seen before: otherwise the index has no such
-   fingerprint.
-3. Otherwise both digests are computed in one reading. A small file gets a SHA-256 only, which is faster than a lookup.
+   such an entry racily clean). A time is old enough after `RACY_S`. If the ctime shows that the file system's clock is
+   finer than a millisecond, it is old enough after `FINE_RACY_S`. Programs cannot set a ctime.
+2. By fingerprint and size: the index has the SHA-256 for the fingerprint of a file that was seen before. So a file that was
+   touched, copied or checked out again is only fingerprinted, which is ten times as fast as SHA-256. This is done only if a
+   file of the same size was seen before. Otherwise the index cannot have the fingerprint.
+3. Otherwise both digests are computed in one reading. For a small file only the SHA-256 is computed, which is faster than a
+   lookup of its fingerprint.
 4. If the stat changed while a file was read, the file is read again.
 5. The digest of a file that trtbuild has just written is stored without reading the file (`learn`). The file must still
    have its writer's stamp: an mtime that no edit gets, not even within one tick of the clock (publication.py, rule 4).
 6. The index only saves time: without it every answer is the same, but slower.
 
-The fingerprint is the xxh3-128 of the xxh3-128 of each `SEGMENT_SIZE` bytes, so that several threads can compute it.
-Files are read and never mapped: truncating a mapped file would raise SIGBUS.
+A file consists of segments of `SEGMENT_SIZE` bytes. The fingerprint is the xxh3-128 of the xxh3-128 digests of all
+segments, so that several threads can compute it. Files are read and never mapped into memory, because a program that reads
+a mapped file gets SIGBUS when the file is truncated.
 """
 
 # Paths are strings here: there may be thousands of them, and pathlib is slow.
@@ -41,18 +43,18 @@ from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 
 #: The age, in seconds, from which a time stamp is trusted: the coarsest clock of a file system in use (FAT).
 RACY_S = 2.0
-#: The same for a clock that is finer than a millisecond: a tick of the kernel is at most 10 ms, and the clock of a file
+#: This age for a clock that is finer than a millisecond. A tick of the kernel is at most 10 ms, and the clock of a file
 #: server may be a little behind this machine's.
 FINE_RACY_S = 0.2
 
-#: Bytes of a file for each digest inside the fingerprint. Another size gives other fingerprints.
+#: The size in bytes of a segment. Another size gives other fingerprints.
 SEGMENT_SIZE = 16 << 20
 
-# The size, in bytes, from which a fingerprint is worth its rows in the index.
+# The smallest size, in bytes, for which fingerprints are used (rule 3).
 _LARGE_SIZE = 256 << 10
 
-_ATTEMPTS = 5
-_READERS = min(8, os.cpu_count() or 1)
+_MAX_ATTEMPTS = 5
+_MAX_READERS = min(8, os.cpu_count() or 1)
 
 
 class FileDigests:
@@ -68,62 +70,65 @@ class FileDigests:
         """
         return self.sha256_many([path])[str(path)]
 
-    def sha256_beside(self, path: Path | str, begin: Callable[[int], Consumer]) -> tuple[str | None, Consumer | None]:
+    def sha256_with_consumer(
+        self, path: Path | str, make_consumer: Callable[[int], Consumer]
+    ) -> tuple[str | None, Consumer | None]:
         """The SHA-256 of a large file. If the file must be read for that, a second consumer gets the same bytes.
 
-        `begin` is called with the open descriptor and returns the consumer, which gets the file's bytes in order. The
-        consumer is returned only if it got exactly the bytes of the digest. Otherwise the result has None in its place.
+        `make_consumer` is called with the open descriptor. It returns the consumer, which gets the file's bytes in order.
+        The result is the digest and the consumer. The consumer is None unless it got exactly the bytes of the digest.
         """
         status = _stat(str(path))
         if status is None:
             return None, None
-        known = self._known(str(path), status)
+        known = self._known_sha256(str(path), status)
         if known is not None:
             return known, None
-        digest, facts, consumer = self._read(str(path), begin)
+        digest, facts, consumer = self._read_digest(str(path), make_consumer)
         if self._index is not None:
             self._index.set_many(facts)
         return digest, consumer
 
     def sha256_many(self, paths: Iterable[Path | str]) -> dict[str, str | None]:
-        """The SHA-256 of many files, by path. Otherwise it is like `sha256`."""
-        wanted = list(dict.fromkeys(str(path) for path in paths))
+        """The SHA-256 of many files, by path. Several threads read the files. Raises the errors of `sha256`."""
+        all_paths = list(dict.fromkeys(str(path) for path in paths))
         digests: dict[str, str | None] = {}
         unknown: list[str] = []
-        for path in wanted:
+        for path in all_paths:
             status = _stat(path)
             if status is None:
                 digests[path] = None
-            elif (known := self._known(path, status)) is not None:
+            elif (known := self._known_sha256(path, status)) is not None:
                 digests[path] = known
             else:
                 unknown.append(path)
-        if len(unknown) == 1 or _READERS == 1:
-            results = [self._read(path) for path in unknown]
+        if len(unknown) == 1 or _MAX_READERS == 1:
+            results = [self._read_digest(path) for path in unknown]
         elif unknown:
-            with ThreadPoolExecutor(min(_READERS, len(unknown))) as pool:
-                results = list(pool.map(self._read, unknown))
+            with ThreadPoolExecutor(min(_MAX_READERS, len(unknown))) as pool:
+                results = list(pool.map(self._read_digest, unknown))
         else:
             results = []
         facts: dict[str, Fact] = {}
-        for path, (digest, learnt, _) in zip(unknown, results, strict=True):
+        for path, (digest, new_facts, _) in zip(unknown, results, strict=True):
             digests[path] = digest
-            facts.update(learnt)
+            facts.update(new_facts)
         if self._index is not None:
             self._index.set_many(facts)
-        return {path: digests[path] for path in wanted}
+        return {path: digests[path] for path in all_paths}
 
-    def known(self, path: Path | str) -> tuple[str, os.stat_result] | None:
+    def known_digest(self, path: Path | str) -> tuple[str, os.stat_result] | None:
         """The SHA-256 of the file's bytes and the file's stat, if the index has a digest for this stat (rule 1)."""
         try:
             status = _stat(str(path))
         except OSError:
             return None
-        digest = None if status is None else self._known(str(path), status)
+        digest = None if status is None else self._known_sha256(str(path), status)
         return None if status is None or digest is None else (digest, status)
 
     def learn(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
-        """Store the digests of files that were just written: by path, the SHA-256 of the bytes and the stamp (rule 5)."""
+        """Store the digests of files that were just written (rule 5). `written` has, by path, the SHA-256 of a file's bytes
+        and the stamp of its writer."""
         facts: dict[str, Fact] = {}
         for path, (sha256, stamp) in written.items():
             try:
@@ -131,36 +136,37 @@ class FileDigests:
             except OSError:
                 continue
             if FileStamp(status.st_ino, status.st_size, status.st_mtime_ns) == stamp:
-                facts[_path_name(path)] = f"{_identity(status)} {sha256}"
+                facts[_path_fact_name(path)] = f"{_identity(status)} {sha256}"
         if self._index is not None:
             self._index.set_many(facts)
 
-    def _fact(self, name: str) -> Fact | None:
+    def _stored_fact(self, name: str) -> Fact | None:
         return None if self._index is None else self._index.get(name)
 
-    def _known(self, path: str, status: os.stat_result) -> str | None:
-        times, _, digest = str(self._fact(_path_name(path)) or "").rpartition(" ")
+    def _known_sha256(self, path: str, status: os.stat_result) -> str | None:
+        times, _, digest = str(self._stored_fact(_path_fact_name(path)) or "").rpartition(" ")
         return digest if times == _identity(status) and is_digest(digest) else None
 
-    def _read(
-        self, path: str, begin: Callable[[int], Consumer] | None = None
+    def _read_digest(
+        self, path: str, make_consumer: Callable[[int], Consumer] | None = None
     ) -> tuple[str | None, dict[str, Fact], Consumer | None]:
-        """The digest, the facts to store, and the consumer if it got all bytes (`sha256_beside`)."""
-        for _ in range(_ATTEMPTS):
+        """Read a file. Returns its digest, the facts to store, and the consumer if it got all bytes
+        (`sha256_with_consumer`)."""
+        for _ in range(_MAX_ATTEMPTS):
             began_s = time.time()
             try:
                 descriptor = open_regular(path)
                 try:
                     before = os.fstat(descriptor)
-                    digest, facts, consumer = self._digest(descriptor, before.st_size, begin)
+                    digest, facts, consumer = self._compute_digest(descriptor, before.st_size, make_consumer)
                 finally:
                     os.close(descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 return None, {}, None
             after = _stat(path)
             if after is not None and _identity(after) == _identity(before):
-                if not _racy(before, began_s):
-                    facts[_path_name(path)] = f"{_identity(before)} {digest}"
+                if not _is_racy(before, began_s):
+                    facts[_path_fact_name(path)] = f"{_identity(before)} {digest}"
                 return digest, facts, consumer
         raise SourceError(
             "the file changes whenever it is read",
@@ -169,21 +175,22 @@ class FileDigests:
             hint="wait for the program that writes it, then build again",
         )
 
-    def _digest(
-        self, descriptor: int, size: int, begin: Callable[[int], Consumer] | None
+    def _compute_digest(
+        self, descriptor: int, size: int, make_consumer: Callable[[int], Consumer] | None
     ) -> tuple[str, dict[str, Fact], Consumer | None]:
+        """The digest, the facts to store and the consumer for an open file (rules 2 and 3)."""
         if size < _LARGE_SIZE:
             return _sha256(descriptor).hexdigest(), {}, None
-        seen = f"segments {size}"
-        if self._fact(seen) is not None:
-            known = self._fact(_content_name(_fingerprint(descriptor, size), size))
+        size_fact_name = f"segments {size}"
+        if self._stored_fact(size_fact_name) is not None:
+            known = self._stored_fact(_content_fact_name(_fingerprint(descriptor, size), size))
             if is_digest(known):
                 return str(known), {}, None
-        consumer = begin(descriptor) if begin is not None else None
+        consumer = make_consumer(descriptor) if make_consumer is not None else None
         sha256, fingerprint, length = _both(descriptor, consumer)
         if length != size:
-            return sha256, {}, None  # the file's size has changed: `_read` reads the file again
-        return sha256, {seen: 1, _content_name(fingerprint, size): sha256}, consumer
+            return sha256, {}, None  # the file's size has changed: `_read_digest` reads the file again
+        return sha256, {size_fact_name: 1, _content_fact_name(fingerprint, size): sha256}, consumer
 
 
 def _sha256(descriptor: int) -> hashlib._Hash:
@@ -197,7 +204,7 @@ def _fingerprint(descriptor: int, size: int) -> str:
     """The fingerprint of the file's first `size` bytes, computed by several threads. A shorter file has another
     fingerprint."""
 
-    def segment(start: int) -> bytes:
+    def hash_segment(start: int) -> bytes:
         digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(BUFFER_SIZE))
         end = min(start + SEGMENT_SIZE, size)
         while start < end and (count := os.preadv(descriptor, [buffer[: end - start]], start)):
@@ -207,20 +214,20 @@ def _fingerprint(descriptor: int, size: int) -> str:
 
     starts = range(0, size, SEGMENT_SIZE)
     if len(starts) == 1:
-        return xxhash.xxh3_128_hexdigest(segment(0))
-    with ThreadPoolExecutor(min(_READERS, len(starts))) as pool:
-        return xxhash.xxh3_128_hexdigest(b"".join(pool.map(segment, starts)))
+        return xxhash.xxh3_128_hexdigest(hash_segment(0))
+    with ThreadPoolExecutor(min(_MAX_READERS, len(starts))) as pool:
+        return xxhash.xxh3_128_hexdigest(b"".join(pool.map(hash_segment, starts)))
 
 
 def _both(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
-    """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes too."""
-    sha256, segments = hashlib.sha256(), _Segments()
+    """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes, too."""
+    sha256, segments = hashlib.sha256(), _SegmentHasher()
     more_consumers = () if consumer is None else (consumer,)
     length = read_through(descriptor, sha256.update, segments.update, *more_consumers)
     return sha256.hexdigest(), segments.fingerprint(), length
 
 
-class _Segments:
+class _SegmentHasher:
     """Computes the fingerprint of a stream of bytes."""
 
     def __init__(self) -> None:
@@ -255,16 +262,16 @@ def _identity(status: os.stat_result) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def _racy(status: os.stat_result, began_s: float) -> bool:
-    # An mtime far in the future was set by a program, and an edit would change it.
+def _is_racy(status: os.stat_result, began_s: float) -> bool:
+    # An mtime far in the future is not racy: a program has set it, and an edit would change it.
     racy_s = FINE_RACY_S if status.st_ctime_ns % 1_000_000 else RACY_S
     return began_s - status.st_ctime < racy_s or abs(began_s - status.st_mtime) < racy_s
 
 
-def _path_name(path: str) -> str:
+def _path_fact_name(path: str) -> str:
     # The path is hashed, because it may be text that SQLite does not accept.
     return "path " + hashlib.sha256(os.path.abspath(os.fsencode(path))).hexdigest()  # noqa: PTH100
 
 
-def _content_name(fingerprint: str, size: int) -> str:
+def _content_fact_name(fingerprint: str, size: int) -> str:
     return f"segments {fingerprint} {size}"

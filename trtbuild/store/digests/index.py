@@ -1,14 +1,14 @@
-"""The index on this machine: small facts that may be deleted at any time, in diskcache, without pickle.
+"""The index of this machine: a database of small facts, in diskcache, without pickle. It may be deleted at any time.
 
 Rules
-1. It stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values, and
-   read and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout. So a row that is not inline
-   is rejected, and no file is read, written or removed because of a row.
-2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes: diskcache sets
-   attributes and runs pragmas from its settings table.
-3. Correctness does not depend on the index. After the first error the answer is "not known", and the database is replaced.
-   After a second error the process works without an index. The index is on a local disk, never in a store, because SQLite's
-   locks do not work on NFS.
+1. The index stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values,
+   and read and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout, which could misuse this.
+   So a row that is not inline is rejected, and no file is read, written or removed because of a row.
+2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes. The reason is
+   that diskcache sets attributes and runs pragmas from the settings table.
+3. Correctness does not depend on the index. After the first error no fact is known, and the database is replaced. After a
+   second error the process works without an index. The index is on a local disk, never in a store, because SQLite's locks
+   do not work on NFS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 Fact: TypeAlias = str | int | float
 
-_INT64 = 1 << 63
+_INT64_LIMIT = 1 << 63
 
 _SETTINGS: dict[str, object] = {
     "statistics": 0,
@@ -40,8 +40,8 @@ _SETTINGS: dict[str, object] = {
     "disk_min_file_size": 1 << 30,
     "disk_pickle_protocol": 0,
 }
-_COUNTERS = {"count", "size", "hits", "misses"}
-_SCHEMA = {
+_COUNTER_NAMES = {"count", "size", "hits", "misses"}
+_SCHEMA_NAMES = {
     "Settings",
     "Cache",
     "Cache_key_raw",
@@ -57,15 +57,16 @@ _SCHEMA = {
 
 
 class RowRefused(Exception):
-    """A row that this code did not write."""
+    """A row of the database was not written by this code."""
 
 
-def _inline(value: object) -> bool:
-    return type(value) in (str, float) or (type(value) is int and -_INT64 <= value < _INT64)
+def _is_inline(value: object) -> bool:
+    return type(value) in (str, float) or (type(value) is int and -_INT64_LIMIT <= value < _INT64_LIMIT)
 
 
 @lru_cache(maxsize=1)
-def _inline_disk() -> Any:
+def _inline_disk_class() -> Any:
+    """The class `InlineDisk`, which is defined here so that diskcache is imported late."""
     from diskcache import Disk  # takes 66 ms to import
     from diskcache.core import MODE_RAW
 
@@ -83,12 +84,12 @@ def _inline_disk() -> Any:
             return key
 
         def store(self, value: Any, read: Any, key: Any = None) -> Any:
-            if read or not _inline(value):
+            if read or not _is_inline(value):
                 raise TypeError("values are text, 64-bit integers and floats")
             return 0, MODE_RAW, None, value
 
         def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
-            if mode != MODE_RAW or filename is not None or read or not _inline(value):
+            if mode != MODE_RAW or filename is not None or read or not _is_inline(value):
                 raise RowRefused("a value that is not inline")
             return value
 
@@ -121,7 +122,7 @@ class Index:
         except RowRefused:
             self.forget(name)
         except Exception as error:
-            self._failed(cache, error)
+            self._handle_error(cache, error)
         return None
 
     def set(self, name: str, fact: Fact) -> None:
@@ -131,7 +132,7 @@ class Index:
     def set_many(self, facts: Mapping[str, Fact]) -> None:
         """Store facts, in one transaction. Raises TypeError as `set` does."""
         for name, fact in facts.items():
-            if type(name) is not str or not _inline(fact):
+            if type(name) is not str or not _is_inline(fact):
                 raise TypeError(f"not a fact for the index: {name!r}")
         cache = self._open() if facts else None
         if cache is None:
@@ -141,7 +142,7 @@ class Index:
                 for name, fact in facts.items():
                     cache.set(name, fact)
         except Exception as error:
-            self._failed(cache, error)
+            self._handle_error(cache, error)
 
     def forget(self, name: str) -> None:
         """Delete a fact."""
@@ -150,7 +151,7 @@ class Index:
             try:
                 cache.delete(name)
             except Exception as error:
-                self._failed(cache, error)
+                self._handle_error(cache, error)
 
     def close(self) -> None:
         """Close the database. The next use opens it again."""
@@ -164,16 +165,16 @@ class Index:
         with self._lock:
             while self._cache is None and self._attempts < 2:
                 try:
-                    self._cache = self._opened()
+                    self._cache = self._open_database()
                 except Exception:  # diskcache raises many kinds of errors for a damaged database (rule 3)
                     self._attempts += 1
-                    self._discard()
+                    self._discard_files()
             return self._cache
 
-    def _opened(self) -> Any:
-        if not _is_ours(self._folder / "cache.db"):
-            self._discard()
-        disk = _inline_disk()
+    def _open_database(self) -> Any:
+        if not _is_own_database(self._folder / "cache.db"):
+            self._discard_files()
+        disk = _inline_disk_class()
         from diskcache import Cache
 
         folder = str(self._folder)
@@ -181,7 +182,7 @@ class Index:
             raise ValueError("diskcache would use another directory")
         return Cache(folder, timeout=2, disk=disk, **_SETTINGS)
 
-    def _failed(self, cache: Any, error: Exception) -> None:
+    def _handle_error(self, cache: Any, error: Exception) -> None:
         if type(error).__name__ == "Timeout" or "locked" in str(error):
             return  # busy, not broken
         with self._lock:
@@ -190,15 +191,15 @@ class Index:
                 self._attempts += 1
                 with contextlib.suppress(Exception):
                     cache.close()
-                self._discard()
+                self._discard_files()
 
-    def _discard(self) -> None:
+    def _discard_files(self) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
             with contextlib.suppress(OSError):
                 (self._folder / f"cache.db{suffix}").unlink()
 
 
-def _is_ours(path: Path) -> bool:
+def _is_own_database(path: Path) -> bool:
     """Whether this code has written the database (rule 2). True also if the database does not exist yet."""
     if not path.exists():
         return True
@@ -208,9 +209,9 @@ def _is_ours(path: Path) -> bool:
             settings = dict(database.execute("SELECT key, value FROM Settings")) if "Settings" in names else {}
     except (sqlite3.Error, ValueError, TypeError):
         return False
-    counters = {key: settings.pop(key) for key in _COUNTERS & settings.keys()}
+    counters = {key: settings.pop(key) for key in _COUNTER_NAMES & settings.keys()}
     return (
-        names <= _SCHEMA
+        names <= _SCHEMA_NAMES
         and all(type(value) is int for value in counters.values())
-        and all(_SETTINGS.get(key, _INT64) == value for key, value in settings.items())
+        and all(_SETTINGS.get(key, _INT64_LIMIT) == value for key, value in settings.items())
     )

@@ -1,4 +1,4 @@
-"""Reading a file once for several digests, each in its own thread: hashing runs without the GIL."""
+"""Reads a file once for several digests. Each digest has its own thread, because hashing runs without the GIL."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 
-#: Bytes for each read.
+#: The number of bytes of one read.
 BUFFER_SIZE = 1 << 20
 
-# Buffers that are filled while the slowest consumer works.
-_AHEAD = 4
+# The number of buffers. The reader fills the others while the slowest consumer uses one.
+_BUFFER_COUNT = 4
 
 Consumer = Callable[[memoryview], object]
 
@@ -20,10 +20,10 @@ Consumer = Callable[[memoryview], object]
 def read_through(descriptor: int, *consumers: Consumer) -> int:
     """Pass all bytes of an open file to every consumer, in order. Returns the number of bytes.
 
-    A consumer may use its buffer until the consumer returns. Raises OSError, and the errors of a consumer.
+    A consumer must not use its buffer after it has returned. Raises OSError, and the errors of a consumer.
     """
     buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
-        (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_AHEAD)
+        (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_BUFFER_COUNT)
     )
     length = 0
     with ExitStack() as stack:

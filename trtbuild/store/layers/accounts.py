@@ -1,11 +1,11 @@
-"""Statistics of the remotes of a run, and the warnings that follow from them."""
+"""Makes the statistics of the remotes that a run used, and the warnings that follow from these statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.recipes.trust import LOCAL, Trust
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Trust
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.report import Trouble
@@ -13,7 +13,7 @@ from trtbuild.store.transports.report import Trouble
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """One remote, as ``--json`` shows it: what became of its records, and its transport's report (`RemoteReport`)."""
+    """The statistics of one remote, as ``--json`` shows them: its records, and its transport's report (`RemoteReport`)."""
 
     name: str
     place: str
@@ -35,16 +35,16 @@ class Account:
     warnings: tuple[str, ...]
 
 
-#: The warning for each count of an account that is not zero.
-_TROUBLES = {
+#: Field of an account → the warning, if the field is not zero.
+_WARNING_TEXTS = {
     "untrusted": "records that are not trusted here: {} (trtbuild why shows the reasons)",
     "blobs_gone": "blobs that records name, but the remote does not have: {}",
     "records_not_sent": "records that could not be sent: {} (trtbuild cache push sends them)",
 }
 
 
-def account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> Account:
-    """The account of one remote: the `counts` of its records, the uploads, and its transport's report."""
+def make_account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> Account:
+    """Make the account of one remote from the `counts` of its records, the uploads, and its transport's report."""
     return Account(
         name=remote.name,
         place=remote.transport.place,
@@ -59,14 +59,14 @@ def account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) ->
     )
 
 
-def warnings(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
+def warning_texts(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
     """The warnings about the remotes and the keys, each once."""
     texts = list(trust.warnings)
-    if writers and (trust.own_domain or "").startswith(LOCAL):
+    if writers and (trust.own_domain or "").startswith(LOCAL_DOMAIN_PREFIX):
         names = ", ".join(remote.name for remote in writers)
         texts.append(f"{names}: new results are not uploaded, because trusted keys are configured, but no signing key")
-    for each in accounts:
-        texts += [f"{each.name}: {text}" for text in each.warnings]
-        counts = ((text, getattr(each, field)) for field, text in _TROUBLES.items())
-        texts += [f"{each.name}: {text.format(count)}" for text, count in counts if count]
+    for account in accounts:
+        texts += [f"{account.name}: {text}" for text in account.warnings]
+        counts = ((text, getattr(account, field)) for field, text in _WARNING_TEXTS.items())
+        texts += [f"{account.name}: {text.format(count)}" for text, count in counts if count]
     return texts

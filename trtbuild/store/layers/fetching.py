@@ -2,11 +2,12 @@
 
 Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
-2. The blobs of a record are result first, and each is compared with its name. The record is published last. So a process
+2. The blobs of a record are fetched first, and each is compared with its name. The record is published last. So a process
    that is killed leaves only complete records, and files that no record names.
-3. A record that is complete in the local store is not requested. A file that is in the local store is not requested either.
-4. A blob that several records name is result once: a lock for each blob lets one thread at a time fetch it (`Turns`).
-5. An error of one record is reported, and the other records are still result. If the local store cannot be written, all
+3. A record that is complete in the local store is not requested from the remote. Neither is a file that is there.
+4. A blob that several records name is fetched once: each blob has a lock, so that one thread at a time fetches it
+   (`NameLocks`).
+5. An error of one record is reported, and the other records are still fetched. If the local store cannot be written, all
    fetches stop.
 """
 
@@ -19,13 +20,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from trtbuild.errors import BlobMissing, RecordUntrusted, RemoteFault
-from trtbuild.store.layers.remote_records import Refuses, nothing
-from trtbuild.store.layers.sendable import held
+from trtbuild.store.layers.remote_records import RefusalRule, refuse_no_record
+from trtbuild.store.layers.sendable import complete_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
-# The number of records that are result in parallel: most records are a few small files, result one after another.
-_AT_ONCE = 8
+# The number of records that are fetched in parallel. Most records are a few small files, fetched one after another.
+_MAX_FETCHES = 8
 
 
 @dataclass
@@ -51,21 +52,21 @@ class Fetched:
         return sum(map(len, (self.fetched, self.present, self.missing, self.untrusted, self.failed)))
 
 
-class Turns:
+class NameLocks:
     """Locks by name: one thread at a time may hold a name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[str, threading.Lock] = {}
+        self._locks: dict[str, threading.Lock] = {}
 
     @contextmanager
-    def of(self, names: Iterable[str]) -> Iterator[None]:
-        """Hold all of `names`."""
+    def hold(self, names: Iterable[str]) -> Iterator[None]:
+        """Hold the locks of all `names`."""
         with self._lock:
-            turns = [self._turns.setdefault(name, threading.Lock()) for name in sorted(set(names))]
+            name_locks = [self._locks.setdefault(name, threading.Lock()) for name in sorted(set(names))]
         with ExitStack() as stack:
-            for turn in turns:  # in sorted order, so that no deadlock is possible
-                stack.enter_context(turn)
+            for lock in name_locks:  # in sorted order, so that no deadlock is possible
+                stack.enter_context(lock)
             yield
 
 
@@ -74,27 +75,28 @@ def fetch_records(
     keys: Iterable[str],
     local: LocalStore,
     report: Callable[[Fetched], None] = lambda _: None,
-    refuses: Refuses = nothing,
+    refusal_of: RefusalRule = refuse_no_record,
 ) -> Fetched:
-    """Fetch the records with these `keys` from `remote` into `local`. `report` is called with the results so far after each
-    record. A local record is replaced if a lock file `refuses` it.
+    """Fetch the records with these `keys` from `remote` into `local`. `report` is called after each record, with the
+    results so far. `refusal_of` is the rule of a lock file: a remote's record that it refuses is not fetched, and a local
+    record that it refuses is replaced.
 
     Raises StoreUnavailable. The records that were fetched before the error are complete.
     """
-    result, turns = Fetched(), Turns()
-    with local.session(), ThreadPoolExecutor(_AT_ONCE) as pool:
+    result, name_locks = Fetched(), NameLocks()
+    with local.session(), ThreadPoolExecutor(_MAX_FETCHES) as pool:
         wanted = []
         for key in dict.fromkeys(keys):
-            found = held(local, key)
-            if found is None or refuses(key, found.record, False) is not None:
+            found = complete_record(local, key)
+            if found is None or refusal_of(key, found.record, False) is not None:
                 wanted.append(key)
             else:
                 result.present.append(key)
                 report(result)
-        running = {pool.submit(_fetch_one, remote, key, local, turns, refuses): key for key in wanted}
+        keys_by_future = {pool.submit(_fetch_record, remote, key, local, name_locks, refusal_of): key for key in wanted}
         try:
-            for future in as_completed(running):
-                _note(result, running[future], future.result())
+            for future in as_completed(keys_by_future):
+                _add_outcome(result, keys_by_future[future], future.result())
                 report(result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -102,30 +104,30 @@ def fetch_records(
     return result
 
 
-def _fetch_one(
-    remote: RemoteStore, key: str, local: LocalStore, turns: Turns, refuses: Refuses
+def _fetch_record(
+    remote: RemoteStore, key: str, local: LocalStore, name_locks: NameLocks, refusal_of: RefusalRule
 ) -> int | BlobMissing | RecordUntrusted | RemoteFault:
-    """The number of bytes that were fetched, or the error."""
+    """Fetch one record. Returns the number of bytes that were fetched, or the error."""
     moved = 0
     try:
         found = remote.find(key)
         if found is None:
             return BlobMissing(f"the record is not in {remote.name}")
-        if (why := refuses(key, found.record, False)) is not None:
+        if (why := refusal_of(key, found.record, False)) is not None:
             return RecordUntrusted(why)
-        for sha256, parts in found.parts.items():
-            with turns.of([sha256]):
+        for sha256, files in found.files_by_blob.items():
+            with name_locks.hold([sha256]):
                 if not local.has(sha256):
-                    moved += remote.fetch(sha256, parts, local)
-        own = held(local, key)
-        refused = own is not None and refuses(key, own.record, False) is not None
-        local.put_found(found.record, found.document, found.signatures, replace=refused)
+                    moved += remote.fetch(sha256, files, local)
+        local_copy = complete_record(local, key)
+        is_refused = local_copy is not None and refusal_of(key, local_copy.record, False) is not None
+        local.put_record_copy(found.record, found.document, found.signatures, replace=is_refused)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:
         return error
     return moved
 
 
-def _note(result: Fetched, key: str, outcome: int | BlobMissing | RecordUntrusted | RemoteFault) -> None:
+def _add_outcome(result: Fetched, key: str, outcome: int | BlobMissing | RecordUntrusted | RemoteFault) -> None:
     if isinstance(outcome, int):
         result.fetched.append(key)
         result.bytes_moved += outcome

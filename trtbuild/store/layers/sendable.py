@@ -1,4 +1,4 @@
-"""Records of the local store in the form in which they are sent: with their signatures, each file verified."""
+"""Reads records of the local store in the form in which they are sent: with their signatures, and each file verified."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Trust
 from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.local import LocalStore
-from trtbuild.store.remote.files import Read
+from trtbuild.store.remote.files import ReadFile
 from trtbuild.store.remote.records import Found
 
 
-def found_locally(local: LocalStore, key: str) -> Found | None:
-    """A record of the local store with its document, signatures and parts, or None. Raises StoreError."""
+def read_local_record(local: LocalStore, key: str) -> Found | None:
+    """A record of the local store with its document, its signatures and the files of its blobs, or None. Raises
+    StoreError."""
     entry = local.entry(key)
     if entry is None:
         return None
     action, document = entry
     record = Record.from_bytes(document)
-    named = action.blobs()
-    parts = {output.sha256: named[output.sha256] for output in record.outputs.values()}
-    return Found(record, document, action.signatures, parts)
+    blobs = action.blobs()
+    files_by_blob = {output.sha256: blobs[output.sha256] for output in record.outputs.values()}
+    return Found(record, document, action.signatures, files_by_blob)
 
 
-def held(store: LocalStore, key: str) -> Found | None:
-    """The trusted record with its document, signatures and parts. None if the record, or one of its blobs, is missing.
+def complete_record(store: LocalStore, key: str) -> Found | None:
+    """Like `read_local_record`, but returns None if one of the record's blobs is missing, or if the record cannot be used.
 
     Raises StoreUnavailable.
     """
     try:
-        found = found_locally(store, key)
+        found = read_local_record(store, key)
     except (EntryCorrupt, RecordUntrusted, KeyError, ValueError):
         return None
-    return found if found is not None and all(store.has(sha256) for sha256 in found.parts) else None
+    return found if found is not None and all(store.has(sha256) for sha256 in found.files_by_blob) else None
 
 
-def for_others(found: Found, trust: Trust) -> Found | None:
+def sendable_record(found: Found, trust: Trust) -> Found | None:
     """The record with only the signatures that may leave this machine. None if the record must not be sent
     (core/recipes/trust.py, rule 5)."""
-    signatures = trust.for_others(found.signatures)
+    signatures = trust.sendable_signatures(found.signatures)
     return None if trust.enforced and not signatures else replace(found, signatures=signatures)
 
 
-def reading(store: LocalStore) -> Read:
-    """A function that reads CAS files of a local store, and compares each with its name.
+def file_reader(store: LocalStore) -> ReadFile:
+    """Return a function that reads CAS files of a local store, and compares each with its name.
 
-    It raises BlobMissing, EntryCorrupt for a damaged file (which it moves to quarantine), StoreUnavailable.
+    The function raises BlobMissing, EntryCorrupt for a damaged file (which it moves to quarantine), StoreUnavailable.
     """
 
     def read(file: Output) -> bytes:

@@ -1,4 +1,4 @@
-"""Writing, finding and reading the blobs of a local store. The rules are in local.py."""
+"""Writes, finds and reads the blobs of a local store. The rules are in local.py."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.store.local.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
 from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import Publication, copy_atomically
-from trtbuild.store.local.receiving import Receipt, receiving
+from trtbuild.store.local.receiving import FileReceiver, open_receiver
 from trtbuild.store.trust import action_result
 
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
-_WRITERS = min(8, (os.cpu_count() or 1) + 2)
+_WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
-# A blob is read, hashed and yielded in stretches of this many bytes: they fit into a second-level cache (with 2 MiB the
-# kernel takes twice the time).
+# A blob is read, hashed and yielded in pieces of this many bytes, which are called stretches. A stretch fits into a
+# second-level cache: with 2 MiB the kernel takes twice the time.
 _STRETCH_SIZE = 512 << 10
-# The number of stretches that may wait for their hash.
-_AHEAD = 2
+# The number of stretches that may wait for their hash, each in its own buffer.
+_BUFFER_COUNT = 2
 # A blob of at most this many bytes is read and hashed by the calling thread.
 _SMALL_SIZE = 256 << 10
 
@@ -41,13 +41,13 @@ class LocalBlobs:
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
         """Write `data`, atomically. It is durable when this returns. Raises StoreUnavailable."""
-        self.entries.only_reads = False
+        self.entries.is_read_only = False
         view = memoryview(data).cast("B")
         return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
 
     def put_file(self, path: str) -> Output:
         """Write the bytes of a file, which is read once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
-        self.entries.only_reads = False
+        self.entries.is_read_only = False
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
@@ -58,9 +58,9 @@ class LocalBlobs:
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
-        parts = self.parts(sha256)
-        size = sum(part.size for part in parts)
-        if len(parts) == 1 and size <= _SMALL_SIZE:
+        files = self.files_of(sha256)
+        size = sum(file.size for file in files)
+        if len(files) == 1 and size <= _SMALL_SIZE:
             data = self.entries.read("cas", sha256)
             if data is not None and hashlib.sha256(data).hexdigest() == sha256:
                 return data
@@ -69,7 +69,7 @@ class LocalBlobs:
             buffer.seek(size - 1)
             buffer.write(b"\0")
         with buffer.getbuffer() as view:
-            for _ in self._verified(sha256, parts, _consecutive(view)):
+            for _ in self._read_verified(sha256, files, _consecutive_buffers(view)):
                 pass
         return buffer.getvalue()  # no copy is made: the buffer has exactly this size
 
@@ -78,38 +78,39 @@ class LocalBlobs:
 
         Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError when `path` cannot be written.
         """
-        return copy_atomically(self._verified(sha256, self.parts(sha256), _in_turns()), path)
+        return copy_atomically(self._read_verified(sha256, self.files_of(sha256), _alternating_buffers()), path)
 
     def has(self, sha256: str) -> bool:
-        """Whether all parts of the blob are in the store. Their bytes are not read. Raises StoreUnavailable."""
-        with self.entries.looking():
-            return self.find_parts(sha256) is not None
+        """Whether all files of the blob are in the store. Their bytes are not read. Raises StoreUnavailable."""
+        with self.entries.lookup_lock():
+            return self.find_files(sha256) is not None
 
-    def parts(self, sha256: str) -> tuple[Output, ...]:
+    def files_of(self, sha256: str) -> tuple[Output, ...]:
         """The CAS files that the blob consists of, in order: the blob itself, or its chunks.
 
         Raises BlobMissing when one of these files is missing, StoreUnavailable.
         """
-        with self.entries.looking():
-            parts = self.find_parts(sha256)
-        if parts is None:
+        with self.entries.lookup_lock():
+            files = self.find_files(sha256)
+        if files is None:
             raise BlobMissing(f"blob {sha256} is not in the store {self.root}")
-        return parts
+        return files
 
-    def receiving(self) -> AbstractContextManager[Receipt]:
-        """Receive CAS files from another store. They are durable at the end of the block, which raises StoreUnavailable."""
-        self.entries.only_reads = False
-        return receiving(self.entries)
+    def receive_files(self) -> AbstractContextManager[FileReceiver]:
+        """Receive CAS files from another store. They are durable at the end of the block. The end raises
+        StoreUnavailable."""
+        self.entries.is_read_only = False
+        return open_receiver(self.entries)
 
-    def join(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
+    def join_chunks(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
         """Create a blob from two or more chunks that are in the store. The chunks are read and hashed, unless `verified` is
-        True: the caller has just computed the blob's digest from them.
+        True. Then the caller has just computed the blob's digest from them.
 
         Raises BlobMissing when a chunk is missing, EntryCorrupt when the chunks are not the blob, StoreUnavailable.
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")
-        self.entries.only_reads = False
+        self.entries.is_read_only = False
         with self.entries.lock.shared():
             for chunk in chunks:
                 if self.entries.find("cas", chunk.sha256) != chunk.size:
@@ -131,8 +132,8 @@ class LocalBlobs:
         if content_hash.hexdigest() != sha256:
             raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
 
-    def find_parts(self, sha256: str) -> tuple[Output, ...] | None:
-        """Like `parts`, but returns None if a part is missing. The caller holds the store-wide lock."""
+    def find_files(self, sha256: str) -> tuple[Output, ...] | None:
+        """Like `files_of`, but returns None if a file is missing. The caller holds the store-wide lock."""
         size = self.entries.find("cas", sha256)
         if size is not None:
             return (Output(sha256, size),)
@@ -149,27 +150,27 @@ class LocalBlobs:
         if data is None:
             return None
         try:
-            return action_result.listed_chunks(data, sha256)
+            return action_result.parse_chunk_list(data, sha256)
         except ValueError as error:
-            # A blob with an invalid list counts as missing: the next put writes a new list.
+            # A blob with an invalid list counts as missing. The next `put_bytes` or `put_file` writes a new list.
             self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")
             return None
 
     def _put_small(self, view: memoryview) -> Output:
         output = Output(hashlib.sha256(view).hexdigest(), len(view))
         publication = Publication(self.entries.layout)
-        self._put_part(publication, output, publication.write, view)
-        publication.settle()
+        self._put_cas_file(publication, output, publication.write, view)
+        publication.make_durable()
         return output
 
-    def _put_part(
-        self, publication: Publication, part: Output, write: Callable[[str, memoryview], None], view: memoryview
+    def _put_cas_file(
+        self, publication: Publication, file: Output, write: Callable[[str, memoryview], None], view: memoryview
     ) -> None:
-        path = self.entries.layout.entry("cas", part.sha256)
+        path = self.entries.layout.entry_path("cas", file.sha256)
         with self.entries.lock.shared():
-            found = self.entries.find("cas", part.sha256) == part.size
+            found = self.entries.find("cas", file.sha256) == file.size
         if found:
-            publication.also(os.path.dirname(path))
+            publication.add_folder(os.path.dirname(path))
         else:
             self.entries.prepare()
             write(path, view)
@@ -180,11 +181,11 @@ class LocalBlobs:
         chunks: list[Output] = []
 
         def put_chunk(chunk: memoryview) -> Output:
-            part = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
-            self._put_part(publication, part, publication.gather, chunk)
-            return part
+            file = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
+            self._put_cas_file(publication, file, publication.write_in_batch, chunk)
+            return file
 
-        with ThreadPoolExecutor(_WRITERS) as writers, ThreadPoolExecutor(1) as hasher:
+        with ThreadPoolExecutor(_WRITER_COUNT) as writers, ThreadPoolExecutor(1) as hasher:
             waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
 
             def finish_one() -> None:
@@ -205,7 +206,7 @@ class LocalBlobs:
                 writers.shutdown(cancel_futures=True)
                 publication.abandon()
                 raise
-            publication.settle(writers)
+            publication.make_durable(writers)
         output = Output(content_hash.hexdigest(), size)
         with self.entries.lock.shared():
             listed = self._read_chunk_list(output.sha256)
@@ -214,76 +215,76 @@ class LocalBlobs:
             self.entries.write("ac", action_result.list_key(output.sha256), entry.to_bytes())
         return output
 
-    def _verified(
-        self, sha256: str, parts: Sequence[Output], place: Callable[[int], memoryview]
+    def _read_verified(
+        self, sha256: str, files: Sequence[Output], next_buffer: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """Yield the blob in stretches, while another thread hashes them. `place` returns the buffer for a stretch of a
-        size.
+        """Yield the blob in stretches, while another thread hashes them. `next_buffer` returns the buffer for the
+        next stretch, whose size it gets.
 
         Raises EntryCorrupt after the last stretch if the blob's digest is not `sha256`.
         """
         content_hash = hashlib.sha256()
-        hashing: deque[Future[None]] = deque()
+        running_hashes: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1) as hasher:
-            for stretch in _stretches(parts):
-                if len(hashing) >= _AHEAD:
-                    hashing.popleft().result()
-                view, start = place(sum(part.size for part in stretch)), 0
-                for part in stretch:
-                    self.entries.read_into(part, view[start : start + part.size])
-                    start += part.size
-                if len(parts) == 1:
+            for stretch in _group_into_stretches(files):
+                if len(running_hashes) >= _BUFFER_COUNT:
+                    running_hashes.popleft().result()
+                view, start = next_buffer(sum(file.size for file in stretch)), 0
+                for file in stretch:
+                    self.entries.read_into(file, view[start : start + file.size])
+                    start += file.size
+                if len(files) == 1:
                     content_hash.update(view)
                 else:
-                    hashing.append(hasher.submit(content_hash.update, view))
+                    running_hashes.append(hasher.submit(content_hash.update, view))
                 yield view
         if content_hash.hexdigest() != sha256:
-            raise self._quarantine_damage(sha256, parts)
+            raise self._quarantine_damage(sha256, files)
 
-    def _quarantine_damage(self, sha256: str, parts: Sequence[Output]) -> EntryCorrupt:
-        """Move the damaged parts of a blob to quarantine. If no part is damaged, move its chunk list. Returns the error to
+    def _quarantine_damage(self, sha256: str, files: Sequence[Output]) -> EntryCorrupt:
+        """Move the damaged files of a blob to quarantine. If no file is damaged, move its chunk list. Returns the error to
         raise."""
-        undamaged = [self.entries.verify_part(part) for part in parts]
+        undamaged = [self.entries.verify_file(file) for file in files]
         if all(undamaged):
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
         return EntryCorrupt(f"blob {sha256} does not match its digest; the damaged files are in quarantine")
 
 
-def _stretches(parts: Sequence[Output]) -> Iterator[list[Output]]:
-    """Group `parts`, in order. A group has at most `_STRETCH_SIZE` bytes, or is a single larger part."""
+def _group_into_stretches(files: Sequence[Output]) -> Iterator[list[Output]]:
+    """Group `files`, in order. A group has at most `_STRETCH_SIZE` bytes, or is a single larger file."""
     stretch: list[Output] = []
     size = 0
-    for part in parts:
-        if stretch and size + part.size > _STRETCH_SIZE:
+    for file in files:
+        if stretch and size + file.size > _STRETCH_SIZE:
             yield stretch
             stretch, size = [], 0
-        stretch.append(part)
-        size += part.size
+        stretch.append(file)
+        size += file.size
     yield stretch
 
 
-def _consecutive(view: memoryview) -> Callable[[int], memoryview]:
-    """A function that returns consecutive parts of `view`."""
+def _consecutive_buffers(view: memoryview) -> Callable[[int], memoryview]:
+    """Return a function that returns consecutive slices of `view`, of the sizes that it gets."""
     start = 0
 
-    def place(size: int) -> memoryview:
+    def next_buffer(size: int) -> memoryview:
         nonlocal start
         start += size
         return view[start - size : start]
 
-    return place
+    return next_buffer
 
 
-def _in_turns() -> Callable[[int], memoryview]:
-    """A function that returns parts of `_AHEAD` buffers, in turn."""
-    buffers = [bytearray() for _ in range(_AHEAD)]
+def _alternating_buffers() -> Callable[[int], memoryview]:
+    """Return a function that returns slices of `_BUFFER_COUNT` buffers, which it uses in turn."""
+    buffers = [bytearray() for _ in range(_BUFFER_COUNT)]
     turn = 0
 
-    def place(size: int) -> memoryview:
+    def next_buffer(size: int) -> memoryview:
         nonlocal turn
-        turn = (turn + 1) % _AHEAD
+        turn = (turn + 1) % _BUFFER_COUNT
         if len(buffers[turn]) < size:
             buffers[turn] = bytearray(size)
         return memoryview(buffers[turn])[:size]
 
-    return place
+    return next_buffer

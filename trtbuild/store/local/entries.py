@@ -1,4 +1,4 @@
-"""Finding, touching, reading, writing and quarantining single entries of a local store. The rules are in local.py."""
+"""Finds, touches, reads, writes and quarantines single entries of a local store. The rules are in local.py."""
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
 # ruff: noqa: PTH104, PTH116
@@ -14,20 +14,20 @@ from contextlib import AbstractContextManager, nullcontext
 
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, EntryCorrupt
-from trtbuild.store.local.layout import Kind, Layout, unavailable
+from trtbuild.store.local.layout import Kind, Layout, unavailable_error
 from trtbuild.store.local.leases import Sessions, StoreLock
 from trtbuild.store.local.publication import Publication
 
 _log = logging.getLogger("trtbuild.store")
 
-_EMPTY = hashlib.sha256().hexdigest()
+_EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
-# Another process may replace an entry by a pipe after the stat. With O_NONBLOCK, opening a pipe does not wait, and the pipe
-# reads as empty.
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+# Another process may replace an entry by a pipe after the stat. With O_NONBLOCK, opening a pipe does not wait, and reading
+# it returns no bytes.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Most entries have fewer bytes than this.
-_PAGE_SIZE = 64 << 10
+# The number of bytes of the first read. Most entries are smaller, so one read is enough for them.
+_FIRST_READ_SIZE = 64 << 10
 
 
 class Entries:
@@ -38,13 +38,13 @@ class Entries:
         self.lock = StoreLock(self.layout)
         self.sessions = Sessions(self.layout, self.lock)
         self._prepared = False
-        #: Whether entries are found without touching or locking them (rule 10).
-        self.only_reads = False
+        #: Whether entries are found without touches and locks (rule 10).
+        self.is_read_only = False
         self.layout.check_format()
 
-    def looking(self) -> AbstractContextManager[None]:
-        """The lock to hold while entries are found."""
-        return nullcontext() if self.only_reads else self.lock.shared()
+    def lookup_lock(self) -> AbstractContextManager[None]:
+        """Return the lock to hold while entries are found."""
+        return nullcontext() if self.is_read_only else self.lock.shared()
 
     def prepare(self) -> None:
         """Create the directories, before the first write. Raises StoreUnavailable."""
@@ -54,37 +54,38 @@ class Entries:
 
     def find(self, kind: Kind, name: str) -> int | None:
         """The size of an entry in bytes, or None. Touches the entry (rule 4). The caller holds the lock."""
-        path = self.layout.entry(kind, name)
+        path = self.layout.entry_path(kind, name)
         try:
             status = os.stat(path, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode):
                 # A link, a directory or a pipe is moved away, so that the entry can be written.
                 self.quarantine(kind, name, "it is not a regular file")
                 return None
-            if status.st_size == 0 and name != _EMPTY:
-                return None  # a loss of power left this file: no entry is published empty
-            if not self.only_reads and status.st_mtime_ns < self.sessions.since:
+            if status.st_size == 0 and name != _EMPTY_SHA256:
+                return None  # a loss of power left this file: only the entry of the empty blob has no bytes
+            if not self.is_read_only and status.st_mtime_ns < self.sessions.touch_before_ns:
                 os.utime(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             # The entry may be readable, although this user cannot touch it.
-            return self._size_of_untouchable(path, error)
+            return self._size_without_touch(path, error)
         return status.st_size
 
-    def _size_of_untouchable(self, path: str, error: OSError) -> int:
+    def _size_without_touch(self, path: str, error: OSError) -> int:
+        """The size of an entry that `error` prevents from being touched. Raises StoreUnavailable."""
         try:
             return os.stat(path).st_size
         except OSError:
-            raise unavailable(error, self.layout.root) from error
+            raise unavailable_error(error, self.layout.root) from error
 
     def read(self, kind: Kind, name: str) -> bytes | None:
         """The bytes of an entry, not verified, or None. Raises StoreUnavailable."""
         try:
-            descriptor = os.open(self.layout.entry(kind, name), _READ)
+            descriptor = os.open(self.layout.entry_path(kind, name), _READ_FLAGS)
             try:
-                data = os.read(descriptor, _PAGE_SIZE)
-                if len(data) < _PAGE_SIZE and not os.read(descriptor, 1):
+                data = os.read(descriptor, _FIRST_READ_SIZE)
+                if len(data) < _FIRST_READ_SIZE and not os.read(descriptor, 1):
                     return data
                 with open(descriptor, "rb", closefd=False) as file:
                     file.seek(0)
@@ -94,52 +95,53 @@ class Entries:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise unavailable(error, self.layout.root) from error
+            raise unavailable_error(error, self.layout.root) from error
 
-    def read_into(self, part: Output, view: memoryview) -> None:
-        """Fill `view`, which has the size of `part`, with a CAS file's bytes, not verified.
+    def read_into(self, file: Output, view: memoryview) -> None:
+        """Fill `view`, which has the size of `file`, with the bytes of this CAS file, not verified.
 
         Raises BlobMissing, EntryCorrupt when the file has another size (it is moved to quarantine), StoreUnavailable.
         """
         try:
-            descriptor = os.open(self.layout.entry("cas", part.sha256), _READ)
+            descriptor = os.open(self.layout.entry_path("cas", file.sha256), _READ_FLAGS)
             try:
-                size_fits = os.fstat(descriptor).st_size == part.size
+                size_fits = os.fstat(descriptor).st_size == file.size
                 filled = 0
-                while size_fits and filled < part.size:
+                while size_fits and filled < file.size:
                     count = os.readv(descriptor, [view[filled:]])
                     size_fits = count > 0
                     filled += count
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
-            raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}") from None
+            raise BlobMissing(f"{file.sha256} is not in the store {self.layout.root}") from None
         except OSError as error:
-            raise unavailable(error, self.layout.root) from error
+            raise unavailable_error(error, self.layout.root) from error
         if not size_fits:
-            self.quarantine("cas", part.sha256, f"its size is not {part.size}")
-            raise EntryCorrupt(f"{part.sha256} has a wrong size; it was moved to quarantine")
+            self.quarantine("cas", file.sha256, f"its size is not {file.size}")
+            raise EntryCorrupt(f"{file.sha256} has a wrong size; it was moved to quarantine")
 
-    def verify_part(self, part: Output) -> bool:
-        """Whether a CAS file has the digest in its name. If not, move the file to quarantine. Raises BlobMissing."""
-        data = self.read("cas", part.sha256)
+    def verify_file(self, file: Output) -> bool:
+        """Whether the bytes of a CAS file have the digest in its name. If not, move the file to quarantine. Raises
+        BlobMissing, StoreUnavailable."""
+        data = self.read("cas", file.sha256)
         if data is None:
-            raise BlobMissing(f"{part.sha256} is not in the store {self.layout.root}")
-        if hashlib.sha256(data).hexdigest() == part.sha256:
+            raise BlobMissing(f"{file.sha256} is not in the store {self.layout.root}")
+        if hashlib.sha256(data).hexdigest() == file.sha256:
             return True
-        self.quarantine("cas", part.sha256, "its bytes have another SHA-256")
+        self.quarantine("cas", file.sha256, "its bytes have another SHA-256")
         return False
 
     def write(self, kind: Kind, name: str, data: bytes) -> None:
         """Publish one entry, durably. Raises StoreUnavailable."""
         self.prepare()
         publication = Publication(self.layout)
-        publication.write(self.layout.entry(kind, name), data)
-        publication.settle()
+        publication.write(self.layout.entry_path(kind, name), data)
+        publication.make_durable()
 
     def quarantine(self, kind: Kind, name: str, why: str) -> None:
         """Move a damaged entry to quarantine, and log a warning. If the store cannot be written, the entry stays."""
-        path = self.layout.entry(kind, name)
+        path = self.layout.entry_path(kind, name)
         quarantined = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
             os.rename(path, quarantined)

@@ -2,14 +2,14 @@
 
 format            the version of this layout
 cas/<aa>/<sha256> bytes named by their SHA-256; aa is the first two digits of the SHA-256
-ac/<aa>/<key>     entries by key: of records, and of chunk lists
+ac/<aa>/<key>     entries by key: records and chunk lists
 tmp/              unfinished files
 quarantine/       damaged entries, for a person to look at
-locks/            `store`, `records`, and the keys that are being built
+locks/            lock files: `store`, `records`, and one for each key that is being built
 sessions/         one file for each running session
 
-If the group, or all users, may write the root, then several users share the store. Then files and directories get the
-root's mode and group, independent of the umask: each user must be able to read, touch and lock the files of the others.
+If the group, or all users, may write the root, then several users share the store. In this case files and directories get
+the root's mode and group. The umask does not matter. So each user can read, touch and lock the files of the others.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -34,9 +34,9 @@ Kind = Literal["cas", "ac"]
 #: The format that this code reads and writes.
 FORMAT = "trtbuild.store/1"
 
-_FORMAT = re.compile(r"trtbuild\.store/([1-9][0-9]*)\n?")
+_FORMAT_PATTERN = re.compile(r"trtbuild\.store/([1-9][0-9]*)\n?")
 
-_HINTS = {
+_HINTS_BY_ERRNO = {
     errno.ENOSPC: "free some space, or run `trtbuild cache gc`",
     errno.EDQUOT: "the disk quota is used up: free some space, or run `trtbuild cache gc`",
     errno.EFBIG: "a limit on file sizes is in force (ulimit -f)",
@@ -50,9 +50,9 @@ _HINTS = {
 }
 
 
-def unavailable(error: OSError, root: str) -> StoreUnavailable:
+def unavailable_error(error: OSError, root: str) -> StoreUnavailable:
     """Return the error for a store whose directory cannot be used."""
-    hint = _HINTS.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
+    hint = _HINTS_BY_ERRNO.get(error.errno or 0, "set TRTBUILD_CACHE_DIR to a directory that can be written")
     return StoreUnavailable(f"the cache cannot be used: {error.strerror or error}", file=root, hint=hint)
 
 
@@ -78,18 +78,19 @@ class Layout:
     def sessions(self) -> str:
         return f"{self.root}/sessions"
 
-    def entry(self, kind: Kind, name: str) -> str:
-        """The path of an entry. Raises ValueError for a name that is not a digest, so that no path leaves the directory."""
+    def entry_path(self, kind: Kind, name: str) -> str:
+        """The path of an entry. Raises ValueError for a name that is not a digest, so that no path leads out of the
+        store."""
         if not is_digest(name):
             raise ValueError(f"not a digest: {name!r}")
         return f"{self.root}/{kind}/{name[:2]}/{name}"
 
-    def fresh_name(self) -> str:
+    def fresh_path(self) -> str:
         """A unique path in ``tmp/``. The name begins with the id of the process, to help people who look at the files."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
-    def shared(self) -> os.stat_result | None:
-        """The stat of the root if several users share the store, or None. Raises OSError."""
+    def shared_root(self) -> os.stat_result | None:
+        """The stat of the root, if several users share the store; otherwise None. Raises OSError."""
         root = os.stat(self.root)
         return root if root.st_mode & 0o022 else None
 
@@ -98,16 +99,16 @@ class Layout:
         name. Raises OSError."""
         if os.path.isdir(path):
             return
-        root = self.shared()
+        root = self.shared_root()
         fresh = path
         try:
             if root is not None and path != self.tmp:
-                fresh = self.fresh_name()
+                fresh = self.fresh_path()
             os.mkdir(fresh)
             if root is not None:
                 descriptor = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    allow(descriptor, root, 0o7777)
+                    set_permissions(descriptor, root, 0o7777)
                 finally:
                     os.close(descriptor)
             if fresh != path:
@@ -129,7 +130,7 @@ class Layout:
             with os.scandir(f"{self.root}/{kind}") as children:
                 folders = [child for child in children if len(child.name) == 2]
             for folder in folders:
-                for file in listed(folder.path):
+                for file in list_folder(folder.path):
                     if is_digest(file.name) and file.name.startswith(folder.name):
                         with contextlib.suppress(FileNotFoundError):
                             if file.is_file(follow_symlinks=False):
@@ -137,24 +138,25 @@ class Layout:
         except FileNotFoundError:  # nothing was written yet
             return
         except OSError as error:
-            raise unavailable(error, self.root) from error
+            raise unavailable_error(error, self.root) from error
 
     def check_format(self) -> bool:
-        """Whether the store exists. Raises StoreUnavailable when it has an unknown format."""
+        """Check the format of the store. Returns whether the store exists. Raises StoreUnavailable for an unknown
+        format."""
         try:
             text = read_regular(f"{self.root}/format").decode("utf-8", errors="replace")
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise unavailable(error, self.root) from error
+            raise unavailable_error(error, self.root) from error
         if text.strip() == FORMAT:
             return True
-        newer = _FORMAT.fullmatch(text)
+        match = _FORMAT_PATTERN.fullmatch(text)
         raise StoreUnavailable(
             f"the cache has the format {text.strip()[:60]!r}; this version of trtbuild reads {FORMAT}",
             file=f"{self.root}/format",
             hint="upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
-            if newer
+            if match
             else "this is not a cache of trtbuild: set TRTBUILD_CACHE_DIR to another directory",
         )
 
@@ -165,20 +167,21 @@ class Layout:
             for name in ("tmp", "cas", "ac", "quarantine", "locks", "sessions"):
                 self.make_folder(f"{self.root}/{name}")
             if not self.check_format():
-                fresh = self.fresh_name()
+                fresh = self.fresh_path()
                 with open(fresh, "x", encoding="utf-8") as file:
-                    if (root := self.shared()) is not None:
-                        allow(file.fileno(), root, 0o666)
+                    if (root := self.shared_root()) is not None:
+                        set_permissions(file.fileno(), root, 0o666)
                     file.write(f"{FORMAT}\n")
                     file.flush()
                     os.fsync(file.fileno())  # an empty file would be an unknown format
                 os.rename(fresh, f"{self.root}/format")
         except OSError as error:
-            raise unavailable(error, self.root) from error
+            raise unavailable_error(error, self.root) from error
 
 
-def allow(descriptor: int, root: os.stat_result, bits: int) -> None:
-    """Give a new file or directory the group of `root`, and the `bits` of its mode. Raises OSError."""
+def set_permissions(descriptor: int, root: os.stat_result, bits: int) -> None:
+    """Give a new file or directory the group of `root`, and those bits of the root's mode that are in `bits`. Raises
+    OSError."""
     if os.fstat(descriptor).st_gid != root.st_gid:
         with contextlib.suppress(OSError):  # this user is not in that group
             os.fchown(descriptor, -1, root.st_gid)
@@ -186,7 +189,8 @@ def allow(descriptor: int, root: os.stat_result, bits: int) -> None:
         os.fchmod(descriptor, root.st_mode & bits)
 
 
-def listed(path: str) -> list[os.DirEntry[str]]:
+def list_folder(path: str) -> list[os.DirEntry[str]]:
+    """The entries of a directory; empty if there is no such directory. Raises OSError."""
     try:
         with os.scandir(path) as entries:
             return list(entries)

@@ -4,13 +4,14 @@ All of them are flock(2), so the kernel releases them when a process dies.
 
 Rules
 1. The store-wide lock ``locks/store`` is held shared while entries are found and touched, and while a session begins. It is
-   held exclusive while a collection begins, and while a collection removes a short batch. No thread reads, hashes or writes
-   blobs, or waits for another lock, while it holds this lock. It reads only a record's small AC entry under the lock.
+   held exclusive while a collection begins, and while a collection removes a short batch. A thread that holds this lock
+   does not read, hash or write blobs, and does not wait for another lock. It may read a record's AC entry, which is small.
 2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
    from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the file afterwards.
 3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
-   releases the lock. So a process that gets the lock checks that the file still has that name, and otherwise starts again.
-4. Descriptors are closed in forked children and on exec. Otherwise a child would still hold the lock after its parent has
+   releases the lock. So a process that gets the lock checks that its file still has that name. If not, it opens the new
+   file.
+4. Descriptors are closed in forked children and on exec. Otherwise a child would hold the lock after its parent has
    released it.
 5. A store that cannot be written is read without locks: no collection can remove entries there.
 """
@@ -27,53 +28,54 @@ import os
 import threading
 from collections.abc import Iterator
 
-from trtbuild.store.local.layout import Layout, allow, unavailable
+from trtbuild.store.local.layout import Layout, set_permissions, unavailable_error
 
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+_READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
-_held: set[int] = set()
-_held_lock = threading.Lock()
+_open_descriptors: set[int] = set()
+_descriptors_lock = threading.Lock()
 
 
-def _forget_in_child() -> None:
-    global _held_lock
-    _held_lock = threading.Lock()
-    for descriptor in _held:
+def _close_in_child() -> None:
+    global _descriptors_lock
+    _descriptors_lock = threading.Lock()
+    for descriptor in _open_descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    _held.clear()
+    _open_descriptors.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _open(path: str, flags: int) -> int:
-    # The lock covers the open and the registration: a fork in between would leak the descriptor.
-    with _held_lock:
+    # The lock covers the call of `open` and the registration. A fork between the two would leak the descriptor.
+    with _descriptors_lock:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-        _held.add(descriptor)
+        _open_descriptors.add(descriptor)
     return descriptor
 
 
 def _open_or_make(layout: Layout, path: str) -> int:
-    """Open a lock file, and create it if necessary. A new file gets the mode for all users of the store before its name."""
+    """Open a lock file, and create it if necessary. A new file gets the permissions for all users of the store before it
+    gets its name."""
     while True:
         try:
             return _open(path, os.O_RDWR)
         except FileNotFoundError:
-            root = layout.shared()
+            root = layout.shared_root()
         if root is None:
             return _open(path, os.O_RDWR | os.O_CREAT)
-        fresh = layout.fresh_name()
+        fresh = layout.fresh_path()
         descriptor = _open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            allow(descriptor, root, 0o666)
+            set_permissions(descriptor, root, 0o666)
             os.link(fresh, path)
         except FileExistsError:
             pass  # another process was faster
         except OSError:  # a file system without hard links
             new_descriptor = _open(path, os.O_RDWR | os.O_CREAT)
-            allow(new_descriptor, root, 0o666)
+            set_permissions(new_descriptor, root, 0o666)
             return new_descriptor
         finally:
             _close(descriptor)
@@ -81,20 +83,20 @@ def _open_or_make(layout: Layout, path: str) -> int:
 
 
 def _close(descriptor: int) -> None:
-    with _held_lock:
+    with _descriptors_lock:
         # In a forked child the descriptor is not registered: it is closed, and its number may belong to another file.
-        if descriptor in _held:
-            _held.remove(descriptor)
-            # Explicit, because a process that was forked just now still has the descriptor open.
+        if descriptor in _open_descriptors:
+            _open_descriptors.remove(descriptor)
+            # Closing is not enough: a process that was forked just now still has the descriptor open.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
-class _Holder(threading.local):
-    """Whether this thread holds the lock."""
+class _ThreadState(threading.local):
+    """State of one thread: whether it holds the lock."""
 
-    held = False
+    is_held = False
 
 
 class StoreLock:
@@ -102,19 +104,19 @@ class StoreLock:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._thread = _Holder()
+        self._thread = _ThreadState()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Hold the lock shared, which stops collections. Raises StoreUnavailable when the file system has no locks."""
-        if self._thread.held:
+        if self._thread.is_held:
             yield
             return
         try:
             descriptor = self._open()
         except OSError as error:
-            if error.errno not in _READ_ONLY:
-                raise unavailable(error, self._layout.root) from error
+            if error.errno not in _READ_ONLY_ERRORS:
+                raise unavailable_error(error, self._layout.root) from error
             yield
             return
         with self._hold(descriptor, fcntl.LOCK_SH):
@@ -126,7 +128,7 @@ class StoreLock:
         try:
             descriptor = _open_or_make(self._layout, f"{self._layout.locks}/store")
         except OSError as error:
-            raise unavailable(error, self._layout.root) from error
+            raise unavailable_error(error, self._layout.root) from error
         with self._hold(descriptor, fcntl.LOCK_EX):
             yield
 
@@ -143,12 +145,12 @@ class StoreLock:
             try:
                 fcntl.flock(descriptor, operation)
             except OSError as error:
-                raise unavailable(error, self._layout.root) from error
-            self._thread.held = True
+                raise unavailable_error(error, self._layout.root) from error
+            self._thread.is_held = True
             try:
                 yield
             finally:
-                self._thread.held = False
+                self._thread.is_held = False
         finally:
             _close(descriptor)
 
@@ -161,39 +163,40 @@ class Sessions:
         self._store_lock = lock
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
-        #: An entry with this mtime (ns) or a later one is safe without a touch. Without a session this is infinite: every
-        #: entry is touched, and the session of another process, such as the parent, protects it.
-        self.since: float = math.inf
+        #: An entry with an mtime (ns) before this is touched when it is found. A later mtime is safe without a touch.
+        #: Without a session this is infinite: every entry is touched. Then the session of another process, such as the
+        #: parent, protects the entries.
+        self.touch_before_ns: float = math.inf
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Hold a session. Does nothing if the store cannot be written."""
-        path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_name())}"
+        path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_path())}"
         with self._store_lock.shared():
             try:
                 descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             except OSError as error:
-                if error.errno not in _READ_ONLY:
-                    raise unavailable(error, self._layout.root) from error
+                if error.errno not in _READ_ONLY_ERRORS:
+                    raise unavailable_error(error, self._layout.root) from error
                 descriptor = None
             if descriptor is not None:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
-                    if (root := self._layout.shared()) is not None:
-                        allow(descriptor, root, 0o666)
+                    if (root := self._layout.shared_root()) is not None:
+                        set_permissions(descriptor, root, 0o666)
                     start = os.fstat(descriptor).st_mtime_ns
                 except OSError as error:
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                     _close(descriptor)
-                    raise unavailable(error, self._layout.root) from error
-                self._change(path, start)
+                    raise unavailable_error(error, self._layout.root) from error
+                self._set_start(path, start)
         try:
             yield
         finally:
             if descriptor is not None:
-                self._change(path, None)
-                if descriptor in _held:  # not in a forked child
+                self._set_start(path, None)
+                if descriptor in _open_descriptors:  # not in a forked child
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                 _close(descriptor)
@@ -201,57 +204,58 @@ class Sessions:
     @property
     def active(self) -> bool:
         """Whether this process holds a session."""
-        return self.since < math.inf
+        return self.touch_before_ns < math.inf
 
-    def _change(self, path: str, start: int | None) -> None:
+    def _set_start(self, path: str, start: int | None) -> None:
         with self._lock:
             if start is None:
                 self._starts.pop(path, None)
             else:
                 self._starts[path] = start
-            self.since = max(self._starts.values(), default=math.inf)
+            self.touch_before_ns = max(self._starts.values(), default=math.inf)
 
 
 @contextlib.contextmanager
 def building(layout: Layout, key: str) -> Iterator[None]:
-    """Hold the lock of `key`. Only one thread of all processes can hold it (rule 3). Raises StoreUnavailable."""
+    """Hold the lock of `key`, which only one thread of all processes can hold (rule 3). Raises StoreUnavailable."""
     path = f"{layout.locks}/{key}"
     try:
-        descriptor = _acquire(layout, path)
+        descriptor = _acquire_lock(layout, path)
     except OSError as error:
-        raise unavailable(error, layout.root) from error
+        raise unavailable_error(error, layout.root) from error
     try:
         yield
     finally:
-        if descriptor in _held:
+        if descriptor in _open_descriptors:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         _close(descriptor)
 
 
 @contextlib.contextmanager
-def publishing(layout: Layout) -> Iterator[None]:
-    """Hold ``locks/records``: one record is looked up and published at a time. Raises StoreUnavailable."""
+def hold_records_lock(layout: Layout) -> Iterator[None]:
+    """Hold ``locks/records``, so that one record at a time is looked up and published. Raises StoreUnavailable."""
     try:
         descriptor = _open_or_make(layout, f"{layout.locks}/records")
     except OSError as error:
-        raise unavailable(error, layout.root) from error
+        raise unavailable_error(error, layout.root) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
-            raise unavailable(error, layout.root) from error
+            raise unavailable_error(error, layout.root) from error
         yield
     finally:
         _close(descriptor)
 
 
-def _acquire(layout: Layout, path: str) -> int:
+def _acquire_lock(layout: Layout, path: str) -> int:
+    """Open and lock the file `path` (rule 3). Returns the descriptor. Raises OSError."""
     while True:
         descriptor = _open_or_make(layout, path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if is_named(descriptor, path):
+            if has_name(descriptor, path):
                 return descriptor
         except BaseException:
             _close(descriptor)
@@ -259,15 +263,15 @@ def _acquire(layout: Layout, path: str) -> int:
         _close(descriptor)
 
 
-def is_named(descriptor: int, path: str) -> bool:
-    """Whether `path` is the name of the open file."""
+def has_name(descriptor: int, path: str) -> bool:
+    """Whether `path` is still the name of the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
 
 
-def abandoned(path: str) -> int | None:
+def lock_if_abandoned(path: str) -> int | None:
     """Lock the file `path` if no process holds it. Returns the descriptor, which the caller closes with `os.close`, or
     None."""
     try:
@@ -275,13 +279,13 @@ def abandoned(path: str) -> int | None:
     except FileNotFoundError:
         return None
     except OSError:
-        try:  # files in tmp/ are read-only; where flock is emulated (NFS) this fails, and the file counts as held
+        try:  # files in tmp/ are read-only; on NFS, where flock is emulated, the lock fails and the file counts as held
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_named(descriptor, path):
+        if has_name(descriptor, path):
             return descriptor
     except OSError:
         pass

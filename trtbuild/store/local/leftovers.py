@@ -1,4 +1,4 @@
-"""Leftovers in a store: unfinished files, locks and sessions of dead processes, and old quarantined entries."""
+"""Removes leftovers from a store: unfinished files, locks and sessions of dead processes, and old quarantined entries."""
 
 # Paths are strings here, as in the rest of the store.
 # ruff: noqa: PTH106, PTH108, PTH112
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 
 from trtbuild.store.local import leases
-from trtbuild.store.local.layout import Layout, listed
+from trtbuild.store.local.layout import Layout, list_folder
 
 #: The age in seconds from which unlocked files in ``tmp/`` are removed.
 UNFINISHED_AGE_S = 3600.0
@@ -18,28 +18,29 @@ UNFINISHED_AGE_S = 3600.0
 
 def session_starts(layout: Layout) -> Iterator[int]:
     """The starts (mtime, ns) of the live sessions. The caller holds the store-wide lock exclusive."""
-    for file in listed(layout.sessions):
+    for file in list_folder(layout.sessions):
         try:
             start_ns = file.stat().st_mtime_ns
         except FileNotFoundError:
             continue
-        descriptor = leases.abandoned(file.path)
+        descriptor = leases.lock_if_abandoned(file.path)
         if descriptor is None:
             yield start_ns
         else:
             os.close(descriptor)
 
 
-def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> int:
-    """Remove files that no process holds, and old entries in quarantine. Returns the number of removed files."""
+def remove_leftovers(layout: Layout, start_ns: int, quarantine_age_s: float) -> int:
+    """Remove files that no process has locked, and old entries in quarantine. `start_ns` is the start of the collection,
+    from which ages are computed. Returns the number of removed files."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
-        for file in listed(folder):
+        for file in list_folder(folder):
             if folder == layout.locks and file.name in ("store", "records"):
                 continue
-            removed += _older(file, begun_ns, age_s) and _remove_abandoned(file.path)
-    for file in listed(layout.quarantine):
-        if _older(file, begun_ns, quarantine_age_s):
+            removed += _is_older(file, start_ns, age_s) and _remove_abandoned(file.path)
+    for file in list_folder(layout.quarantine):
+        if _is_older(file, start_ns, quarantine_age_s):
             with contextlib.suppress(OSError):
                 if file.is_dir(follow_symlinks=False):
                     shutil.rmtree(file.path)
@@ -50,7 +51,7 @@ def remove_leftovers(layout: Layout, begun_ns: int, quarantine_age_s: float) -> 
 
 
 def _remove_abandoned(path: str) -> bool:
-    descriptor = leases.abandoned(path)
+    descriptor = leases.lock_if_abandoned(path)
     if descriptor is None:
         return False
     try:
@@ -65,7 +66,7 @@ def _remove_abandoned(path: str) -> bool:
         os.close(descriptor)
 
 
-def _older(file: os.DirEntry[str], than_ns: int, age_s: float) -> bool:
+def _is_older(file: os.DirEntry[str], than_ns: int, age_s: float) -> bool:
     try:
         return file.stat(follow_symlinks=False).st_mtime_ns <= than_ns - int(age_s * 1e9)
     except FileNotFoundError:

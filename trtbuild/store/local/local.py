@@ -6,32 +6,34 @@ Rules
 2. Blobs are written first, then their list, then the record. Each is durable before the next is visible (publication.py).
    So a process that is killed leaves only complete entries, and files in ``tmp/``.
 3. Bytes are always verified when they are read: a blob is compared with its own SHA-256, even if all its chunks have the
-   right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. The damaged entries of a chunked blob
-   are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
-4. Finding an entry touches it: it gets a new mtime, under the shared store-wide lock, unless its mtime is at or after the
-   start of this process's latest session. An entry that vanished before the touch counts as not found.
+   right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. In a damaged blob with chunks,
+   the damaged entries are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
+4. Finding an entry touches it: under the shared store-wide lock, the entry gets a new mtime. An entry is not touched if its
+   mtime is at or after the start of this process's latest session. An entry that vanished before the touch counts as
+   missing.
 5. An entry that was found, read or written in a session is not collected before that session ends. Proof:
    a. Its mtime is at or after the session's start S, by rule 4, or because it was written after S.
    b. A collection removes an entry only if its mtime is before a cut-off. The cut-off is not later than the collection's
       start, and not later than the start of any session that was live then. The collection reads the mtime and removes the
       entry under the exclusive lock, so no process can touch the entry between these two actions.
    c. A session that was not live at the collection's start began later, because sessions begin under the shared lock and
-      collections under the exclusive one. Then S is at or after the collection's start, and so after the cut-off.
-   All these times are mtimes of one file system. A collection's slack allows for a coarse clock.
-   A process without a session touches every entry that it finds, so its parent's session protects the entries.
+      collections under the exclusive one. Then S is at or after the collection's start, and therefore not before the
+      cut-off.
+   All these times are mtimes of one file system. A collection subtracts a slack from its cut-off, because clocks may be
+   coarse. A process without a session touches every entry that it finds, so its parent's session protects the entries.
 6. A record is published within a session in which all its blobs were found. If the process has no session, publishing opens
    one. So the blobs exist when the record becomes visible, and a later collection sees the record before it looks for
    unreferenced blobs. Blobs that were written outside a session may have been collected: then BlobMissing is raised, and no
    record without its blobs is published.
 7. Records are write-once: ``locks/records`` is held while a record is published. A record that lacks a blob is unusable,
    and is replaced.
-8. When the same bytes are put again, an existing entry with the right name and size is not read. An entry of another size
-   is replaced.
+8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
+   another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, for machines that trust it. This machine's record is then under the key of its domain (core/recipes/trust.py,
-   rule 4).
-10. A command that only reads (`only_read`) touches no entry and holds no lock: its answer may be outdated at once. The
-    first put ends this mode.
+   stays, for machines that trust it. Then this machine's record has another place: the key of its domain
+   (core/recipes/trust.py, rule 4).
+10. A command that only reads (`begin_read_only`) touches no entry and holds no lock, so its answer may be outdated at once.
+    The first call that writes ends this mode.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from typing import TypeVar
 
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, places
+from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, lookup_keys
 from trtbuild.errors import EntryCorrupt, RecordUntrusted, StoreUnavailable
 from trtbuild.store.local import leases
 from trtbuild.store.local.blobs import LocalBlobs
@@ -59,8 +61,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Trusted:
-    """A trusted record: the name of its AC entry, the entry, its document."""
+class _TrustedRecord:
+    """A trusted record: the name of its AC entry, the entry, the bytes of its document, and the parsed record."""
 
     name: str
     entry: ActionResult
@@ -80,19 +82,19 @@ class LocalStore(LocalBlobs):
         self.trust: Trust = trust or TrustAll()
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
-        """The record, or None. If the record has the `wanted` recipe, it is parsed faster.
+        """The record, or None. A record with the `wanted` recipe is parsed faster.
 
         Raises EntryCorrupt for a corrupt record, which is moved to quarantine; RecordUntrusted; StoreUnavailable.
         """
         if self.trust.enforced:
             trusted = self._trusted_record(key, wanted)
             return None if trusted is None else trusted.record
-        with self.entries.looking():  # once for both files of the record
-            document = self._entry(key, record_document)
+        with self.entries.lookup_lock():  # once for both files of the record
+            document = self._read_entry(key, record_document)
             found = None if document is None else self.entries.find("cas", document.sha256)
-        data = None if document is None or found is None else self._document(key, document)
+        data = None if document is None or found is None else self._read_document(key, document)
         # If the document is missing (collected or quarantined), there is no record, and put_record writes a new one.
-        return None if data is None else self._parsed(key, key, data, wanted)
+        return None if data is None else self._parse_record(key, key, data, wanted)
 
     def entry(self, key: str) -> tuple[ActionResult, bytes] | None:
         """The entry of the trusted record, and the verified bytes of its document, or None. Raises the same errors as
@@ -100,21 +102,21 @@ class LocalStore(LocalBlobs):
         trusted = self._trusted_record(key, None)
         return None if trusted is None else (trusted.entry, trusted.document)
 
-    def _trusted_record(self, key: str, wanted: Recipe | None) -> _Trusted | None:
+    def _trusted_record(self, key: str, wanted: Recipe | None) -> _TrustedRecord | None:
         """Return the first trusted record of the entries that may hold it, or None.
 
         Raises the error of an entry only if no other entry has a trusted record.
         """
         problem: EntryCorrupt | RecordUntrusted | None = None
-        untrusted_in_the_way = False
-        for name in places(self.trust, key):
+        has_untrusted_record = False
+        for name in lookup_keys(self.trust, key):
             try:
-                trusted = self._read_at(name, key, wanted)
+                trusted = self._read_record_at(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
-                if problem is None or (untrusted_in_the_way and isinstance(error, RecordUntrusted)):
+                if problem is None or (has_untrusted_record and isinstance(error, RecordUntrusted)):
                     # The error of a domain entry is more precise: for example that its key has expired.
                     problem = error
-                untrusted_in_the_way = name == key and isinstance(error, RecordUntrusted)
+                has_untrusted_record = name == key and isinstance(error, RecordUntrusted)
                 continue
             if trusted is not None:
                 return trusted
@@ -122,51 +124,51 @@ class LocalStore(LocalBlobs):
             raise problem
         return None
 
-    def _read_at(self, name: str, key: str, wanted: Recipe | None) -> _Trusted | None:
-        """The record of `key` in the AC entry `name`."""
-        with self.entries.looking():
-            entry = self._entry(name, ActionResult.from_bytes)
+    def _read_record_at(self, name: str, key: str, wanted: Recipe | None) -> _TrustedRecord | None:
+        """The trusted record of `key` in the AC entry `name`, or None. Raises EntryCorrupt, RecordUntrusted."""
+        with self.entries.lookup_lock():
+            entry = self._read_entry(name, ActionResult.from_bytes)
             if entry is None:
                 return None
             document = entry.document
             if document is None:
-                raise self._corrupt(name, "it names no record document")
+                raise self._quarantine_record(name, "it names no record document")
             if self.entries.find("cas", document.sha256) is None:
                 return None
         why_not = self.trust.refusal(key, document, entry.signatures)
         if why_not is not None:
             raise RecordUntrusted(f"the record in the local cache does not count: {why_not}")
-        data = self._document(name, document)
+        data = self._read_document(name, document)
         if data is None:
             return None
-        return _Trusted(name, entry, data, self._parsed(name, key, data, wanted))
+        return _TrustedRecord(name, entry, data, self._parse_record(name, key, data, wanted))
 
-    def _parsed(self, name: str, key: str, data: bytes, wanted: Recipe | None) -> Record:
+    def _parse_record(self, name: str, key: str, data: bytes, wanted: Recipe | None) -> Record:
         try:
             record = Record.from_bytes(data, wanted)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._corrupt(name, f"its document is not a record: {error}") from error
+            raise self._quarantine_record(name, f"its document is not a record: {error}") from error
         if record.recipe.key != key:
-            raise self._corrupt(name, "it is the record of another key")
+            raise self._quarantine_record(name, "it is the record of another key")
         return record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Return the `keys` that have an entry. Entries are touched and not read. Raises StoreUnavailable."""
-        with self.entries.looking():
-            return {key for key in keys if self._touch_all(places(self.trust, key))}
+        with self.entries.lookup_lock():
+            return {key for key in keys if self._touch_all(lookup_keys(self.trust, key))}
 
     def _touch_all(self, names: Iterable[str]) -> bool:
-        """Touch the entries with these names. Returns whether there are any."""
-        # All are touched, because it is not known which entry is trusted.
+        """Touch the entries with these names. Returns whether at least one exists."""
+        # All of them are touched, because it is not known which entry is trusted.
         found = [self.entries.find("ac", name) is not None for name in names]
         return any(found)
 
     def get_action(self, key: str) -> ActionResult | None:
         """The entry under an AC key, or None. Raises EntryCorrupt for an invalid entry, which is moved to quarantine."""
-        return self._entry(key, ActionResult.from_bytes)
+        return self._read_entry(key, ActionResult.from_bytes)
 
-    def _entry(self, key: str, parse: Callable[[bytes], T]) -> T | None:
-        with self.entries.looking():
+    def _read_entry(self, key: str, parse: Callable[[bytes], T]) -> T | None:
+        with self.entries.lookup_lock():
             found = self.entries.find("ac", key)
         data = None if found is None else self.entries.read("ac", key)
         if data is None:
@@ -174,64 +176,66 @@ class LocalStore(LocalBlobs):
         try:
             return parse(data)
         except ValueError as error:
-            raise self._corrupt(key, str(error)) from error
+            raise self._quarantine_record(key, str(error)) from error
 
-    def _document(self, key: str, document: Output) -> bytes | None:
+    def _read_document(self, key: str, document: Output) -> bytes | None:
         data = self.entries.read("cas", document.sha256)
         if data is None:
             return None
         if len(data) != document.size or hashlib.sha256(data).hexdigest() != document.sha256:
             self.entries.quarantine("cas", document.sha256, f"not the record document that {key} names")
-            raise self._corrupt(key, "its document does not match its digest")
+            raise self._quarantine_record(key, "its document does not match its digest")
         return data
 
-    def _corrupt(self, key: str, why: str) -> EntryCorrupt:
+    def _quarantine_record(self, key: str, why: str) -> EntryCorrupt:
+        """Move the entry of a corrupt record to quarantine. Returns the error to raise."""
         self.entries.quarantine("ac", key, why)
         return EntryCorrupt(f"the record {key} is corrupt ({why}); it was moved to quarantine")
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine, after its blobs. The record is signed if this machine signs. Write-once:
-        returns the record that is in the store then, which may be another process's. With `replace`, it is always this
-        record.
+        """Publish a record of this machine, after its blobs. The record is signed if this machine signs.
+
+        Records are write-once: this method returns the record that is in the store afterwards, which may be another
+        process's. With `replace`, an existing record is replaced, and `record` is returned.
 
         Raises BlobMissing when an output is not in the store, StoreUnavailable.
         """
         document = record.to_bytes()
-        signatures = self.trust.sign(record.recipe.key, _output_of(document))
+        signatures = self.trust.sign(record.recipe.key, _file_of(document))
         return self._publish(record, document, signatures, replace=replace)
 
-    def put_found(
+    def put_record_copy(
         self, record: Record, document: bytes, signatures: Sequence[Signature] = (), *, replace: bool = False
     ) -> Record:
-        """Publish a record from another store, after its blobs, with unchanged document and signatures. Write-once, like
-        `put_record`.
+        """Publish a record from another store, after its blobs. Its document and signatures are not changed. The result is
+        that of `put_record`.
 
         Raises RecordUntrusted, BlobMissing, StoreUnavailable.
         """
-        why_not = self.trust.refusal(record.recipe.key, _output_of(document), signatures)
+        why_not = self.trust.refusal(record.recipe.key, _file_of(document), signatures)
         if why_not is not None:
             raise RecordUntrusted(f"the record {record.recipe.key} does not count: {why_not}")
         return self._publish(record, document, signatures, replace=replace)
 
     def _publish(self, record: Record, document: bytes, signatures: Sequence[Signature], *, replace: bool) -> Record:
         key = record.recipe.key
-        self.entries.only_reads = False
+        self.entries.is_read_only = False
         self.entries.prepare()
         own_session = nullcontext() if self.entries.sessions.active else self.session()
-        with own_session, leases.publishing(self.entries.layout):
-            winner = None if replace else self._usable(key, record)
+        with own_session, leases.hold_records_lock(self.entries.layout):
+            winner = None if replace else self._usable_record(key, record)
             if winner is not None:
                 return winner
-            blobs = {output.sha256: self.parts(output.sha256) for output in record.outputs.values()}
+            blobs = {output.sha256: self.files_of(output.sha256) for output in record.outputs.values()}
             written = self._put_small(memoryview(document))  # always one file, because the entry names one file
             entry = action_result.record_entry(written, blobs, signatures)
-            name = self._free_name(key, written, signatures)
+            name = self._entry_name_for(key, written, signatures)
             if name is not None:
                 self.entries.write("ac", name, entry.to_bytes())
         return record
 
-    def _usable(self, key: str, wanted: Record) -> Record | None:
-        """The existing record, if it is trusted, has the same recipe, and has all its blobs."""
+    def _usable_record(self, key: str, wanted: Record) -> Record | None:
+        """The existing record, if it is trusted, has the same recipe as `wanted`, and has all its blobs."""
         try:
             trusted = self._trusted_record(key, None)
         except (EntryCorrupt, RecordUntrusted):
@@ -244,13 +248,14 @@ class LocalStore(LocalBlobs):
             return None
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
-    def _free_name(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """The name of the AC entry for a record: its key, or the key of its domain if an untrusted record has that name
-        (rule 9). None if no trusted key has signed the record: then it cannot be stored."""
+    def _entry_name_for(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
+        """The name of the AC entry for a record. It is the record's key, or the key of its domain if an untrusted record
+        has the first name (rule 9). None if the name is taken and no trusted key has signed the record: it is not
+        stored."""
         if not self.trust.enforced:
             return key
         try:
-            self._read_at(key, key, None)
+            self._read_record_at(key, key, None)
         except RecordUntrusted:
             trusted_signature = self.trust.trusted_signature(key, document, signatures)
             return None if trusted_signature is None else domain_key(trusted_signature.domain, key)
@@ -272,14 +277,14 @@ class LocalStore(LocalBlobs):
         with self.entries.sessions.hold():
             yield
 
-    def only_read(self) -> None:
-        """Do not touch or lock entries until the first put (rule 10)."""
-        self.entries.only_reads = True
+    def begin_read_only(self) -> None:
+        """Do not touch or lock entries until the first call that writes (rule 10)."""
+        self.entries.is_read_only = True
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, so that two simultaneous builds build it once. The key is released when the process
-        dies.
+        """Hold a key while it is built, so that of two simultaneous builds only one builds it. The key is released when the
+        process dies.
 
         Waits for any other holder, even in this process. Raises StoreUnavailable.
         """
@@ -288,5 +293,5 @@ class LocalStore(LocalBlobs):
             yield
 
 
-def _output_of(document: bytes) -> Output:
+def _file_of(document: bytes) -> Output:
     return Output(hashlib.sha256(document).hexdigest(), len(document))

@@ -1,18 +1,18 @@
-"""Atomic, durable publication of files into a store.
+"""Publishes files in a store, atomically and durably.
 
 Rules
 1. A file is written under ``tmp/``, in the same file system, and synced. Then it is renamed, and the directory is synced.
-   So a file with its final name has all its bytes at any moment, and after a loss of power.
+   So a file with its final name has all its bytes, at any moment and also after a loss of power.
 2. The writer holds an flock on its file while it writes. Collection removes files that are old and not locked (collect.py).
-3. The directories are synced once for many files, by `settle`, before an entry that names those files is published.
-   The directories of existing files are synced too, because their writer may not have done it yet.
-   If there are many files (`gather`), several files are written before the first is synced. The kernel writes them to the
-   disk in the meantime, and one commit of the file system's journal is enough for all. Each file is still synced before it
-   gets its name. (A syncfs(2) would also wait for other programs that write to the file system.)
-4. A copy outside the store (`copy_atomically`) is durable before an index names it, because later builds trust it by its
-   times. Its mtime is one nanosecond later than the time from the file system. An edit gets a time from the file system's
-   clock, so it never gets the same mtime, not even within one tick. If the file system does not keep such an mtime, the
-   copy has no stamp.
+3. The directories are synced once for many files, by `make_durable`, before an entry that names those files is published.
+   The directories of existing files are synced, too, because the writers of these files may not have synced them yet. If
+   there are many files (`write_in_batch`), several files are written before the first is synced. The kernel writes them to
+   the disk in the meantime, and one commit of the file system's journal is enough for all. Each file is still synced before
+   it gets its name. (A syncfs(2) would also wait for other programs that write to the file system.)
+4. A copy outside the store (`copy_atomically`) is durable before the index names it (digests/index.py), because later
+   builds recognize the copy by its times and do not read it. Its mtime is one nanosecond later than the time from the file
+   system. An edit gets a time from the file system's clock, so the file never gets the same mtime from an edit, not even
+   within one tick. If the file system does not keep such an mtime, the copy has no stamp.
 5. Files are read-only, and the umask applies. In a store that several users share (layout.py) they have the root's mode,
    because each user must be able to mark the files as used.
 """
@@ -32,15 +32,15 @@ from typing import Any, NamedTuple
 
 from trtbuild.atomic import new_file, replacing, sync_folder, write_all
 from trtbuild.core.recipes.ports import FileStamp
-from trtbuild.store.local.layout import Layout, allow, unavailable
+from trtbuild.store.local.layout import Layout, set_permissions, unavailable_error
 
 # The number of files that are written before the first of them is synced.
-_TOGETHER = 32
-# The largest number of files that may be open while they wait for the sync. A slower disk syncs more files together.
-_OPEN = 256
+_BATCH_SIZE = 32
+# The largest number of files that may be open while they wait for the sync. On a slow disk, more files are synced together.
+_MAX_OPEN_FILES = 256
 
 
-class _Written(NamedTuple):
+class _UnsyncedFile(NamedTuple):
     """A file in ``tmp/`` that is written and not yet synced, and its final path."""
 
     descriptor: int
@@ -54,16 +54,17 @@ class Publication:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._lock = threading.Lock()
-        self._unsettled: set[str] = set()
-        self._gathered: set[str] = set()
-        self._written: list[_Written] = []
-        self._open = 0
-        self._room = threading.Condition(self._lock)
+        self._unsynced_folders: set[str] = set()
+        self._batched_paths: set[str] = set()
+        self._unsynced_files: list[_UnsyncedFile] = []
+        self._open_count = 0
+        self._capacity = threading.Condition(self._lock)
         self._publisher: threading.Thread | None = None
         self._failure: BaseException | None = None
 
     def write(self, path: str, data: bytes | memoryview) -> None:
-        """Replace the file `path` by the bytes `data`. Durable after `settle`. Raises StoreUnavailable."""
+        """Replace the file `path` by the bytes `data`. The file is durable after `make_durable`. Raises
+        StoreUnavailable."""
         try:
             try:
                 self._write(path, data)
@@ -71,12 +72,12 @@ class Publication:
                 self._layout.create()
                 self._write(path, data)
         except OSError as error:
-            raise unavailable(error, self._layout.root) from error
+            raise unavailable_error(error, self._layout.root) from error
 
     def _write(self, path: str, data: bytes | memoryview) -> None:
-        fresh = self._layout.fresh_name()
+        fresh = self._layout.fresh_path()
         with new_file(fresh, 0o444) as descriptor:
-            self._allow(descriptor)
+            self._set_permissions(descriptor)
             # On a file system without locks, collection looks at the age only.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,95 +85,95 @@ class Publication:
             os.fsync(descriptor)
             self._rename(fresh, path)
 
-    def gather(self, path: str, data: bytes | memoryview) -> None:
-        """Like `write`, for one of many files, which are published in groups. A path that was gathered before is ignored.
-        The caller must call `settle` or `abandon` afterwards. Raises StoreUnavailable."""
+    def write_in_batch(self, path: str, data: bytes | memoryview) -> None:
+        """Like `write`, for one of many files, which are published in batches. A path that was written before is ignored.
+        The caller must call `make_durable` or `abandon` afterwards. Raises StoreUnavailable."""
         with self._lock:
-            if path in self._gathered:
+            if path in self._batched_paths:
                 return
-            self._gathered.add(path)
+            self._batched_paths.add(path)
         try:
             try:
-                written = self._write_ahead(path, data)
+                written = self._write_unsynced(path, data)
             except FileNotFoundError:  # the store's directories were removed while it was in use
                 self._layout.create()
-                written = self._write_ahead(path, data)
-            with self._room:
-                self._written.append(written)
-                self._open += 1
-                if self._publisher is None and len(self._written) >= _TOGETHER:
+                written = self._write_unsynced(path, data)
+            with self._capacity:
+                self._unsynced_files.append(written)
+                self._open_count += 1
+                if self._publisher is None and len(self._unsynced_files) >= _BATCH_SIZE:
                     self._publisher = threading.Thread(target=self._publish_in_thread, name="publisher", daemon=True)
                     self._publisher.start()
-                while self._open >= _OPEN and self._failure is None:
-                    self._room.wait()
+                while self._open_count >= _MAX_OPEN_FILES and self._failure is None:
+                    self._capacity.wait()
                 if self._failure is not None:
                     raise self._failure
         except OSError as error:
-            raise unavailable(error, self._layout.root) from error
+            raise unavailable_error(error, self._layout.root) from error
 
-    def _write_ahead(self, path: str, data: bytes | memoryview) -> _Written:
-        fresh = self._layout.fresh_name()
+    def _write_unsynced(self, path: str, data: bytes | memoryview) -> _UnsyncedFile:
+        fresh = self._layout.fresh_path()
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         try:
-            self._allow(descriptor)
+            self._set_permissions(descriptor)
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write_all(descriptor, data)
             _start_writing_out(descriptor)
         except BaseException:
-            remove([fresh])
+            remove_files([fresh])
             os.close(descriptor)
             raise
-        return _Written(descriptor, fresh, path)
+        return _UnsyncedFile(descriptor, fresh, path)
 
     def _publish_in_thread(self) -> None:
-        """Publish the written files in batches, until less than `_TOGETHER` files are left."""
+        """Publish the written files in batches, until less than `_BATCH_SIZE` files are left."""
         while True:
-            with self._room:
-                if len(self._written) < _TOGETHER or self._failure is not None:
+            with self._capacity:
+                if len(self._unsynced_files) < _BATCH_SIZE or self._failure is not None:
                     self._publisher = None
                     return
-                batch, self._written = self._written, []
+                batch, self._unsynced_files = self._unsynced_files, []
             try:
-                self._publish(batch)
-            except BaseException as error:  # `gather` and `settle` raise it
+                self._publish_batch(batch)
+            except BaseException as error:  # `write_in_batch` and `make_durable` raise it
                 self._failure = error
-            with self._room:
-                self._open -= len(batch)
-                self._room.notify_all()
+            with self._capacity:
+                self._open_count -= len(batch)
+                self._capacity.notify_all()
 
-    def _publish(self, batch: list[_Written]) -> None:
+    def _publish_batch(self, batch: list[_UnsyncedFile]) -> None:
         try:
             for written in batch:
                 os.fsync(written.descriptor)
             for written in batch:
                 self._rename(written.fresh, written.path)
         except BaseException:
-            remove(written.fresh for written in batch)
+            remove_files(written.fresh for written in batch)
             raise
         finally:
             for written in batch:
                 os.close(written.descriptor)
 
-    def _finish(self) -> list[_Written]:
+    def _take_unpublished(self) -> list[_UnsyncedFile]:
         """Wait for the thread that publishes. Returns the files that it has not published."""
         publisher = self._publisher
         if publisher is not None:
             publisher.join()
-        batch, self._written = self._written, []
-        self._open = 0
+        batch, self._unsynced_files = self._unsynced_files, []
+        self._open_count = 0
         return batch
 
     def abandon(self) -> None:
-        """Remove the gathered files that are not published yet."""
-        for written in self._finish():
-            remove([written.fresh])
+        """Remove the files of `write_in_batch` that are not published yet."""
+        for written in self._take_unpublished():
+            remove_files([written.fresh])
             os.close(written.descriptor)
 
-    def _allow(self, descriptor: int) -> None:
-        root = self._layout.shared()
+    def _set_permissions(self, descriptor: int) -> None:
+        root = self._layout.shared_root()
         if root is not None:
-            allow(descriptor, root, 0o666)
+            set_permissions(descriptor, root, 0o666)
 
     def _rename(self, fresh: str, path: str) -> None:
         folder = os.path.dirname(path)
@@ -180,33 +181,34 @@ class Publication:
             os.rename(fresh, path)
         except FileNotFoundError:
             self._layout.make_folder(folder)
-            self.also(os.path.dirname(folder))
+            self.add_folder(os.path.dirname(folder))
             os.rename(fresh, path)
-        self.also(folder)
+        self.add_folder(folder)
 
-    def also(self, folder: str) -> None:
-        """Add a directory for `settle` to sync."""
+    def add_folder(self, folder: str) -> None:
+        """Add a directory that `make_durable` will sync."""
         with self._lock:
-            self._unsettled.add(folder)
+            self._unsynced_folders.add(folder)
 
-    def settle(self, pool: Executor | None = None) -> None:
-        """Publish the gathered files, then sync the directories of all published files. Raises StoreUnavailable."""
+    def make_durable(self, pool: Executor | None = None) -> None:
+        """Publish the files of `write_in_batch`, then sync the directories of all published files. Raises
+        StoreUnavailable."""
         try:
             if self._failure is not None:
                 self.abandon()
                 raise self._failure
-            self._publish(self._finish())
+            self._publish_batch(self._take_unpublished())
             if self._failure is not None:
                 raise self._failure
             with self._lock:
-                folders, self._unsettled = self._unsettled, set()
+                folders, self._unsynced_folders = self._unsynced_folders, set()
             for _ in pool.map(sync_folder, folders) if pool else map(sync_folder, folders):
                 pass
         except OSError as error:
-            raise unavailable(error, self._layout.root) from error
+            raise unavailable_error(error, self._layout.root) from error
 
 
-def remove(paths: Iterable[str]) -> None:
+def remove_files(paths: Iterable[str]) -> None:
     """Remove the files of `paths` that exist."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -221,7 +223,7 @@ def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None
     with replacing(path, durable=True) as descriptor:
         for piece in pieces:
             write_all(descriptor, piece)
-        return _stamp(descriptor)
+        return _set_stamp(descriptor)
 
 
 def _start_writing_out(descriptor: int) -> None:
@@ -243,7 +245,8 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     return call  # type: ignore[no-any-return]
 
 
-def _stamp(descriptor: int) -> FileStamp | None:
+def _set_stamp(descriptor: int) -> FileStamp | None:
+    """Set the mtime of rule 4. Returns the file's stamp, or None if the file system does not keep such an mtime."""
     wanted_ns = os.fstat(descriptor).st_mtime_ns + 1
     try:
         os.utime(descriptor, ns=(wanted_ns, wanted_ns))

@@ -1,12 +1,12 @@
-"""Receiving CAS files from another store into the local store.
+"""Receives CAS files from another store into the local store.
 
 Rules
 1. The caller of `put` has compared the bytes with the name. Files are verified again when they are read (local.py, rule 3).
-2. Files are published in groups (publication.py, rule 3). When the `receiving` block ends, all files are in the store and
-   durable, so an entry that names them may be published.
-3. When the block ends with an error, the files that were put before the error are published. The next attempt continues
-   from there.
-4. The block is within a session, which protects the files that were found or put (local.py, rule 5).
+2. Files are published in batches (publication.py, rule 3). When the block of `open_receiver` ends, all files are in the
+   store and durable. So an entry that names them may be published.
+3. When the block ends with an error, the files that were received before the error are published. So the next attempt does
+   not fetch them again.
+4. The block is within a session, which protects the files that were found or received (local.py, rule 5).
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import Publication
 
 
-class Receipt:
+class FileReceiver:
     """Writes the received CAS files. Several threads may call its methods."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._publication = Publication(entries.layout)
 
-    def has(self, part: Output) -> bool:
+    def has(self, file: Output) -> bool:
         """Whether the store has the CAS file, with the right size. Marks the file as used. Raises StoreUnavailable."""
-        return bool(self.found((part,)))
+        return bool(self.find_files((file,)))
 
-    def found(self, parts: Iterable[Output]) -> set[Output]:
-        """Return the `parts` for which `has` is true."""
+    def find_files(self, files: Iterable[Output]) -> set[Output]:
+        """Return those of `files` for which `has` is true."""
         with self._entries.lock.shared():
-            present = {part for part in dict.fromkeys(parts) if self._entries.find("cas", part.sha256) == part.size}
-        for part in present:  # the file's writer may not have synced the directory yet
-            self._publication.also(os.path.dirname(self._entries.layout.entry("cas", part.sha256)))
+            present = {file for file in dict.fromkeys(files) if self._entries.find("cas", file.sha256) == file.size}
+        for file in present:  # the file's writer may not have synced the directory yet
+            self._publication.add_folder(os.path.dirname(self._entries.layout.entry_path("cas", file.sha256)))
         return present
 
-    def put(self, part: Output, data: bytes | memoryview) -> None:
+    def put(self, file: Output, data: bytes | memoryview) -> None:
         """Write a CAS file. The caller has compared the bytes with its name. Raises StoreUnavailable."""
         self._entries.prepare()
-        self._publication.gather(self._entries.layout.entry("cas", part.sha256), data)
+        self._publication.write_in_batch(self._entries.layout.entry_path("cas", file.sha256), data)
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Publish all files, durably. Raises StoreUnavailable."""
-        self._publication.settle()
+        self._publication.make_durable()
 
 
 @contextmanager
-def receiving(entries: Entries) -> Iterator[Receipt]:
-    """Yield a `Receipt`, which is settled when the block ends (rules 2 and 3)."""
-    receipt = Receipt(entries)
+def open_receiver(entries: Entries) -> Iterator[FileReceiver]:
+    """Yield a `FileReceiver`. Its files are durable when the block ends (rules 2 and 3)."""
+    receiver = FileReceiver(entries)
     try:
-        yield receipt
+        yield receiver
     except BaseException:
         with suppress(StoreUnavailable):  # the first error is raised, not this one
-            receipt.settle()
+            receiver.make_durable()
         raise
-    receipt.settle()
+    receiver.make_durable()

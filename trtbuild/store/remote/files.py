@@ -1,13 +1,13 @@
 """Fetches, verifies and sends the CAS files of a remote, several in parallel.
 
 Rules
-1. Each file is compared with its digest and its size. At most the file's size is read. A file that differs raises
-   RemoteLied, and counts as missing.
+1. Each file is compared with its digest and its size. No more bytes are read than the file should have. A file that differs
+   raises RemoteLied, and counts as missing.
 2. A file that is in the remote is not sent again. So an interrupted upload continues where it stopped.
-3. A file that was seen in the remote counts as present for at most `TRUSTED_S`. A collection of the remote waits longer
-   before it removes a file (`collection`).
-4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so memory
-   stays bounded. Uploads have separate connections, so that no plan waits for an upload.
+3. A file that was seen in the remote counts as present for at most `PRESENCE_S`. A collection of the remote waits for a
+   longer time before it removes a file (collection/shared_directory.py).
+4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so
+   that memory stays bounded. Uploads have separate threads, so that no plan waits for an upload.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from trtbuild.errors import BlobMissing, RemoteLied
 from trtbuild.store.transports.transport import Transport
 
 #: A CAS file has at most this many bytes.
-MAX_FILE = 4 << 20
+MAX_FILE_SIZE = 4 << 20
 
 #: Seconds for which a file that was seen in the remote counts as present.
-TRUSTED_S = 1800.0
+PRESENCE_S = 1800.0
 
-# A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3): a plan reads mostly such files.
-_SMALL = 64 << 10
+# A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3), because plans read mostly such
+# files.
+_SMALL_FILE_SIZE = 64 << 10
 
-# The number of files that wait in addition to the files that the connections are transferring.
-_AHEAD = 16
+# The number of files that may wait in addition to the files that the connections are transferring.
+_MAX_WAITING_FILES = 16
 
-# The limit, in bytes, of the stored contents of files that came with entries. The links of a hundred traces are a few MiB.
-_MOST_KNOWN = 64 << 20
+# The limit, in bytes, of the contents that came with entries and are kept. The links of a hundred traces are a few MiB.
+_MAX_CONTENTS_SIZE = 64 << 20
 
-Read = Callable[[Output], "bytes | memoryview"]
+#: A function that returns the bytes of a CAS file.
+ReadFile = Callable[[Output], "bytes | memoryview"]
 
 
 class RemoteFiles:
@@ -54,79 +56,86 @@ class RemoteFiles:
         #: File → the time at which it was seen in the remote (monotonic).
         self._seen: dict[str, float] = {}
         #: The bytes of small files that came with an entry, and their total size.
-        self._known: dict[str, bytes] = {}
-        self._known_size = 0
+        self._contents: dict[str, bytes] = {}
+        self._contents_size = 0
         #: Files and blobs that are damaged in the remote. They are sent again, if the remote allows it.
-        self.wrong: set[str] = set()
+        self.damaged_names: set[str] = set()
 
-    def know(self, file: Output, data: bytes) -> None:
+    def add_contents(self, file: Output, data: bytes) -> None:
         """Store the bytes of a file that came with an entry, if they have the file's size and digest."""
-        if file.sha256 not in self._known and self._known_size + len(data) <= _MOST_KNOWN and is_file(file, data):
-            self._known[file.sha256] = data
-            self._known_size += len(data)
+        if (
+            file.sha256 not in self._contents
+            and self._contents_size + len(data) <= _MAX_CONTENTS_SIZE
+            and matches_file(file, data)
+        ):
+            self._contents[file.sha256] = data
+            self._contents_size += len(data)
 
     def get(self, file: Output, *, timed: bool = False) -> bytes | None:
-        """The bytes of a file, or None. For `timed` see `Transport`; small files are always timed. Raises RemoteFault."""
-        if file.sha256 in self._known:
-            return self._known[file.sha256]
+        """The bytes of a file, or None if it is missing. `timed` has the meaning of `Transport.get`, and is always true for
+        small files. Raises RemoteFault."""
+        if file.sha256 in self._contents:
+            return self._contents[file.sha256]
         try:
-            timed = timed or file.size <= _SMALL
+            timed = timed or file.size <= _SMALL_FILE_SIZE
             data = self.transport.get("cas", file.sha256, file.size, timed=timed)
         except RemoteLied:
-            self.wrong.add(file.sha256)
+            self.damaged_names.add(file.sha256)
             raise
-        if data is not None and not is_file(file, data):
-            self.wrong.add(file.sha256)
-            raise self.lie(f"cas/{file.sha256} does not match its digest; it begins with {data[:24]!r}")
+        if data is not None and not matches_file(file, data):
+            self.damaged_names.add(file.sha256)
+            raise self.report_lie(f"cas/{file.sha256} does not match its digest; it begins with {data[:24]!r}")
         return data
 
-    def demand(self, file: Output) -> bytes:
-        """The bytes of a file. Raises BlobMissing, RemoteFault."""
+    def get_existing(self, file: Output) -> bytes:
+        """The bytes of a file. Raises BlobMissing if it is missing, RemoteFault."""
         data = self.get(file)
         if data is None:
             self._seen.pop(file.sha256, None)
             raise BlobMissing(f"{file.sha256} is gone from {self.name}")
         return data
 
-    def send(self, files: Iterable[Output], read: Read, *, sure: bool = False) -> None:
-        """Send the files that the remote lacks. `read` returns their bytes. With `sure`, files that were seen before are
+    def send(self, files: Iterable[Output], read: ReadFile, *, recheck: bool = False) -> None:
+        """Send the files that the remote lacks. `read` returns their bytes. With `recheck`, files that were seen before are
         looked up again. Raises RemoteFault, and the errors of `read`."""
 
         def send_one(file: Output) -> None:
-            if file.sha256 in self.wrong:
+            if file.sha256 in self.damaged_names:
                 if self.transport.put("cas", file.sha256, read(file), once=False):
-                    self.wrong.discard(file.sha256)
+                    self.damaged_names.discard(file.sha256)
                     self._seen[file.sha256] = time.monotonic()
-            elif sure or not self._was_seen(file):
+            elif recheck or not self._was_seen(file):
                 if not self.transport.has("cas", file.sha256):
                     self.transport.put("cas", file.sha256, read(file), once=True)
                 self._seen[file.sha256] = time.monotonic()
 
-        for _ in self.over(send_one, dict.fromkeys(files), sending=True):
+        for _ in self.map_in_parallel(send_one, dict.fromkeys(files), sending=True):
             pass
 
     def _was_seen(self, file: Output) -> bool:
         seen = self._seen.get(file.sha256)
-        return seen is not None and time.monotonic() - seen < TRUSTED_S / 2
+        return seen is not None and time.monotonic() - seen < PRESENCE_S / 2
 
-    def all_there(self, files: Iterable[Output]) -> bool:
+    def has_all(self, files: Iterable[Output]) -> bool:
         """Whether all files are in the remote now. Raises RemoteFault."""
 
         def is_there(file: Output) -> bool:
-            return file.sha256 not in self.wrong and self.transport.has("cas", file.sha256)
+            return file.sha256 not in self.damaged_names and self.transport.has("cas", file.sha256)
 
-        return all(self.over(is_there, dict.fromkeys(files)))
+        return all(self.map_in_parallel(is_there, dict.fromkeys(files)))
 
-    def lie(self, text: str) -> RemoteLied:
-        """Count wrong bytes in the remote's report. Returns the error to raise."""
+    def report_lie(self, text: str) -> RemoteLied:
+        """Count wrong content in the remote's report. Returns the error to raise."""
         fault = RemoteLied(f"{self.transport.place}: {text}")
-        self.transport.blame(fault)
+        self.transport.count_fault(fault)
         return fault
 
-    def over(self, work: Callable[[Any], Any], items: Iterable[Any], *, sending: bool = False) -> Iterator[Any]:
+    def map_in_parallel(
+        self, work: Callable[[Any], Any], items: Iterable[Any], *, sending: bool = False
+    ) -> Iterator[Any]:
         """Yield the results of `work` for each of `items`, in order. `work` runs in one thread for each connection, a few
-        items ahead. Equal items close to each other are computed once. The first error is raised after the running calls
-        have ended. `work` must not call this method."""
+        items ahead. For equal items that are close to each other, `work` runs once. The first error is raised after the
+        running calls have ended. `work` must not call this method."""
         with self._lock:
             if sending not in self._pools:
                 self._pools[sending] = ThreadPoolExecutor(self._connections, thread_name_prefix=f"remote-{self.name}")
@@ -139,10 +148,10 @@ class RemoteFiles:
                 if future is None:
                     future = running[item] = pool.submit(work, item)
                 waiting.append((item, future))
-                if len(waiting) >= self._connections + _AHEAD:
-                    first_item, first = waiting.popleft()
-                    yield first.result()
-                    if all(future is not first for _, future in waiting):
+                if len(waiting) >= self._connections + _MAX_WAITING_FILES:
+                    first_item, first_future = waiting.popleft()
+                    yield first_future.result()
+                    if all(future is not first_future for _, future in waiting):
                         del running[first_item]
             while waiting:
                 yield waiting.popleft()[1].result()
@@ -162,6 +171,6 @@ class RemoteFiles:
         self.transport.close()
 
 
-def is_file(file: Output, data: bytes | memoryview) -> bool:
+def matches_file(file: Output, data: bytes | memoryview) -> bool:
     """Whether `data` has the size and the digest of a CAS file."""
     return len(data) == file.size and hashlib.sha256(data).hexdigest() == file.sha256

@@ -2,18 +2,18 @@
 
 Rules
 1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
-   key. If trusted keys are configured, a signature is verified before the document is parsed. A difference raises
-   RemoteLied.
-2. Sizes are limited: an entry and a document have at most `MAX_ENTRY` bytes. The parts of a blob have together the size
-   that the record names.
+   key under which the record was found. If trusted keys are configured, a signature is verified before the document is
+   parsed. A difference raises RemoteLied.
+2. Sizes are limited: an entry and a document have at most `MAX_ENTRY_SIZE` bytes. The files of a blob have together the
+   size that the record names.
 3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up
    again before the entry is written (files.py, rule 3).
-4. Small files are also in the entry (action_result.py, rule 6), so a link of a trace's chain is one request.
+4. Small files are also in the entry (action_result.py, rule 6). So a link of a trace's chain needs only one request.
 5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that only other machines may
    trust stays: this machine writes its own entry under its domain's key (core/recipes/trust.py, rule 4).
 6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
-   (`Transport.decides`), the last writer's entry stays. A little later all of them find it (`now_there`). `SETTLE_S` is
-   long enough, because most requests are one packet.
+   (`Transport.decides_races`), the last writer's entry stays. After `SETTLE_S` all machines find it
+   (`current_record`). This time is long enough, because most requests are one packet.
 7. A package is replaced, if the remote allows it, by a later package with other engines. If two builds run at once, one
    build may publish an engine first and the other build the package. Then the engine and the package do not match, which
    `--frozen` rejects.
@@ -30,22 +30,22 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.recipes.trust import Signature, Trust, domain_key
 from trtbuild.errors import RecordUntrusted, RemoteLied, RemoteRefused
-from trtbuild.store.remote.files import MAX_FILE, TRUSTED_S, Read, RemoteFiles
+from trtbuild.store.remote.files import MAX_FILE_SIZE, PRESENCE_S, ReadFile, RemoteFiles
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
 #: The maximum size of an entry in bytes. The chunk list is its largest part: this limit is enough for blobs of 20 GB.
-MAX_ENTRY = 16 << 20
+MAX_ENTRY_SIZE = 16 << 20
 
 #: Seconds after a write in which another machine's simultaneous write may still replace the entry (rule 6).
 SETTLE_S = 0.25
 
-# A document of at most this many bytes is also in the entry.
-_INLINE_DOCUMENT = 48 << 10
-#: Another file of at most this many bytes is also in the entry.
-INLINE = 4 << 10
+# A document of at most this many bytes is also in the entry (rule 4).
+_INLINE_DOCUMENT_SIZE = 48 << 10
+#: Any other file of at most this many bytes is also in the entry.
+INLINE_FILE_SIZE = 4 << 10
 # The limit, in bytes, of these other files together.
-_INLINE_TOTAL = 64 << 10
+_INLINE_TOTAL_SIZE = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Found:
     record: Record
     document: bytes
     signatures: tuple[Signature, ...]
-    parts: Mapping[str, tuple[Output, ...]]
+    files_by_blob: Mapping[str, tuple[Output, ...]]
 
     def entry(self, contents: Mapping[str, bytes]) -> ActionResult:
-        """The AC entry of the record, with the `contents` of some files."""
-        entry = action_result.record_entry(document_of(self.document), self.parts, self.signatures)
+        """Make the AC entry of the record, with the `contents` of some files."""
+        entry = action_result.record_entry(document_file(self.document), self.files_by_blob, self.signatures)
         return replace(entry, contents=contents)
 
 
-class _Collected(Exception):
+class _DocumentMissing(Exception):
     """The document that an entry names is missing: it was collected."""
 
 
-def document_of(text: bytes) -> Output:
+def document_file(text: bytes) -> Output:
     """The CAS file of a record document."""
     return Output(hashlib.sha256(text).hexdigest(), len(text))
 
@@ -83,83 +83,87 @@ class RemoteRecords:
     def find(self, key: str, wanted: Recipe | None = None) -> Found | None:
         """The trusted record under a key, or None. Raises RecordUntrusted, RemoteFault."""
         try:
-            return self._read_at(key, key, wanted)
-        except (RecordUntrusted, RemoteLied, _Collected) as error:
+            return self._read_record_at(key, key, wanted)
+        except (RecordUntrusted, RemoteLied, _DocumentMissing) as error:
             domain_errors: list[RecordUntrusted] = []
             domains = self._trust.read_domains if self._trust.enforced else ()
             for domain in domains:
                 try:
-                    found = self._read_at(domain_key(domain, key), key, wanted)
+                    found = self._read_record_at(domain_key(domain, key), key, wanted)
                 except RecordUntrusted as domain_error:
                     domain_errors.append(domain_error)
                     continue
-                except (RemoteLied, _Collected):
+                except (RemoteLied, _DocumentMissing):
                     continue
                 if found is not None:
                     return found
-            if isinstance(error, _Collected):
+            if isinstance(error, _DocumentMissing):
                 return None
             # The error of a domain entry is more precise: for example that its key has expired.
             if domain_errors and isinstance(error, RecordUntrusted):
                 raise domain_errors[0] from error
             raise error
 
-    def _read_at(self, name: str, key: str, wanted: Recipe | None) -> Found | None:
-        data = self._transport.get("ac", name, MAX_ENTRY, timed=True)
+    def _read_record_at(self, name: str, key: str, wanted: Recipe | None) -> Found | None:
+        data = self._transport.get("ac", name, MAX_ENTRY_SIZE, timed=True)
         if data is None:
             return None
         try:
             entry = ActionResult.from_bytes(data)
         except ValueError as error:
-            raise self._files.lie(f"ac/{name} is not an entry ({error}); it begins with {data[:24]!r}") from error
+            raise self._files.report_lie(
+                f"ac/{name} is not an entry ({error}); it begins with {data[:24]!r}"
+            ) from error
         document = entry.document
-        if document is None or document.size > MAX_ENTRY:
-            raise self._files.lie(f"ac/{name} names no record")
+        if document is None or document.size > MAX_ENTRY_SIZE:
+            raise self._files.report_lie(f"ac/{name} names no record")
         for file in (file for _, file in entry.files if file.sha256 in entry.contents):
-            self._files.know(file, entry.contents[file.sha256])
+            self._files.add_contents(file, entry.contents[file.sha256])
         text = self._files.get(document, timed=True)
         if text is None:
-            raise _Collected
+            raise _DocumentMissing
         why_not = self._trust.refusal(key, document, entry.signatures)
         if why_not is not None:
             raise RecordUntrusted(f"the record in {self._files.name} does not count: {why_not}")
         try:
             record = Record.from_bytes(text, wanted)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise self._files.lie(f"ac/{name} does not lead to a record ({error})") from error
+            raise self._files.report_lie(f"ac/{name} does not lead to a record ({error})") from error
         if record.recipe.key != key:
-            raise self._files.lie(f"ac/{name} is the record of another key")
-        return Found(record, text, entry.signatures, self._parts(name, record, entry))
+            raise self._files.report_lie(f"ac/{name} is the record of another key")
+        return Found(record, text, entry.signatures, self._files_of_blobs(name, record, entry))
 
-    def _parts(self, name: str, record: Record, entry: ActionResult) -> dict[str, tuple[Output, ...]]:
+    def _files_of_blobs(self, name: str, record: Record, entry: ActionResult) -> dict[str, tuple[Output, ...]]:
+        """The CAS files of each output of the record. Raises RemoteLied if the entry does not list them."""
         try:
-            named = entry.blobs()
+            blobs = entry.blobs()
         except ValueError as error:
-            raise self._files.lie(f"ac/{name}: {error}") from error
-        parts = {}
+            raise self._files.report_lie(f"ac/{name}: {error}") from error
+        files_by_blob = {}
         for output in record.outputs.values():
-            files = named.get(output.sha256, ())
-            is_own_file = len(files) != 1 or files[0].sha256 == output.sha256  # otherwise it is a chunk of another blob
-            if not files or not is_own_file or sum(file.size for file in files) != output.size:
-                raise self._files.lie(f"ac/{name} does not list the files of blob {output.sha256}")
-            if any(file.size > MAX_FILE for file in files):
-                raise self._files.lie(f"ac/{name} names a file of more than {MAX_FILE >> 20} MiB")
-            parts[output.sha256] = files
-        return parts
+            files = blobs.get(output.sha256, ())
+            # A single file is the blob itself, not a chunk of another blob.
+            can_be_blob = len(files) != 1 or files[0].sha256 == output.sha256
+            if not files or not can_be_blob or sum(file.size for file in files) != output.size:
+                raise self._files.report_lie(f"ac/{name} does not list the files of blob {output.sha256}")
+            if any(file.size > MAX_FILE_SIZE for file in files):
+                raise self._files.report_lie(f"ac/{name} names a file of more than {MAX_FILE_SIZE >> 20} MiB")
+            files_by_blob[output.sha256] = files
+        return files_by_blob
 
-    def publish(self, found: Found, read: Read) -> Found:
+    def publish(self, found: Found, read: ReadFile) -> Found:
         """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
         another machine's record, if that was published first and is trusted. Raises RemoteFault (RemoteRefused if the key
         has an unusable entry that cannot be replaced), and the errors of `read`."""
         started = time.monotonic()
-        files = [file for parts in found.parts.values() for file in parts]
+        files = [file for blob_files in found.files_by_blob.values() for file in blob_files]
         self._files.send(files, read)
-        self._files.send([document_of(found.document)], lambda file: found.document)
-        if time.monotonic() - started > TRUSTED_S / 2:
-            self._files.send(files, read, sure=True)
-        return self.enter(found, read)
+        self._files.send([document_file(found.document)], lambda file: found.document)
+        if time.monotonic() - started > PRESENCE_S / 2:
+            self._files.send(files, read, recheck=True)
+        return self.write_entry(found, read)
 
-    def enter(self, found: Found, read: Read, *, replace: bool = False) -> Found:
+    def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
         """Write the entry of a record, after its files. Returns the record that is in the remote now. Raises
         RemoteFault."""
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
@@ -168,25 +172,25 @@ class RemoteRecords:
         try:
             other = self.find(key)
         except RecordUntrusted:
-            if self._trust.trusted_signature(key, document_of(found.document), found.signatures) is None:
+            if self._trust.trusted_signature(key, document_file(found.document), found.signatures) is None:
                 return found
-            other, placed = None, False
+            other, is_written = None, False
         except RemoteLied:
-            other, placed = None, self._transport.put("ac", key, data, once=False)
+            other, is_written = None, self._transport.put("ac", key, data, once=False)
         else:
             if other is not None and self._is_usable(other, found):
                 if other.record.recipe.stage != "package" or other.record.outputs == found.record.outputs:
                     return other
                 return found if self._transport.put("ac", key, data, once=False) else other  # rule 7
-            placed = self._transport.put("ac", key, data, once=False)
-        if not placed and not self._enter_domain(found, data):
+            is_written = self._transport.put("ac", key, data, once=False)
+        if not is_written and not self._write_domain_entry(found, data):
             raise RemoteRefused(
                 f"{self._files.name}: the entry of record {key} is unusable, and the remote does not let it be replaced",
                 hint="`trtbuild cache gc --dir` on the server removes it, an hour after it was written",
             )
         return found
 
-    def now_there(self, found: Found) -> Found:
+    def current_record(self, found: Found) -> Found:
         """The record that is in the remote now: `found`, or a record that another machine wrote at the same moment. Raises
         RemoteFault."""
         try:
@@ -198,18 +202,18 @@ class RemoteRecords:
         return current
 
     def _is_usable(self, other: Found, found: Found) -> bool:
-        """Whether a record in the remote can be used in name of `found`."""
-        files = (file for parts in other.parts.values() for file in parts)
+        """Whether a record in the remote can be used in place of `found`."""
+        files = (file for blob_files in other.files_by_blob.values() for file in blob_files)
         return (
             other.record.recipe.same_as(found.record.recipe)
-            and not self._files.wrong.intersection(other.parts)
-            and self._files.all_there(files)
+            and not self._files.damaged_names.intersection(other.files_by_blob)
+            and self._files.has_all(files)
         )
 
-    def _enter_domain(self, found: Found, data: bytes) -> bool:
-        """Write an entry under the key of its domain. Returns whether the remote has a trusted entry there now."""
+    def _write_domain_entry(self, found: Found, data: bytes) -> bool:
+        """Write an entry under the key of its domain. Returns whether a trusted entry is there now."""
         key = found.record.recipe.key
-        trusted_signature = self._trust.trusted_signature(key, document_of(found.document), found.signatures)
+        trusted_signature = self._trust.trusted_signature(key, document_file(found.document), found.signatures)
         if trusted_signature is None:
             return False
         # This is the record's domain, not this machine's: the record may be from another machine.
@@ -217,17 +221,19 @@ class RemoteRecords:
         if self._transport.put("ac", name, data, once=False):
             return True
         try:
-            return self._read_at(name, key, None) is not None
-        except (RecordUntrusted, RemoteLied, _Collected):
+            return self._read_record_at(name, key, None) is not None
+        except (RecordUntrusted, RemoteLied, _DocumentMissing):
             return False
 
 
-def _small_files(found: Found, read: Read) -> dict[str, bytes]:
-    """The small files of a record (rule 4)."""
-    document = document_of(found.document)
-    small = {document.sha256: found.document} if document.size <= _INLINE_DOCUMENT else {}
-    remaining_size = _INLINE_TOTAL
-    for file in {file for parts in found.parts.values() for file in parts if file.size <= INLINE}:
+def _small_files(found: Found, read: ReadFile) -> dict[str, bytes]:
+    """The bytes of a record's small files (rule 4), by digest."""
+    document = document_file(found.document)
+    small = {document.sha256: found.document} if document.size <= _INLINE_DOCUMENT_SIZE else {}
+    remaining_size = _INLINE_TOTAL_SIZE
+    for file in {
+        file for blob_files in found.files_by_blob.values() for file in blob_files if file.size <= INLINE_FILE_SIZE
+    }:
         remaining_size -= file.size
         if remaining_size >= 0:
             small[file.sha256] = bytes(read(file))

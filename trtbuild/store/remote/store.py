@@ -1,7 +1,7 @@
 """A remote store over any transport, with the contract of core/recipes/ports.py.
 
 It consists of `files` (CAS files over a transport) and `records` (entries and their documents). The rules of these two
-modules apply. Large blobs have the same form as in the local store: chunks, and a list of the chunks.
+modules apply here. Large blobs have the same form as in the local store: chunks, and a list of the chunks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteLied
 from trtbuild.store.local.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.local.publication import copy_atomically
-from trtbuild.store.remote.files import MAX_FILE, Read, RemoteFiles, is_file
-from trtbuild.store.remote.records import MAX_ENTRY, SETTLE_S, Found, RemoteRecords, document_of
+from trtbuild.store.remote.files import MAX_FILE_SIZE, ReadFile, RemoteFiles, matches_file
+from trtbuild.store.remote.records import MAX_ENTRY_SIZE, SETTLE_S, Found, RemoteRecords, document_file
 from trtbuild.store.transports.transport import Transport
 from trtbuild.store.trust import action_result
 
@@ -31,7 +31,7 @@ __all__ = ["Found", "RemoteStore"]
 class RemoteStore:
     """A `Store` (core/recipes/ports.py) over a transport. `name` is the remote's name in the configuration.
 
-    Every method may also raise RemoteFault, which `store.layers.layered` handles.
+    Each method may raise RemoteFault in addition to the errors that it names. `store.layers.layered` handles RemoteFault.
     """
 
     def __init__(self, transport: Transport, name: str, trust: Trust | None = None, *, connections: int = 16) -> None:
@@ -41,7 +41,7 @@ class RemoteStore:
         self._files = RemoteFiles(transport, name, connections)
         self._records = RemoteRecords(self._files, self.trust)
         self._lock = threading.Lock()
-        self._building: dict[str, threading.Lock] = {}
+        self._key_locks: dict[str, threading.Lock] = {}
 
     # -- methods that LayeredStore calls
 
@@ -50,80 +50,81 @@ class RemoteStore:
         return self._records.find(key, wanted)
 
     def find_many(self, keys: Iterable[str]) -> Iterator[tuple[str, Found | Exception | None]]:
-        """`find` for several keys at once. An error is yielded, not raised."""
+        """Call `find` for several keys at once. Yields each key with its record, None or the error, which is not raised."""
 
-        def look(key: str) -> tuple[str, Found | Exception | None]:
+        def find_one(key: str) -> tuple[str, Found | Exception | None]:
             try:
                 return key, self._records.find(key)
             except Exception as error:  # it concerns this key only
                 return key, error
 
-        return self._files.over(look, dict.fromkeys(keys))
+        return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
-    def publish(self, found: Found, read: Read) -> Found:
+    def publish(self, found: Found, read: ReadFile) -> Found:
         """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
         another machine's record, if that was published first and is trusted. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
-    def decides(self) -> bool:
-        """Whether the remote decides which of several simultaneous writers is the first; see `transport.Transport`."""
-        return self.transport.decides
+    def decides_races(self) -> bool:
+        """Whether the remote decides which of several simultaneous writers is the first (`Transport.decides_races`)."""
+        return self.transport.decides_races
 
-    def now_there(self, found: Found) -> Found:
+    def current_record(self, found: Found) -> Found:
         """The record that is in the remote now. Call this `records.SETTLE_S` after `found` was published. It returns
         `found`, or a record that another machine wrote at the same moment."""
-        return self._records.now_there(found)
+        return self._records.current_record(found)
 
-    def fetch(self, sha256: str, parts: Sequence[Output], into: LocalStore) -> int:
-        """Fetch a blob into a local store: only the files that the store lacks. Returns the number of fetched bytes.
+    def fetch(self, sha256: str, files: Sequence[Output], into: LocalStore) -> int:
+        """Fetch those files of a blob that a local store lacks. Returns the number of fetched bytes.
 
         Raises BlobMissing when the remote lacks a file, StoreUnavailable. The files that were fetched before the error
         stay, so the next call continues from there.
         """
         fetched = 0
         content_hash = hashlib.sha256()
-        with into.receiving() as receipt:
-            local_parts = receipt.found(parts)
+        with into.receive_files() as receiver:
+            local_files = receiver.find_files(files)
 
-            def fetch_part(part: Output) -> tuple[bytes | memoryview, int]:
-                if part in local_parts:
-                    data = into.entries.read("cas", part.sha256)
-                    if data is not None and is_file(part, data):
+            def fetch_file(file: Output) -> tuple[bytes | memoryview, int]:
+                if file in local_files:
+                    data = into.entries.read("cas", file.sha256)
+                    if data is not None and matches_file(file, data):
                         return data, 0
-                data = self._files.demand(part)
-                receipt.put(part, data)
+                data = self._files.get_existing(file)
+                receiver.put(file, data)
                 return data, len(data)
 
-            for data, count in self._files.over(fetch_part, parts):
+            for data, count in self._files.map_in_parallel(fetch_file, files):
                 fetched += count
-                if len(parts) > 1:
+                if len(files) > 1:
                     content_hash.update(data)
-        if len(parts) > 1 or parts[0].sha256 != sha256:
+        if len(files) > 1 or files[0].sha256 != sha256:
             if content_hash.hexdigest() != sha256:
-                raise self._no_blob(sha256)
-            into.join(sha256, parts, verified=True)
+                raise self._blob_mismatch(sha256)
+            into.join_chunks(sha256, files, verified=True)
         return fetched
 
-    def fetch_bytes(self, sha256: str, parts: Sequence[Output]) -> bytes:
+    def fetch_bytes(self, sha256: str, files: Sequence[Output]) -> bytes:
         """A blob's bytes, verified. Raises BlobMissing."""
-        return b"".join(self._verified(sha256, parts))
+        return b"".join(self._verified(sha256, files))
 
-    def copy_parts(self, sha256: str, parts: Sequence[Output], path: str) -> FileStamp | None:
+    def copy_files(self, sha256: str, files: Sequence[Output], path: str) -> FileStamp | None:
         """Write a blob's verified bytes to `path`, atomically. Raises BlobMissing, OSError."""
-        return copy_atomically(self._verified(sha256, parts), path)
+        return copy_atomically(self._verified(sha256, files), path)
 
-    def _verified(self, sha256: str, parts: Sequence[Output]) -> Iterator[memoryview]:
+    def _verified(self, sha256: str, files: Sequence[Output]) -> Iterator[memoryview]:
         content_hash = hashlib.sha256()
-        for data in self._files.over(self._files.demand, parts):
+        for data in self._files.map_in_parallel(self._files.get_existing, files):
             content_hash.update(data)
             yield memoryview(data)
         if content_hash.hexdigest() != sha256:
-            raise self._no_blob(sha256)
+            raise self._blob_mismatch(sha256)
 
-    def _no_blob(self, sha256: str) -> RemoteLied:
-        self._files.wrong.add(sha256)
-        return self._files.lie(f"the chunks that it names are not blob {sha256}")
+    def _blob_mismatch(self, sha256: str) -> RemoteLied:
+        """The error for chunks that are not their blob."""
+        self._files.damaged_names.add(sha256)
+        return self._files.report_lie(f"the chunks that it names are not blob {sha256}")
 
     def close(self) -> None:
         """End the threads and close the connections."""
@@ -166,63 +167,65 @@ class RemoteStore:
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt."""
-        with _lies_are_corrupt():
-            return self.fetch_bytes(sha256, self._find_parts(sha256))
+        with _raise_lies_as_corrupt():
+            return self.fetch_bytes(sha256, self._find_files(sha256))
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Raises BlobMissing, EntryCorrupt, or OSError."""
-        with _lies_are_corrupt():
-            return copy_atomically(self._verified(sha256, self._find_parts(sha256)), path)
+        with _raise_lies_as_corrupt():
+            return copy_atomically(self._verified(sha256, self._find_files(sha256)), path)
 
     def has(self, sha256: str) -> bool:
         """Whether the remote has all files of the blob."""
         try:
-            parts = self._find_parts(sha256)
+            files = self._find_files(sha256)
         except (BlobMissing, RemoteLied):
             return False
-        return len(parts) == 1 or self._files.all_there(parts)
+        return len(files) == 1 or self._files.has_all(files)
 
-    def _find_parts(self, sha256: str) -> tuple[Output, ...]:
+    def _find_files(self, sha256: str) -> tuple[Output, ...]:
         """The CAS files of a blob: the blob itself, or the chunks in its chunk list. Raises BlobMissing."""
-        data = self.transport.get("cas", sha256, MAX_FILE)
+        data = self.transport.get("cas", sha256, MAX_FILE_SIZE)
         if data is not None:
             return (Output(sha256, len(data)),)
-        listed = self.transport.get("ac", action_result.list_key(sha256), MAX_ENTRY)
+        listed = self.transport.get("ac", action_result.list_key(sha256), MAX_ENTRY_SIZE)
         if listed is None:
             raise BlobMissing(f"blob {sha256} is not in {self.name}")
         try:
-            return action_result.listed_chunks(listed, sha256)
+            return action_result.parse_chunk_list(listed, sha256)
         except ValueError as error:
-            raise self._files.lie(f"the chunk list of {sha256}: {error}") from error
+            raise self._files.report_lie(f"the chunk list of {sha256}: {error}") from error
 
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None. Raises EntryCorrupt, RecordUntrusted."""
-        with _lies_are_corrupt():
+        with _raise_lies_as_corrupt():
             found = self.find(key, wanted)
         return None if found is None else found.record
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Return the `keys` that have an entry."""
         wanted = list(keys)
-        results = self._files.over(lambda key: self.transport.has("ac", key), wanted)
+        results = self._files.map_in_parallel(lambda key: self.transport.has("ac", key), wanted)
         return {key for key, has_entry in zip(wanted, results, strict=True) if has_entry}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing."""
-        parts = {}
+        files_by_blob = {}
         for output in record.outputs.values():
-            with _lies_are_corrupt():
-                parts[output.sha256] = self._find_parts(output.sha256)
-            if not self._files.all_there(parts[output.sha256]):
+            with _raise_lies_as_corrupt():
+                files_by_blob[output.sha256] = self._find_files(output.sha256)
+            if not self._files.has_all(files_by_blob[output.sha256]):
                 raise BlobMissing(f"blob {output.sha256} is not whole in {self.name}")
         text = record.to_bytes()
-        document = document_of(text)
+        document = document_file(text)
         self._files.send([document], lambda file: text)
-        found = Found(record, text, self.trust.for_others(self.trust.sign(record.recipe.key, document)), parts)
-        published = self._records.enter(found, self._files.demand, replace=replace)
-        if published is found and not (replace or self.decides):
+        found = Found(
+            record, text, self.trust.sendable_signatures(self.trust.sign(record.recipe.key, document)), files_by_blob
+        )
+        published = self._records.write_entry(found, self._files.get_existing, replace=replace)
+        if published is found and not (replace or self.decides_races):
             time.sleep(SETTLE_S)
-            published = self.now_there(found)
+            published = self.current_record(found)
         return published.record
 
     def session(self) -> AbstractContextManager[None]:
@@ -231,15 +234,16 @@ class RemoteStore:
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built. The lock is between the threads of this process. Other machines do not see it."""
+        """Hold a key while it is built. The lock works between the threads of this process only."""
         with self._lock:
-            lock = self._building.setdefault(key, threading.Lock())
+            lock = self._key_locks.setdefault(key, threading.Lock())
         with lock:
             yield
 
 
 @contextmanager
-def _lies_are_corrupt() -> Iterator[None]:
+def _raise_lies_as_corrupt() -> Iterator[None]:
+    """Raise EntryCorrupt instead of RemoteLied."""
     try:
         yield
     except RemoteLied as lie:

@@ -17,18 +17,18 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from trtbuild.store.transports.pace import Flow, Pace, Silence
+from trtbuild.store.transports.pace import Pace, Silence, Traffic
 from trtbuild.store.transports.route import Proxy, Route
-from trtbuild.store.transports.transport import SLOWEST
+from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 
-#: The maximum number of bytes of an answer before its body. The library limits lines and headers, but not the number of
+#: The maximum number of bytes before the body of an answer. The library limits lines and headers, but not the number of
 #: ``100 Continue`` answers.
-_HEAD_LIMIT = 256 << 10
+_MAX_HEAD_SIZE = 256 << 10
 
-#: The time limit for an answer to an upload after its last byte was sent, as a multiple of the patience: the upload may
-#: still be in the buffers of proxies. The factor is small, because trtbuild waits as long for a server that never answers.
-#: So a line with such buffers must transfer 1 MiB within three times the patience.
-_HIDDEN = 2
+#: After the last byte of an upload was sent, the upload may still be in the buffers of proxies. So the time limit for the
+#: answer is extended, by at most this multiple of `patience_s`. The factor is small, because trtbuild waits for the same
+#: time if a server never answers. So a line with such buffers must transfer 1 MiB within three times `patience_s`.
+_MAX_HIDDEN_FACTOR = 2
 
 
 class NotHttp(Exception):
@@ -38,91 +38,91 @@ class NotHttp(Exception):
 class Connection:
     """A reusable connection, for one thread at a time. Other threads may call `abort` only."""
 
-    def __init__(self, route: Route, flow: Flow, patience_s: float) -> None:
+    def __init__(self, route: Route, traffic: Traffic, patience_s: float) -> None:
         self._route = route
-        self._pace = Pace(flow, patience_s)
+        self._pace = Pace(traffic, patience_s)
         self._sock: socket.socket | None = None
         self._head_left = 0
         self._aborted = False
-        self._fresh = False
-        self._cut_short = False
+        self._is_new = False
+        self._was_cut_short = False
         #: Bytes of the answer that were received so far.
-        self.received = 0
+        self.received_bytes = 0
 
-    def finish_within(self, whole_s: float | None) -> None:
-        """Limit the total time of the following operations to `whole_s` seconds. With None, remove the limit."""
-        self._pace.finish_within(whole_s)
+    def limit_total_time(self, total_s: float | None) -> None:
+        """Limit the total time of the following operations to `total_s` seconds. With None, remove the limit."""
+        self._pace.limit_total_time(total_s)
 
     def connect(self) -> None:
         """Connect to the server. Raises OSError (including ssl.SSLError), Silence, NotHttp."""
-        self._pace.begin()
-        self._fresh = True
-        addresses = self._route.addresses.get(self._pace.left_s())
+        self._pace.begin_attempt()
+        self._is_new = True
+        addresses = self._route.addresses.get(self._pace.remaining_s())
         for number, address in enumerate(addresses):
-            last = number == len(addresses) - 1
+            is_last = number == len(addresses) - 1
             try:
-                self._open(address, self._pace.left_s() / (1 if last else 2))
+                self._open_socket(address, self._pace.remaining_s() / (1 if is_last else 2))
                 break
             except TimeoutError:
-                if last:
-                    raise Silence(self._pace.patience_s, some=False) from None
+                if is_last:
+                    raise Silence(self._pace.patience_s, received_any=False) from None
             except OSError:
-                if last:
+                if is_last:
                     raise
         if len(addresses) > 1:
             self._route.addresses.prefer(address)
         try:
             if self._route.proxy and self._route.tls:
-                self._tunnel(self._route.proxy)
+                self._open_tunnel(self._route.proxy)
             if self._route.tls:
                 assert self._sock is not None
-                self._sock.settimeout(self._pace.left_s())
+                self._sock.settimeout(self._pace.remaining_s())
                 self._sock = self._route.context.wrap_socket(
                     self._sock, server_hostname=self._route.host, do_handshake_on_connect=False
                 )
                 self._sock.do_handshake()
         except TimeoutError:
-            raise Silence(self._pace.patience_s, some=False) from None
+            raise Silence(self._pace.patience_s, received_any=False) from None
 
-    def usable(self) -> bool:
-        """Whether the connection can be used again: nothing was received since the last answer, and the server has not
-        closed the connection."""
-        return self._sock is not None and not self._cut_short and not self._readable(0)
+    def is_usable(self) -> bool:
+        """Whether the connection can be used again. If so, nothing was received since the last answer, and the server has
+        not closed the connection."""
+        return self._sock is not None and not self._was_cut_short and not self._is_readable(0)
 
     def exchange(self, method: str, head: bytes, body: memoryview | None) -> http.client.HTTPResponse:
         """Send a request and read the head of its answer. Raises OSError, Silence, NotHttp, http.client.HTTPException."""
-        if not self._fresh:
-            self._pace.begin()
-        self._fresh = False
-        self.received, self._head_left = 0, _HEAD_LIMIT
+        if not self._is_new:
+            self._pace.begin_attempt()
+        self._is_new = False
+        self.received_bytes, self._head_left = 0, _MAX_HEAD_SIZE
         try:
             self._send(memoryview(head))
             if body is not None:
                 self._send(body)
-                self._await_answer(len(body))
+                self._wait_for_answer(len(body))
         except (OSError, Silence):
-            # A server may reject a body without reading it. Then its answer is more precise than this error.
-            self._cut_short = True
-            if not self._readable(0.05):
+            # A server may reject a body without reading all of it. Then its answer is more precise than this error.
+            self._was_cut_short = True
+            if not self._is_readable(0.05):
                 raise
-            self._pace.begin()
+            self._pace.begin_attempt()
         response = http.client.HTTPResponse(cast(socket.socket, self), method=method)
         response.begin()
         self._head_left = sys.maxsize
-        self._pace.head_came()
+        self._pace.note_head()
         return response
 
     def makefile(self, *_: object) -> io.BufferedReader:
         """The file that HTTPResponse reads from."""
-        return io.BufferedReader(_Incoming(self._receive), 32 << 10)
+        return io.BufferedReader(_IncomingStream(self._receive), 32 << 10)
 
-    def drain(self, response: http.client.HTTPResponse) -> bool:
+    def drain_answer(self, response: http.client.HTTPResponse) -> bool:
         """Read the rest of a short answer, if it has arrived. Returns whether the connection can be used again."""
         if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
             return False
         self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s
         try:
-            self._pace.begin()
+            self._pace.begin_attempt()
             response.read()
         except (OSError, Silence, http.client.HTTPException):
             return False
@@ -144,7 +144,7 @@ class Connection:
         if self._sock is not None:
             self._sock.close()
 
-    def _open(self, address: Any, timeout_s: float) -> None:
+    def _open_socket(self, address: Any, timeout_s: float) -> None:
         family, kind, protocol, _, socket_address = address
         sock = socket.socket(family, kind, protocol)
         self._sock = sock  # now `abort` can shut it down
@@ -159,14 +159,14 @@ class Connection:
             sock.close()
             raise
 
-    def _tunnel(self, proxy: Proxy) -> None:
+    def _open_tunnel(self, proxy: Proxy) -> None:
         host = f"[{self._route.host}]" if ":" in self._route.host else self._route.host
         authority = f"{host}:{self._route.port}"
         login = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
-        self._head_left = _HEAD_LIMIT
+        self._head_left = _MAX_HEAD_SIZE
         self._send(memoryview(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{login}\r\n".encode()))
         # The answer is read byte by byte: the bytes after it belong to TLS.
-        response = http.client.HTTPResponse(cast(socket.socket, _Unbuffered(self._receive)), method="CONNECT")
+        response = http.client.HTTPResponse(cast(socket.socket, _UnbufferedSocket(self._receive)), method="CONNECT")
         try:
             response.begin()
         except http.client.HTTPException:
@@ -177,38 +177,38 @@ class Connection:
     def _send(self, data: memoryview) -> None:
         assert self._sock is not None
         while data:
-            self._sock.settimeout(self._pace.left_s())
+            self._sock.settimeout(self._pace.remaining_s())
             try:
                 sent = self._sock.send(data)
             except TimeoutError:
                 continue
-            self._pace.moved(sent)
+            self._pace.count_moved(sent)
             data = data[sent:]
 
-    def _await_answer(self, size: int) -> None:
-        """Wait until a body is sent, and extend the time limit for the answer.
+    def _wait_for_answer(self, size: int) -> None:
+        """Wait until a body is sent. Then extend the time limit for the answer.
 
-        Where this machine's kernel reports the bytes in its buffers (Linux), their number must decrease. Bytes in the
-        buffers of proxies are not reported. So the time limit for the answer grows with the size, up to `_HIDDEN` times the
-        patience.
+        The kernel of Linux reports the number of bytes in its buffers, which must decrease. Bytes in the buffers of proxies
+        are not reported. So the time limit for the answer grows with the size, up to
+        `_MAX_HIDDEN_FACTOR` times `patience_s`.
         """
-        self._pace.allow(0)
-        queued, step_s = self._queued(), 0.001
+        self._pace.begin_longer_window(0)
+        queued, step_s = self._queued_bytes(), 0.001
         while queued:
-            step_s = min(2 * step_s, self._pace.patience_s / 8, self._pace.left_s())
+            step_s = min(2 * step_s, self._pace.patience_s / 8, self._pace.remaining_s())
             if isinstance(self._sock, ssl.SSLSocket):  # readable bytes need not be an answer
                 time.sleep(step_s)
-            elif self._readable(step_s):
+            elif self._is_readable(step_s):
                 return
-            still_queued = self._queued()
-            self._pace.moved(max(queued - still_queued, 0))
+            still_queued = self._queued_bytes()
+            self._pace.count_moved(max(queued - still_queued, 0))
             queued = still_queued
-        hidden_s = size / SLOWEST
+        hidden_s = size / MIN_BYTES_PER_S
         if self._route.proxy is None and sys.platform.startswith("linux"):
-            hidden_s = min(hidden_s, _HIDDEN * self._pace.patience_s)
-        self._pace.allow(hidden_s)
+            hidden_s = min(hidden_s, _MAX_HIDDEN_FACTOR * self._pace.patience_s)
+        self._pace.begin_longer_window(hidden_s)
 
-    def _queued(self) -> int:
+    def _queued_bytes(self) -> int:
         """The number of bytes that were sent and not yet acknowledged, or 0 if the kernel does not report it (not
         Linux)."""
         if not sys.platform.startswith("linux") or self._sock is None:
@@ -221,7 +221,7 @@ class Connection:
         except (OSError, ValueError):
             return 0
 
-    def _readable(self, wait_s: float) -> bool:
+    def _is_readable(self, wait_s: float) -> bool:
         assert self._sock is not None
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             return True
@@ -235,20 +235,20 @@ class Connection:
     def _receive(self, buffer: Any) -> int:
         assert self._sock is not None
         while True:
-            self._sock.settimeout(self._pace.left_s())
+            self._sock.settimeout(self._pace.remaining_s())
             try:
                 size = self._sock.recv_into(buffer)
             except TimeoutError:
                 continue
-            self._pace.came(size)
-            self.received += size
+            self._pace.count_received(size)
+            self.received_bytes += size
             self._head_left -= size
             if self._head_left < 0:
                 raise NotHttp("its headers do not end")
             return size
 
 
-def chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
+def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
     """Read a body in chunked encoding (RFC 9112, 7.1). If the body is longer than `limit`, the result is its beginning,
     also longer than `limit`.
 
@@ -274,7 +274,7 @@ def chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
         end = response.fp.readline(256)
         while size == 0 and end.strip():  # fields after the body
             received += len(end)
-            if received > limit + _HEAD_LIMIT:
+            if received > limit + _MAX_HEAD_SIZE:
                 raise NotHttp("its trailers do not end")
             end = response.fp.readline(256)
         if end not in (b"\r\n", b"\n"):
@@ -285,7 +285,7 @@ def chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-class _Incoming(io.RawIOBase):
+class _IncomingStream(io.RawIOBase):
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive
 
@@ -296,9 +296,9 @@ class _Incoming(io.RawIOBase):
         return self._receive(buffer)
 
 
-class _Unbuffered:
+class _UnbufferedSocket:
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive
 
     def makefile(self, *_: object) -> io.BufferedReader:
-        return io.BufferedReader(_Incoming(self._receive), 1)
+        return io.BufferedReader(_IncomingStream(self._receive), 1)

@@ -1,11 +1,12 @@
-"""The credentials for a remote, from the URL, the environment or netrc. They are never shown, and never sent to another
+"""Finds the credentials for a remote, in the URL, the environment or netrc. They are never shown, and never sent to another
 host.
 
-The first of these is used:
+The first of these sources that has credentials is used:
 1. user information in the URL (``https://user:password@host``)
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
-4. the entry of exactly that host in ``$NETRC``, otherwise in ``~/.netrc``. A `default` entry is ignored: it names no host.
+4. the entry of exactly that host in ``$NETRC``, otherwise in ``~/.netrc``. A `default` entry is ignored,
+   because it names no host.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Credentials:
 def public_place(url: str) -> str:
     """`url` without user information, query and fragment, to show to people.
 
-    Raises ConfigurationError when it is not a URL with a host.
+    Raises ConfigurationError when `url` is not a URL with a host.
     """
     try:
         parts = urlsplit(url)
@@ -47,20 +48,21 @@ def public_place(url: str) -> str:
 
 
 def environment_name(remote: str, suffix: str) -> str:
-    """The variable ``TRTBUILD_REMOTE_<NAME>_<SUFFIX>``. The name is in capitals. ``_`` replaces all characters except
-    letters and digits."""
+    """The variable ``TRTBUILD_REMOTE_<NAME>_<SUFFIX>``. The remote's name is in capitals. ``_`` replaces all
+    characters of the name except letters and digits."""
     return f"TRTBUILD_REMOTE_{re.sub('[^A-Za-z0-9]', '_', remote).upper()}_{suffix}"
 
 
-def find(remote: str, url: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
+def find_credentials(remote: str, url: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
     """The credentials for the remote named `remote` at `url`, or None.
 
-    Raises ConfigurationError for a token with invalid characters, a user without password, and an unreadable netrc.
+    Raises ConfigurationError for a token with invalid characters, a user without a password (or a password without a user),
+    and an unreadable netrc.
     """
     environment = os.environ if environment is None else environment
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        return _basic(unquote(parts.username or ""), unquote(parts.password or ""), "the URL")
+        return _basic_credentials(unquote(parts.username or ""), unquote(parts.password or ""), "the URL")
     token_name, user_name, password_name = (environment_name(remote, name) for name in ("TOKEN", "USER", "PASSWORD"))
     if token := environment.get(token_name, "").strip():
         if not re.fullmatch(r"[!-~]+", token):
@@ -70,7 +72,7 @@ def find(remote: str, url: str, environment: Mapping[str, str] | None = None) ->
         return Credentials(f"Bearer {token}", token_name)
     user, password = environment.get(user_name), environment.get(password_name)
     if user and password:
-        return _basic(user, password, user_name)
+        return _basic_credentials(user, password, user_name)
     if user or password:
         present, missing = (user_name, password_name) if user else (password_name, user_name)
         raise ConfigurationError(f"{missing} is not set, but {present} is", hint=f"set {missing} as well")
@@ -82,7 +84,7 @@ def basic_header(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _basic(user: str, password: str, source: str) -> Credentials:
+def _basic_credentials(user: str, password: str, source: str) -> Credentials:
     return Credentials(basic_header(user, password), source)
 
 
@@ -109,4 +111,4 @@ def _from_netrc(host: str, environment: Mapping[str, str]) -> Credentials | None
     if entry is None:
         return None
     login, _, password = entry
-    return _basic(login or "", password or "", str(path))
+    return _basic_credentials(login or "", password or "", str(path))

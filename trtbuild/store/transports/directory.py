@@ -1,20 +1,20 @@
 """A shared directory as a remote: ``file:///srv/cache``, which may be on NFS. It needs neither locks nor a server.
 
-    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     the same layout as in the nginx recipe; only collection uses gc/
+    ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     the layout of nginx's directory, too; only collection uses gc/
 
 Rules
 1. Entries appear complete, with the permissions of the root, and no symbolic link is followed (shared_folder.py). An entry
-   that is not a regular file raises RemoteLied, and the next writer replaces it if possible.
-2. An empty file is not an entry: a loss of power leaves one if a file was not synced (nginx does not sync).
-3. A race with another machine may give ESTALE or ENOENT: such a call is repeated.
-4. A writer creates the root if its parent exists. If the parent is missing too, the share is not mounted: RemoteDown. If
-   the directory is a local store (it has a ``format``), it is only read, because a local store's collection does not
-   protect files that this transport writes.
+   that is not a regular file raises RemoteLied. The next writer replaces it, if possible.
+2. An empty file is not an entry. Such files exist after a loss of power, if a file was not synced (nginx does not sync).
+3. After a race with another machine, a system call may fail with ESTALE or ENOENT. Then it is repeated.
+4. A writer creates the root if its parent exists. If the parent is missing, too, the share is not mounted, and RemoteDown
+   is raised. If the directory is a local store (it has a ``format``), it is only read. The reason is that a local store's
+   collection does not protect the files that this transport writes.
 5. A system call on a hung mount cannot be interrupted. So the first access to the root is in a separate thread. If it has
    not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. A
-   slow mount does not: timed calls read pieces of `_PIECE` bytes.
+   slow mount does not block timed calls, because they read pieces of `_PIECE_SIZE` bytes and check the time after each.
 6. An entry that is found is marked as used: it gets a new mtime, if its mtime differs from now by more than
-   `USED_WITHIN_S`.
+   `MARK_TOLERANCE_S`.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -38,26 +38,26 @@ from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports import faults
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.transports.shared_folder import SharedFolder
-from trtbuild.store.transports.transport import WHOLE, Transport
+from trtbuild.store.transports.transport import TIMED_FACTOR, Transport
 
 T = TypeVar("T")
 
 #: Seconds by which the mtime of a used entry may differ from the time of use (shared_directory.py relies on it).
-USED_WITHIN_S = 900.0
+MARK_TOLERANCE_S = 900.0
 
-EMPTY_BLOB = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 # Bytes of one read in a timed call (rule 5).
-_PIECE = 64 << 10
+_PIECE_SIZE = 64 << 10
 
-_RACES = (errno.ENOENT, errno.ESTALE)
-# The number of attempts of a write. A writer that creates the same directory at the same moment replaces an empty
-# directory.
-_RACING_WRITERS = 16
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PASSING = (errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
+_RACE_ERRORS = (errno.ENOENT, errno.ESTALE)
+# The largest number of attempts of a write. Each attempt may fail because another writer, which creates the same directory
+# at the same moment, has replaced the empty directory.
+_MAX_WRITE_ATTEMPTS = 16
+_REFUSAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING_ERRORS = (errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NOT_A_FILE_ERRORS = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
 
 
 def root_of(url: str) -> str:
@@ -76,53 +76,53 @@ def root_of(url: str) -> str:
 
 def is_entry(kind: Kind, name: str, status: os.stat_result) -> bool:
     """Whether a file is an entry (rules 1 and 2)."""
-    return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or (kind == "cas" and name == EMPTY_BLOB))
+    return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or (kind == "cas" and name == EMPTY_SHA256))
 
 
 class DirectoryTransport(Transport):
     """See `transport.Transport`. Raises ConfigurationError when the URL is not ``file:///path``."""
 
-    decides = True
+    decides_races = True
 
     def __init__(self, settings: RemoteSettings) -> None:
         self._shared = SharedFolder(root_of(settings.url))
         self.place = f"file://{self._shared.root}"
         self._patience_s = settings.patience_s
         self._lock = threading.Lock()
-        self._first_look: threading.Thread | None = None
+        self._first_access: threading.Thread | None = None
         self._give_up_at = 0.0
         self._answered = threading.Event()
         self._is_local_store = False
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        shelf = _shelf(name)
-        overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
-        return self._read_or_absent(lambda: self._get(kind, shelf, name, limit, overdue_at), None)
+        shelf = _shelf_of(name)
+        deadline = time.monotonic() + TIMED_FACTOR * self._patience_s if timed else float("inf")
+        return self._read_or_absent(lambda: self._get(kind, shelf, name, limit, deadline), None)
 
     def has(self, kind: Kind, name: str) -> bool:
-        shelf = _shelf(name)
+        shelf = _shelf_of(name)
         return self._read_or_absent(lambda: self._has(kind, shelf, name), False)
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        path = (kind, _shelf(name), name)
-        self._wait_for_an_answer()
+        path = (kind, _shelf_of(name), name)
+        self._wait_for_answer()
         if self._is_local_store:
             raise RemoteRefused(
                 f"{self.place} is a local store of trtbuild, which others may only read",
                 hint='share another directory, or give this remote mode = "r"',
             )
-        stays = (lambda status: is_entry(kind, name, status)) if once else None
-        for attempt in range(_RACING_WRITERS):
+        is_kept = (lambda status: is_entry(kind, name, status)) if once else None
+        for attempt in range(_MAX_WRITE_ATTEMPTS):
             try:
                 if attempt:
                     self._shared.make(*path[:-1])
-                return self._shared.write(path, data, once=stays)
+                return self._shared.write(path, data, once=is_kept)
             except OSError as error:
-                if error.errno not in _RACES or attempt + 1 == _RACING_WRITERS:
+                if error.errno not in _RACE_ERRORS or attempt + 1 == _MAX_WRITE_ATTEMPTS:
                     raise self._fault(error, "write") from error
         raise AssertionError  # the last attempt raises
 
-    def _get(self, kind: Kind, shelf: str, name: str, limit: int, overdue_at: float) -> bytes | None:
+    def _get(self, kind: Kind, shelf: str, name: str, limit: int, deadline: float) -> bytes | None:
         descriptor = self._shared.open(kind, shelf, name)
         with open(descriptor, "rb", buffering=0) as file:
             status = os.fstat(descriptor)
@@ -134,18 +134,18 @@ class DirectoryTransport(Transport):
                 raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
             if kind == "ac":
                 _mark_used(status, lambda: os.utime(descriptor))
-            return self._read(file, status.st_size, f"{kind}/{name}", overdue_at)
+            return self._read(file, status.st_size, f"{kind}/{name}", deadline)
 
-    def _read(self, file: RawIOBase, size: int, name: str, overdue_at: float) -> bytes:
-        pieces, count, piece_size = [], 0, size if overdue_at == float("inf") else _PIECE
+    def _read(self, file: RawIOBase, size: int, name: str, deadline: float) -> bytes:
+        pieces, count, piece_size = [], 0, size if deadline == float("inf") else _PIECE_SIZE
         while count < size:  # a signal may cut a read short
             piece = file.read(min(piece_size, size - count))
             if not piece:
                 raise RemoteDown(f"{self.place}: {name} ended early", may_pass=True)
             pieces.append(piece)
             count += len(piece)
-            if count < size and time.monotonic() >= overdue_at:
-                raise faults.overdue(self.place, WHOLE * self._patience_s)
+            if count < size and time.monotonic() >= deadline:
+                raise faults.overdue_fault(self.place, TIMED_FACTOR * self._patience_s)
         return b"".join(pieces)
 
     def _has(self, kind: Kind, shelf: str, name: str) -> bool:
@@ -158,7 +158,7 @@ class DirectoryTransport(Transport):
 
     def _read_or_absent(self, read: Callable[[], T], absent: T) -> T:
         """The result of `read`, or `absent` if there is no such entry. Raises RemoteFault."""
-        self._wait_for_an_answer()
+        self._wait_for_answer()
         try:
             try:
                 return read()
@@ -167,12 +167,12 @@ class DirectoryTransport(Transport):
                     raise
                 return read()
         except FileNotFoundError:
-            self._check_that_it_is_mounted()
+            self._check_mount()
             return absent
         except OSError as error:
             raise self._fault(error, "read") from error
 
-    def _check_that_it_is_mounted(self) -> None:
+    def _check_mount(self) -> None:
         root = self._shared.root
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -182,22 +182,24 @@ class DirectoryTransport(Transport):
         except OSError as error:
             raise self._fault(error, "read") from error
 
-    def _wait_for_an_answer(self) -> None:
-        """Wait until the first access to the directory has returned. Raises RemoteDown after the patience (rule 5)."""
+    def _wait_for_answer(self) -> None:
+        """Wait until the first access to the directory has returned. Raises RemoteDown after `patience_s` (rule 5)."""
         if self._answered.is_set():
             return
         with self._lock:
-            if self._first_look is None:
+            if self._first_access is None:
                 self._give_up_at = time.monotonic() + self._patience_s
-                self._first_look = threading.Thread(target=self._look, daemon=True, name="trtbuild-shared-directory")
-                self._first_look.start()
+                self._first_access = threading.Thread(
+                    target=self._access_root, daemon=True, name="trtbuild-shared-directory"
+                )
+                self._first_access.start()
         if not self._answered.wait(max(0.0, self._give_up_at - time.monotonic())):
             raise RemoteDown(
                 f"{self.place} has not answered for {self._patience_s:g} s",
                 hint="does the mount hang? look at its server, or unmount it",
             )
 
-    def _look(self) -> None:
+    def _access_root(self) -> None:
         with contextlib.suppress(OSError):
             os.stat(f"{self._shared.root}/format")
             self._is_local_store = True
@@ -205,20 +207,20 @@ class DirectoryTransport(Transport):
 
     def _fault(self, error: OSError, action: str) -> RemoteFault:
         text = f"{self.place}: {error.strerror or error}"
-        if error.errno in _REFUSED:
+        if error.errno in _REFUSAL_ERRORS:
             return RemoteRefused(
                 text, hint=f"this user may not {action} there: ask for it, or change the remote's mode"
             )
-        if error.errno in _FULL:
+        if error.errno in _FULL_ERRORS:
             return RemoteFull(text, hint="free some space there: trtbuild cache gc --dir DIR --max-size SIZE")
-        if error.errno in _NO_FILE:
+        if error.errno in _NOT_A_FILE_ERRORS:
             return RemoteLied(text) if action == "read" else RemoteRefused(text, hint="something else is in its place")
         if error.errno == errno.ENOENT:
             return RemoteDown(text, hint="is the share mounted? the directory's parent must be there")
-        return RemoteDown(text, may_pass=error.errno in _PASSING)
+        return RemoteDown(text, may_pass=error.errno in _PASSING_ERRORS)
 
 
-def _shelf(name: str) -> str:
+def _shelf_of(name: str) -> str:
     """The folder of an entry. Raises ValueError for a name that is not a digest, so that no path leaves the directory."""
     if not is_digest(name):
         raise ValueError(f"not a digest: {name!r}")
@@ -227,6 +229,6 @@ def _shelf(name: str) -> str:
 
 def _mark_used(status: os.stat_result, touch: Callable[[], None]) -> None:
     # The clocks may differ. This machine's clock only decides whether to touch. The new time is the file system's.
-    if abs(time.time() - status.st_mtime) > USED_WITHIN_S:
+    if abs(time.time() - status.st_mtime) > MARK_TOLERANCE_S:
         with contextlib.suppress(OSError, NotImplementedError):
             touch()

@@ -1,4 +1,5 @@
-"""The errors of an HTTP remote. They are raised without their causes, because a cause may contain URLs and headers."""
+"""Makes the errors of an HTTP remote. They are raised without their causes, because a cause may contain URLs and
+headers."""
 
 from __future__ import annotations
 
@@ -15,49 +16,52 @@ from trtbuild.store.transports.credentials import Credentials, environment_name
 from trtbuild.store.transports.pace import Overdue, Silence
 from trtbuild.store.transports.route import Route
 
-Doing = Literal["read", "write"]
+Action = Literal["read", "write"]
 
 #: The hint for an entry that arrives too slowly.
-SLOW_LINE = "is its line slow? raise patience_s of this remote"
+SLOW_LINE_HINT = "is its line slow? raise patience_s of this remote"
 
-_PASSING = frozenset({408, 425, 429})
-_NO_UPLOADS = frozenset({404, 405, 410, 501})
+_PASSING_STATUSES = frozenset({408, 425, 429})
+_NO_UPLOAD_STATUSES = frozenset({404, 405, 410, 501})
 
 
-def of_login(place: str, remote: str, status: int, doing: Doing, login: Credentials | None) -> RemoteRefused:
+def login_fault(place: str, remote: str, status: int, action: Action, login: Credentials | None) -> RemoteRefused:
     """The error for status 401, 403 or 407."""
     token, user, password = (environment_name(remote, name) for name in ("TOKEN", "USER", "PASSWORD"))
-    text = f"{_status_text(place, status)}: it wants {'other ' if login else ''}credentials to {doing}"
-    text += f" than those from {login.source}" if login else ""
+    if login:
+        problem = f"it does not accept the credentials from {login.source} to {action} entries"
+    else:
+        problem = f"it requires credentials to {action} entries"
+    text = f"{_status_text(place, status)}: {problem}"
     hint = f"set {token}, or {user} and {password}, or add the host to ~/.netrc"
     if status == 407:
         text, hint = _status_text(place, status), "put user and password into the proxy's URL (HTTPS_PROXY)"
-    if doing == "write":
+    if action == "write":
         hint += '; or set mode = "r", if this machine need not write'
     return RemoteRefused(text, hint=hint)
 
 
-def of_status(place: str, status: int, doing: Doing, retry_after_s: float | None) -> RemoteFault:
+def status_fault(place: str, status: int, action: Action, retry_after_s: float | None) -> RemoteFault:
     """The error for any other status that means failure."""
     text = _status_text(place, status)
-    if doing == "write" and status in _NO_UPLOADS:
+    if action == "write" and status in _NO_UPLOAD_STATUSES:
         return RemoteRefused(f"{text}: it takes no uploads", hint='check its url, or set mode = "r"')
-    if status in _PASSING or (status >= 500 and status != 501):
+    if status in _PASSING_STATUSES or (status >= 500 and status != 501):
         return RemoteDown(text, may_pass=True, retry_after_s=retry_after_s)
     if status < 300:
-        return RemoteDown(f"{text}, which is not an answer to a request to {doing}")
+        return RemoteDown(f"{text}, which is not an answer to a request to {action}")
     return RemoteRefused(text, hint="check the url of the remote")
 
 
-def overdue(place: str, seconds: float) -> RemoteDown:
+def overdue_fault(place: str, seconds: float) -> RemoteDown:
     """The error for an entry that took longer than its total limit."""
-    return RemoteDown(f"{place}: an entry did not arrive within {seconds:.2g} s", hint=SLOW_LINE)
+    return RemoteDown(f"{place}: an entry did not arrive within {seconds:.2g} s", hint=SLOW_LINE_HINT)
 
 
-def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
+def connection_fault(place: str, route: Route, error: BaseException) -> RemoteDown:
     """The error for an exception of the connection."""
     if isinstance(error, Overdue):
-        return overdue(place, error.seconds)
+        return overdue_fault(place, error.seconds)
     if isinstance(error, Silence):
         return RemoteDown(f"{place}: {error}", hint="is it up, and can it be reached from here?")
     if isinstance(error, NotHttp):
@@ -68,7 +72,7 @@ def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "set SSL_CERT_FILE to the certificates of your organization"
         return RemoteDown(f"{place}: its certificate is not valid ({error.verify_message})", hint=hint)
-    if isinstance(error, ssl.SSLEOFError) or (isinstance(error, OSError) and error.errno in _BROKEN):
+    if isinstance(error, ssl.SSLEOFError) or (isinstance(error, OSError) and error.errno in _BROKEN_CONNECTION_ERRORS):
         return RemoteDown(f"{place}: the connection broke off", may_pass=True)
     if isinstance(error, ssl.SSLError):
         return RemoteDown(f"{place}: TLS failed ({error.reason})", hint="does it speak TLS on this port?")
@@ -84,10 +88,10 @@ def of_error(place: str, route: Route, error: BaseException) -> RemoteDown:
     )
 
 
-_BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.EBADF})
+_BROKEN_CONNECTION_ERRORS = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.EBADF})
 
 
-def seconds(retry_after: str | None) -> float | None:
+def parse_retry_after(retry_after: str | None) -> float | None:
     """The value of a Retry-After header in seconds, or None if it is invalid. The header may be a date (RFC 9110,
     10.2.3)."""
     if retry_after is None:

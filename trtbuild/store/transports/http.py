@@ -4,11 +4,11 @@ nginx with WebDAV, bazel-remote and other servers support it (docs/team-cache.md
 
 Rules
 1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
-   most `_HOPS` times. Any other redirect raises RemoteRefused.
+   most `_MAX_REDIRECTS` times. Any other redirect raises RemoteRefused.
 2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
 3. The server may have closed an idle connection. If nothing was received over the connection, the request is sent once more
    over a new one: all requests can be repeated.
-4. Each thread has its own connection during a request. Up to `connections` idle connections stay open.
+4. Each thread has its own connection during a request. At most `connections` idle connections stay open.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from urllib.parse import quote, urljoin, urlsplit
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports import credentials, faults
-from trtbuild.store.transports.connection import Connection, NotHttp, chunked_body
-from trtbuild.store.transports.faults import Doing
-from trtbuild.store.transports.pace import Flow, Silence
+from trtbuild.store.transports.connection import Connection, NotHttp, read_chunked_body
+from trtbuild.store.transports.faults import Action
+from trtbuild.store.transports.pace import Silence, Traffic
 from trtbuild.store.transports.proxies import is_loopback, proxy_for
 from trtbuild.store.transports.route import Proxy, Route
 from trtbuild.store.transports.settings import RemoteSettings
-from trtbuild.store.transports.transport import WHOLE, Transport
+from trtbuild.store.transports.transport import TIMED_FACTOR, Transport
 
-_HOPS = 3
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_PORTS = {"http": 80, "https": 443}
+_MAX_REDIRECTS = 3
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HttpTransport(Transport):
     Raises ConfigurationError for a URL without a host, an invalid proxy, and credentials that cannot be read.
     """
 
-    # `decides` stays False: a client of this protocol cannot know whether a server decides.
+    # `decides_races` stays False: a client of this protocol cannot know whether the server decides races.
 
     def __init__(self, settings: RemoteSettings, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -60,51 +60,51 @@ class HttpTransport(Transport):
         parts = urlsplit(settings.url)
         tls = parts.scheme == "https"
         host = parts.hostname or ""
-        port = parts.port or _PORTS[parts.scheme]
+        port = parts.port or _DEFAULT_PORTS[parts.scheme]
         proxy = proxy_for(parts.scheme, host, environment)
         self._route = Route(host, port, tls=tls, proxy=proxy)
-        self._flow = Flow()
-        self._login = credentials.find(settings.name, settings.url, environment)
+        self._traffic = Traffic()
+        self._login = credentials.find_credentials(settings.name, settings.url, environment)
         if self._login and not tls and not is_loopback(host):
             self.warnings = (
-                f"{self.place}: credentials (from {self._login.source}) go over the network in clear: use https",
+                f"{self.place}: credentials (from {self._login.source}) are sent without encryption: use https",
             )
         path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._")
         self._origin = self.place.removesuffix(parts.path.rstrip("/"))
         # A request for plain http to a proxy has the whole URL.
-        self._base = f"{self._origin if proxy and not tls else ''}{path}"
+        self._base_path = f"{self._origin if proxy and not tls else ''}{path}"
         self._query = f"?{quote(parts.query, safe='/%:@!$&*+,;=~-._?')}" if parts.query else ""
-        self._common = self._headers(host, port, parts.scheme, proxy)
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._common_headers = self._headers(host, port, parts.scheme, proxy)
+        self._idle_connections: list[Connection] = []
+        self._busy_connections: set[Connection] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"HttpTransport({self.place!r})"
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        whole_s = WHOLE * self._settings.patience_s if timed else None
-        answer = self._ask("GET", kind, name, limit=limit, whole_s=whole_s)
+        total_s = TIMED_FACTOR * self._settings.patience_s if timed else None
+        answer = self._request("GET", kind, name, limit=limit, total_s=total_s)
         if answer.status in (404, 410):
             return None
         if answer.status != 200:
             raise self._fault(answer, "read")
-        self._refuse_page(answer)
+        self._reject_html(answer)
         return answer.data
 
     def has(self, kind: Kind, name: str) -> bool:
         """See `transport.Transport`. Also raises RemoteLied for an answer that is a page of HTML."""
-        answer = self._ask("HEAD", kind, name)
+        answer = self._request("HEAD", kind, name)
         if answer.status in (404, 410):
             return False
         if answer.status not in (200, 204):
             raise self._fault(answer, "read")
-        self._refuse_page(answer)
+        self._reject_html(answer)
         return True
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        answer = self._ask("PUT", kind, name, memoryview(data).cast("B"), once=once)
+        answer = self._request("PUT", kind, name, memoryview(data).cast("B"), once=once)
         if answer.status in (200, 201, 202, 204):
             return True
         if answer.status in (409, 412):
@@ -119,9 +119,9 @@ class HttpTransport(Transport):
     def close(self) -> None:
         """Close all connections. Requests of other threads end at once with RemoteDown."""
         with self._lock:
-            self._closed = True
-            idle, busy = self._idle, list(self._busy)
-            self._idle = []
+            self._is_closed = True
+            idle, busy = self._idle_connections, list(self._busy_connections)
+            self._idle_connections = []
         for connection in idle:
             connection.close()
         for connection in busy:
@@ -129,12 +129,12 @@ class HttpTransport(Transport):
 
     def _headers(self, host: str, port: int, scheme: str, proxy: Proxy | None) -> str:
         try:
-            shown = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
+            shown_host = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
         except UnicodeError:
             raise ConfigurationError(
                 f"{self.place}: {host!r:.80} is not a name of a host", hint="write one such as https://cache.example"
             ) from None
-        lines = [f"Host: {shown}" if port == _PORTS[scheme] else f"Host: {shown}:{port}"]
+        lines = [f"Host: {shown_host}" if port == _DEFAULT_PORTS[scheme] else f"Host: {shown_host}:{port}"]
         lines += ["User-Agent: trtbuild", "Accept-Encoding: identity"]
         if self._login:
             lines.append(f"Authorization: {self._login.header}")
@@ -142,7 +142,7 @@ class HttpTransport(Transport):
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
         return "".join(f"{line}\r\n" for line in lines)
 
-    def _ask(
+    def _request(
         self,
         method: str,
         kind: Kind,
@@ -151,28 +151,28 @@ class HttpTransport(Transport):
         *,
         limit: int = 0,
         once: bool = False,
-        whole_s: float | None = None,
+        total_s: float | None = None,
     ) -> _Answer:
         lines = "Accept: application/json\r\n" if kind == "ac" and method != "PUT" else ""
         if body is not None:
-            form = "application/json" if kind == "ac" else "application/octet-stream"
-            lines = f"Content-Type: {form}\r\nContent-Length: {len(body)}\r\n"
+            content_type = "application/json" if kind == "ac" else "application/octet-stream"
+            lines = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
             if once:  # nginx with our configuration does not need it; other servers may
                 lines += "If-None-Match: *\r\n"
-        path = f"{self._base}/{kind}/{name}{self._query}"
-        for _ in range(_HOPS + 1):
-            head = f"{method} {path} HTTP/1.1\r\n{self._common}{lines}\r\n".encode("latin-1")
-            answer = self._attempt(method, head, body, limit, whole_s)
-            if answer.status not in _REDIRECTS or (method == "PUT" and answer.status not in (307, 308)):
+        path = f"{self._base_path}/{kind}/{name}{self._query}"
+        for _ in range(_MAX_REDIRECTS + 1):
+            head = f"{method} {path} HTTP/1.1\r\n{self._common_headers}{lines}\r\n".encode("latin-1")
+            answer = self._attempt_request(method, head, body, limit, total_s)
+            if answer.status not in _REDIRECT_STATUSES or (method == "PUT" and answer.status not in (307, 308)):
                 return answer
-            path = self._redirected(path, answer)
+            path = self._redirect_target(path, answer)
         raise RemoteRefused(f"{self.place} redirects in circles", hint="give the URL that it redirects to")
 
-    def _redirected(self, path: str, answer: _Answer) -> str:
+    def _redirect_target(self, path: str, answer: _Answer) -> str:
         url = path if path.startswith(self._origin) else f"{self._origin}{path}"
         try:
             target = urlsplit(urljoin(url, answer.headers.get("Location", "")))
-            host, port = target.hostname or "", target.port or _PORTS.get(target.scheme)
+            host, port = target.hostname or "", target.port or _DEFAULT_PORTS.get(target.scheme)
         except ValueError:
             host, port, target = "", None, urlsplit("")
         own = urlsplit(self._origin)
@@ -187,42 +187,44 @@ class HttpTransport(Transport):
             new_path += "?" + quote(target.query, safe="/%:@!$&*+,;=~-._?")
         return f"{self._origin}{new_path}" if self._route.proxy and not self._route.tls else new_path
 
-    def _attempt(self, method: str, head: bytes, body: memoryview | None, limit: int, whole_s: float | None) -> _Answer:
-        """One request. Every error is a RemoteFault without a cause (rule 2)."""
+    def _attempt_request(
+        self, method: str, head: bytes, body: memoryview | None, limit: int, total_s: float | None
+    ) -> _Answer:
+        """Send one request. Every error is a RemoteFault without a cause (rule 2)."""
         try:
             connection = self._idle_connection()
             if connection is not None:
-                connection.finish_within(whole_s)
-                with contextlib.suppress(_Stale):
+                connection.limit_total_time(total_s)
+                with contextlib.suppress(_StaleConnection):
                     return self._exchange(connection, method, head, body, limit, reused=True)
-            connection = self._new_connection(whole_s)
+            connection = self._new_connection(total_s)
             return self._exchange(connection, method, head, body, limit, reused=False)
         except RemoteFault:
             raise
         except (Silence, OSError, http.client.HTTPException, NotHttp) as error:
-            fault = self._closed_down() if self._closed else faults.of_error(self.place, self._route, error)
+            fault = self._closed_fault() if self._is_closed else faults.connection_fault(self.place, self._route, error)
         raise fault
 
     def _idle_connection(self) -> Connection | None:
         while True:
             with self._lock:
-                if self._closed:
-                    raise self._closed_down()
-                if not self._idle:
+                if self._is_closed:
+                    raise self._closed_fault()
+                if not self._idle_connections:
                     return None
-                connection = self._idle.pop()
-                self._busy.add(connection)
-            if connection.usable():
+                connection = self._idle_connections.pop()
+                self._busy_connections.add(connection)
+            if connection.is_usable():
                 return connection
             self._drop(connection)
 
-    def _new_connection(self, whole_s: float | None) -> Connection:
-        connection = Connection(self._route, self._flow, self._settings.patience_s)
-        connection.finish_within(whole_s)
+    def _new_connection(self, total_s: float | None) -> Connection:
+        connection = Connection(self._route, self._traffic, self._settings.patience_s)
+        connection.limit_total_time(total_s)
         with self._lock:
-            if self._closed:
-                raise self._closed_down()
-            self._busy.add(connection)
+            if self._is_closed:
+                raise self._closed_fault()
+            self._busy_connections.add(connection)
         try:
             connection.connect()
         except BaseException:
@@ -232,7 +234,7 @@ class HttpTransport(Transport):
 
     def _drop(self, connection: Connection) -> None:
         with self._lock:
-            self._busy.discard(connection)
+            self._busy_connections.discard(connection)
         connection.close()
 
     def _exchange(
@@ -243,52 +245,52 @@ class HttpTransport(Transport):
             try:
                 response = connection.exchange(method, head, body)
             except (OSError, http.client.HTTPException):
-                if reused and not connection.received and not self._closed:
-                    raise _Stale from None
+                if reused and not connection.received_bytes and not self._is_closed:
+                    raise _StaleConnection from None
                 raise
             data = b""
             if response.status == 200 and method == "GET":
-                data = self._body(response, limit)
+                data = self._read_body(response, limit)
                 reusable = not response.will_close
             else:
-                reusable = connection.drain(response)
+                reusable = connection.drain_answer(response)
             return _Answer(response.status, response.headers, data)
         finally:
             with self._lock:
-                self._busy.discard(connection)
-                reusable = reusable and not self._closed and len(self._idle) < self._settings.connections
+                self._busy_connections.discard(connection)
+                reusable = reusable and not self._is_closed and len(self._idle_connections) < self._settings.connections
                 if reusable:
-                    self._idle.append(connection)
+                    self._idle_connections.append(connection)
             if not reusable:
                 connection.close()
 
-    def _body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
+    def _read_body(self, response: http.client.HTTPResponse, limit: int) -> bytes:
         announced = response.length
         if announced is not None and announced > limit:
             raise RemoteLied(f"{self.place} sends {announced} bytes, but at most {limit} are allowed")
-        data = chunked_body(response, limit) if response.chunked else response.read(limit + 1)
+        data = read_chunked_body(response, limit) if response.chunked else response.read(limit + 1)
         if len(data) > limit:
             raise RemoteLied(f"{self.place} sends more than {limit} bytes")
         if announced is not None and len(data) < announced:
             raise RemoteDown(f"{self.place} broke off after {len(data)} of {announced} bytes", may_pass=True)
         return data
 
-    def _refuse_page(self, answer: _Answer) -> None:
+    def _reject_html(self, answer: _Answer) -> None:
         if (answer.headers.get("Content-Type") or "").partition(";")[0].strip().lower() == "text/html":
             raise RemoteLied(
                 f"{self.place} answers with a page of HTML",
                 hint="a login page, or the URL of something else: check the url of the remote",
             )
 
-    def _closed_down(self) -> RemoteDown:
+    def _closed_fault(self) -> RemoteDown:
         return RemoteDown(f"{self.place}: it was closed")
 
-    def _fault(self, answer: _Answer, doing: Doing) -> RemoteFault:
-        retry_after_s = faults.seconds(answer.headers.get("Retry-After"))
+    def _fault(self, answer: _Answer, action: Action) -> RemoteFault:
+        retry_after_s = faults.parse_retry_after(answer.headers.get("Retry-After"))
         if answer.status in (401, 403, 407):
-            return faults.of_login(self.place, self._settings.name, answer.status, doing, self._login)
-        return faults.of_status(self.place, answer.status, doing, retry_after_s)
+            return faults.login_fault(self.place, self._settings.name, answer.status, action, self._login)
+        return faults.status_fault(self.place, answer.status, action, retry_after_s)
 
 
-class _Stale(Exception):
+class _StaleConnection(Exception):
     """The server has closed an idle connection."""

@@ -21,7 +21,7 @@ class RemoteKind:
     """One kind of remote.
 
     `transport` is ``module:Class``, imported when the first remote of the kind is opened. The constructor takes the
-    `RemoteSettings`. `address` is the kind of thing that a URL names after its scheme. The configuration checks the URL
+    `RemoteSettings`. `address` is what a URL names after its scheme. The configuration checks the URL
     accordingly. `package` is a package that must be installed, and `extra` is the extra of trtbuild that installs it.
     """
 
@@ -45,8 +45,10 @@ def kind_of(url: str) -> RemoteKind:
     for kind in KINDS:
         if scheme.lower() in kind.schemes:
             return kind
-    known = [scheme for kind in KINDS for scheme in kind.schemes]
-    raise ConfigurationError(f"{scheme!r} is not a scheme of a remote", hint=suggestion(scheme, known, "schemes"))
+    known_schemes = [scheme for kind in KINDS for scheme in kind.schemes]
+    raise ConfigurationError(
+        f"{scheme!r} is not a scheme of a remote", hint=suggestion(scheme, known_schemes, "schemes")
+    )
 
 
 def open_transport(settings: RemoteSettings) -> Transport:
@@ -64,5 +66,5 @@ def open_transport(settings: RemoteSettings) -> Transport:
                 hint=f"pip install 'trtbuild[{kind.extra}]'",
             ) from error
     module, _, name = kind.transport.partition(":")
-    opened: Transport = getattr(importlib.import_module(module), name)(settings)
-    return opened
+    transport_object: Transport = getattr(importlib.import_module(module), name)(settings)
+    return transport_object

@@ -5,16 +5,16 @@
 Rules
 1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
    instance). It does not read ~/.aws. A URL has no credentials. Plain http is used only for an ``AWS_ENDPOINT_URL`` with
-   that scheme. obstore always follows redirects. It does not send the Authorization header to another host. It does send a
-   session token, which is useless without its key.
+   that scheme. obstore always follows redirects. It does not send the Authorization header to another host. But it sends a
+   session token to that host. The token is useless without its key.
 2. The texts of obstore's errors contain URLs, some with signatures. An error here consists of the status and the service's
-   code only, and is not chained to obstore's.
+   code only, and is not chained to obstore's error.
 3. ``If-None-Match: *`` prevents an entry from being written twice. For a service that does not support this header, the
    entry is looked up first.
 4. Silence is limited as far as obstore allows it: while connecting (and resolving), until the first byte of an answer, and
    between received bytes. obstore does not report the progress of an upload, but its time limit includes the upload. So an
-   upload's limit grows with its size, by `SLOWEST`. A server that stops in the middle of an upload is noticed only after
-   that time.
+   upload's limit grows with its size, by a second for `MIN_BYTES_PER_S` bytes. If a server stops in the middle of an
+   upload, this is noticed only after that limit.
 5. Entries are not marked as used: object stores do not store such a time. An entry that lifecycle rules have removed is a
    miss.
 """
@@ -36,34 +36,36 @@ from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteF
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports import faults
 from trtbuild.store.transports.settings import RemoteSettings
-from trtbuild.store.transports.transport import SLOWEST, WHOLE, Transport
+from trtbuild.store.transports.transport import MIN_BYTES_PER_S, TIMED_FACTOR, Transport
 
-_CREDENTIALS = {
+_CREDENTIALS_HINTS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_KEY",
 }
 
 # The sizes, in bytes, for which time limits of uploads are computed (rule 4): small files, average chunks, the largest
-# chunks. An upload has the limit of the next larger size.
-_UPLOADS = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
+# chunks, and the largest uploads. An upload has the limit of the next larger size.
+_UPLOAD_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
 
-_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
-_METADATA = re.compile(r"latest/api/token|latest/meta-data|computeMetadata|metadata/identity|source: TokenRequest")
-_STATUS = re.compile(r"status code: (\d{3})\b")
-_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_FULL_CODE = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceeded|StorageFull|InsufficientStorage")
+_NO_BUCKET_PATTERN = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
+_METADATA_PATTERN = re.compile(
+    r"latest/api/token|latest/meta-data|computeMetadata|metadata/identity|source: TokenRequest"
+)
+_STATUS_PATTERN = re.compile(r"status code: (\d{3})\b")
+_CODE_PATTERN = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_FULL_CODE_PATTERN = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceeded|StorageFull|InsufficientStorage")
 
 
 class ObjectTransport(Transport):
     """See `transport.Transport`. Raises ConfigurationError when the URL is invalid or the environment lacks a setting."""
 
-    decides = True
+    decides_races = True
 
     def __init__(self, settings: RemoteSettings) -> None:
         parts = urlsplit(settings.url)
         if (
-            parts.scheme not in _CREDENTIALS
+            parts.scheme not in _CREDENTIALS_HINTS
             or not parts.hostname
             or "@" in parts.netloc
             or parts.query
@@ -79,38 +81,38 @@ class ObjectTransport(Transport):
         self.place = self._url
         self._patience_s = settings.patience_s
         self._lock = threading.Lock()
-        self._writes_once = True
-        self._uploads: dict[int, Any] = {}
-        self._store = self._open(settings.patience_s)
+        self._can_write_once = True
+        self._upload_stores: dict[int, Any] = {}
+        self._store = self._open_store(settings.patience_s)
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        overdue_at = time.monotonic() + WHOLE * self._patience_s if timed else float("inf")
+        deadline = time.monotonic() + TIMED_FACTOR * self._patience_s if timed else float("inf")
         try:
             result = self._store.get(f"{kind}/{name}")
             size = int(result.meta["size"])
             if size > limit:
                 raise RemoteLied(f"{self.place}: {kind}/{name} has more than {limit} bytes")
-            return self._read(result, f"{kind}/{name}", size, overdue_at)
+            return self._read(result, f"{kind}/{name}", size, deadline)
         except RemoteFault:
             raise
         except Exception as error:
-            if isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error)):
+            if isinstance(error, FileNotFoundError) and not _NO_BUCKET_PATTERN.search(str(error)):
                 return None
             fault = self._fault(error)
         raise fault  # outside the except block, so that obstore's error is not its context (rule 2)
 
-    def _read(self, result: Any, name: str, size: int, overdue_at: float) -> bytes:
+    def _read(self, result: Any, name: str, size: int, deadline: float) -> bytes:
         pieces, count = [], 0
         window_start, count_at_start = time.monotonic(), 0
         for piece in result.stream(min_chunk_size=1):
             pieces.append(piece)
             count += len(piece)
             now = time.monotonic()
-            if now >= overdue_at and count < size:
-                raise faults.overdue(self.place, WHOLE * self._patience_s)
+            if now >= deadline and count < size:
+                raise faults.overdue_fault(self.place, TIMED_FACTOR * self._patience_s)
             if now - window_start > self._patience_s:
-                if count - count_at_start < SLOWEST * self._patience_s and count < size:
-                    raise RemoteDown(f"{self.place}: fewer than {SLOWEST} bytes came in a second")
+                if count - count_at_start < MIN_BYTES_PER_S * self._patience_s and count < size:
+                    raise RemoteDown(f"{self.place}: fewer than {MIN_BYTES_PER_S} bytes came in a second")
                 window_start, count_at_start = now, count
         if count != size:
             raise RemoteDown(f"{self.place}: {name} ended after {count} of {size} bytes", may_pass=True)
@@ -128,7 +130,7 @@ class ObjectTransport(Transport):
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         try:
-            if once and self._writes_once:
+            if once and self._can_write_once:
                 written = self._put_once(kind, name, data)
                 if written is not None:
                     return written
@@ -152,7 +154,7 @@ class ObjectTransport(Transport):
         except BaseError as error:
             if not isinstance(error, NotSupportedError) and _status(str(error)) != 501:
                 raise
-        self._writes_once = False
+        self._can_write_once = False
         return None
 
     def _put(self, kind: Kind, name: str, data: bytes | memoryview, mode: Any) -> None:
@@ -162,30 +164,30 @@ class ObjectTransport(Transport):
         store.put(f"{kind}/{name}", data, attributes=types, mode=mode, use_multipart=False)
 
     def _upload_store(self, size: int) -> Any:
-        limit = next((limit for limit in _UPLOADS if size <= limit), size)
+        limit = next((limit for limit in _UPLOAD_SIZES if size <= limit), size)
         with self._lock:
-            store = self._uploads.get(limit)
+            store = self._upload_stores.get(limit)
             if store is None:
-                store = self._uploads[limit] = self._open(self._patience_s + limit / SLOWEST)
+                store = self._upload_stores[limit] = self._open_store(self._patience_s + limit / MIN_BYTES_PER_S)
         return store
 
-    def _open(self, answer_s: float) -> Any:
+    def _open_store(self, answer_s: float) -> Any:
         options: Any = {
             "connect_timeout": timedelta(seconds=self._patience_s),
             "read_timeout": timedelta(seconds=answer_s),
             "timeout": timedelta(days=30),  # no total limit; the default is 30 s
         }
-        if self._speaks_plain_http():
+        if self._uses_plain_http():
             options["allow_http"] = True
         try:
             return from_url(self._url, client_options=options, retry_config={"max_retries": 0})
         except Exception as error:
-            problem = _problem(str(error))
+            problem = _missing_setting(str(error))
         raise ConfigurationError(
-            f"{self.place}: the environment does not say enough: {problem}", hint=_CREDENTIALS[self._scheme]
+            f"{self.place}: the environment does not say enough: {problem}", hint=_CREDENTIALS_HINTS[self._scheme]
         )
 
-    def _speaks_plain_http(self) -> bool:
+    def _uses_plain_http(self) -> bool:
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
         endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
         return self._scheme == "s3" and endpoint.startswith("http://")
@@ -195,21 +197,22 @@ class ObjectTransport(Transport):
         text = str(error)
         status, code = _status(text), _code(text)
         message = f"{self.place}: the service answered {status or 404}" + (f" {code}" if code else "")
-        if _METADATA.search(text):
-            return RemoteRefused(f"{self.place}: no credentials were found", hint=_CREDENTIALS[self._scheme])
-        if isinstance(error, FileNotFoundError) or _NO_BUCKET.search(text):
+        if _METADATA_PATTERN.search(text):
+            return RemoteRefused(f"{self.place}: no credentials were found", hint=_CREDENTIALS_HINTS[self._scheme])
+        if isinstance(error, FileNotFoundError) or _NO_BUCKET_PATTERN.search(text):
             return RemoteRefused(message, hint="there is no such bucket: create it, or correct the remote's url")
         if status is None:
-            return self._silence(text)
-        if status in (413, 507) or _FULL_CODE.search(code):
+            return self._fault_without_status(text)
+        if status in (413, 507) or _FULL_CODE_PATTERN.search(code):
             return RemoteFull(message)
         if status in (408, 409, 429) or status >= 500:
             return RemoteDown(message, may_pass=True)
         if 300 <= status < 400:
             return RemoteRefused(message, hint="is the bucket in another region? set AWS_REGION")
-        return RemoteRefused(message, hint=_CREDENTIALS[self._scheme])
+        return RemoteRefused(message, hint=_CREDENTIALS_HINTS[self._scheme])
 
-    def _silence(self, text: str) -> RemoteFault:
+    def _fault_without_status(self, text: str) -> RemoteFault:
+        """The error to raise if no status was received."""
         if "kind: Timeout" in text or "TimedOut" in text:
             return RemoteDown(f"{self.place}: no answer within {self._patience_s:g} s")
         if "dns error" in text:
@@ -222,18 +225,18 @@ class ObjectTransport(Transport):
 
 
 def _status(text: str) -> int | None:
-    match = _STATUS.search(text)
+    match = _STATUS_PATTERN.search(text)
     return int(match[1]) if match else None
 
 
 def _code(text: str) -> str:
     """The service's code of an error, for example ``SlowDown`` from ``<Code>SlowDown</Code>``."""
-    match = _CODE.search(text)
+    match = _CODE_PATTERN.search(text)
     return match[1] if match else ""
 
 
-def _problem(text: str) -> str:
-    """The missing setting, from obstore's name of the error (``MissingAccessKeyId``). Other text could contain
-    credentials."""
+def _missing_setting(text: str) -> str:
+    """Describe the missing setting, with obstore's name of the error (such as ``MissingAccessKeyId``). The rest of the
+    error's text is not used, because it could contain credentials."""
     match = re.search(r"source: ((?:Missing|UnknownCredential|Unable)[A-Za-z]{0,60})\b", text)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", match[1]).lower() if match else "it could not be read"

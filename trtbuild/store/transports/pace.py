@@ -1,14 +1,15 @@
-"""Checks whether bytes move fast enough. Only silence ends a transfer that has no total limit.
+"""Checks whether bytes move fast enough. A transfer without a total limit ends early only because of silence.
 
 Rules
 1. Time is measured in windows. The first window begins with the attempt: connecting, the request and the head of the answer
-   share its `patience_s`. The second window ends when the first would have ended, but lasts at least a fifth of the
-   patience. So a remote that answers at the last moment and then sends too slowly costs 1.2 times the patience. Later
+   share its `patience_s`. The second window, for the body, ends when the first would have ended, but lasts at
+   least a fifth of `patience_s`. So a remote that answers at the last moment and then sends too slowly costs 1.2 times
+   `patience_s`. Later
    windows last `patience_s`.
-2. A window with fewer than `SLOWEST` bytes a second counts as silence, except in the case of rule 3.
-3. Connections that share a slow line share its speed. While all connections together move `SLOWEST` bytes a second, a
-   single connection may wait. Without any byte it may wait for at most `QUEUED` times the patience.
-4. A transfer with a total limit (`finish_within`) ends at that limit, even if it is fast.
+2. A window with fewer than `MIN_BYTES_PER_S` bytes a second counts as silence, except in the case of rule 3.
+3. Connections that share a slow line share its speed. While all connections together move `MIN_BYTES_PER_S` bytes a second,
+   a single connection may wait. Without any byte it may wait for at most `MAX_QUEUE_FACTOR` times `patience_s`.
+4. A transfer with a total limit (`limit_total_time`) ends at that limit, even if it is fast.
 """
 
 from __future__ import annotations
@@ -17,96 +18,99 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trtbuild.store.transports.transport import SLOWEST
+from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 
-#: See rule 3.
-QUEUED = 8
+#: The longest wait without any byte while other connections use the line, as a multiple of `patience_s` (rule 3).
+MAX_QUEUE_FACTOR = 8
 
 
 class Silence(Exception):
-    """Nothing, or too little, was received for `seconds`."""
+    """For `seconds`, nothing was received, or too few bytes."""
 
-    def __init__(self, seconds: float, some: bool) -> None:
-        super().__init__(f"{'hardly anything' if some else 'nothing'} came for {seconds:.2g} s")
+    def __init__(self, seconds: float, received_any: bool) -> None:
+        super().__init__(f"{'hardly anything' if received_any else 'nothing'} came for {seconds:.2g} s")
 
 
 class Overdue(Silence):
     """A transfer took longer than its total limit of `seconds` (rule 4)."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(seconds, some=True)
+        super().__init__(seconds, received_any=True)
         self.seconds = seconds
 
 
 @dataclass
-class Flow:
-    """The number of bytes of all connections to one remote. It has no lock, because a lost update does not matter."""
+class Traffic:
+    """The number of bytes that all connections to one remote have moved. It has no lock: a lost update does not matter."""
 
-    moved: int = 0
+    bytes_moved: int = 0
 
 
 class Pace:
-    """The windows of one connection. `clock` returns seconds since any moment."""
+    """The windows of one connection. `clock` returns seconds; only differences between its results are used."""
 
-    def __init__(self, flow: Flow, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._flow = flow
+    def __init__(self, traffic: Traffic, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._traffic = traffic
         self.patience_s = patience_s
         self._clock = clock
-        self._whole_s, self._overdue = 0.0, float("inf")
-        self.begin()
+        self._total_s, self._deadline = 0.0, float("inf")
+        self.begin_attempt()
 
-    def finish_within(self, whole_s: float | None) -> None:
-        """Limit the time from now until the next call of this method to `whole_s` seconds. With None, remove the limit."""
-        self._whole_s = whole_s or 0.0
-        self._overdue = float("inf") if whole_s is None else self._clock() + whole_s
+    def limit_total_time(self, total_s: float | None) -> None:
+        """Limit the time from now until the next call of this method to `total_s` seconds. With None, remove the limit."""
+        self._total_s = total_s or 0.0
+        self._deadline = float("inf") if total_s is None else self._clock() + total_s
 
-    def begin(self) -> None:
+    def begin_attempt(self) -> None:
         """Note that an attempt begins."""
-        self._begun = self._last_byte = self._clock()
-        self._open(self._begun, self._begun + self.patience_s)
+        self._attempt_start = self._last_byte_time = self._clock()
+        self._begin_window(self._attempt_start, self._attempt_start + self.patience_s)
 
-    def head_came(self) -> None:
+    def note_head(self) -> None:
         """Note that the head of the answer is complete."""
         now = self._clock()
-        self._open(now, max(self._begun + self.patience_s, now + self.patience_s / 5))
+        self._begin_window(now, max(self._attempt_start + self.patience_s, now + self.patience_s / 5))
 
-    def allow(self, extra_s: float) -> None:
+    def begin_longer_window(self, extra_s: float) -> None:
         """Begin a new window, which is longer by `extra_s`."""
         now = self._clock()
-        self._open(now, now + self.patience_s + extra_s)
+        self._begin_window(now, now + self.patience_s + extra_s)
 
-    def came(self, size: int) -> None:
+    def count_received(self, size: int) -> None:
         """Count received bytes."""
         if size:
-            self._some = True
-        self.moved(size)
+            self._received_any = True
+        self.count_moved(size)
 
-    def moved(self, size: int) -> None:
+    def count_moved(self, size: int) -> None:
         """Count bytes that were received or sent."""
-        self._flow.moved += size
-        self._own += size
+        self._traffic.bytes_moved += size
+        self._own_bytes += size
         if size:
-            self._last_byte = self._clock()
+            self._last_byte_time = self._clock()
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """The number of seconds, more than 0, for which one call may block. Raises Silence, Overdue."""
         now = self._clock()
-        if now >= self._overdue:
-            raise Overdue(self._whole_s)
+        if now >= self._deadline:
+            raise Overdue(self._total_s)
         if now >= self._end:
             self._end_window(now)
-        return max(min(self._end, self._overdue) - now, 0.001)
+        return max(min(self._end, self._deadline) - now, 0.001)
 
-    def _open(self, now: float, end: float) -> None:
+    def _begin_window(self, now: float, end: float) -> None:
         self._start, self._end = now, end
-        self._own = 0
-        self._some = False
-        self._all_before = self._flow.moved
+        self._own_bytes = 0
+        self._received_any = False
+        self._traffic_before = self._traffic.bytes_moved
 
     def _end_window(self, now: float) -> None:
         length_s = now - self._start
-        enough = SLOWEST * length_s
-        queued = now - self._last_byte < QUEUED * self.patience_s and self._flow.moved - self._all_before >= enough
-        if self._own < enough and not queued:
-            raise Silence(length_s, some=self._some)
-        self._open(now, now + self.patience_s)
+        enough = MIN_BYTES_PER_S * length_s
+        is_queued = (
+            now - self._last_byte_time < MAX_QUEUE_FACTOR * self.patience_s
+            and self._traffic.bytes_moved - self._traffic_before >= enough
+        )
+        if self._own_bytes < enough and not is_queued:
+            raise Silence(length_s, received_any=self._received_any)
+        self._begin_window(now, now + self.patience_s)

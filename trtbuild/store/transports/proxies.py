@@ -1,4 +1,4 @@
-"""The proxy for a host, from the usual environment variables."""
+"""Finds the proxy for a host, in the usual environment variables."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def is_loopback(host: str) -> bool:
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy | None:
     """The proxy from ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
 
-    There is no proxy for loopback. In a CGI program HTTP_PROXY comes from a header of the client, and is ignored. Raises
+    There is no proxy for loopback. In a CGI program, HTTP_PROXY is ignored, because its value comes from a header of the
+    client. Raises
     ConfigurationError for a proxy that does not use plain HTTP.
     """
 
-    def value(name: str) -> str:
+    def variable(name: str) -> str:
         if name == "http_proxy" and "REQUEST_METHOD" in environment:  # httpoxy
             return environment.get(name, "")
         return environment.get(name) or environment.get(name.upper(), "")
 
-    proxy_url = value(f"{scheme}_proxy") or value("all_proxy")
-    if not proxy_url or is_loopback(host) or _excepted(host, value("no_proxy")):
+    proxy_url = variable(f"{scheme}_proxy") or variable("all_proxy")
+    if not proxy_url or is_loopback(host) or _is_excepted(host, variable("no_proxy")):
         return None
     try:
         parts = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
@@ -49,7 +50,7 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
     return Proxy(proxy_host, port or 80, login)
 
 
-def _excepted(host: str, no_proxy: str) -> bool:
+def _is_excepted(host: str, no_proxy: str) -> bool:
     """Whether ``no_proxy`` contains `host`. It lists names (with subdomains), addresses, networks (``10.0.0.0/8``) or
     ``*``."""
     for entry in (word.strip().lower() for word in no_proxy.split(",")):

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Trouble:
-    """One kind of fault of a remote: the text of the first one, and how many there were."""
+    """The faults of one kind of a remote: the text of the first fault, and the number of faults."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str
@@ -23,8 +23,9 @@ class Trouble:
 class RemoteReport:
     """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` count entries, without headers.
 
-    `skipped` calls were not made, because the circuit was open. `given_up` is the reason why it was open, or None.
-    `warnings` are texts for people: the warnings of the transport, and a text for each kind of fault.
+    `skipped` is the number of calls that were not made, because the circuit was open (`patience`). `given_up` is the reason
+    why it was open, or None. `warnings` are texts for people: the warnings of the transport, and a text for each kind of
+    fault.
     """
 
     requests: int = 0

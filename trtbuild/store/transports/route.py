@@ -1,4 +1,4 @@
-"""The route to a host: its addresses, its proxy, and the certificates to verify it with."""
+"""The route to a host: its addresses, its proxy, and the certificates with which the host is verified."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Addresses:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._lock = threading.Lock()
-        self._done: threading.Event | None = None
+        self._lookup_done: threading.Event | None = None
         self._addresses: list[Any] = []
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
         """The addresses from getaddrinfo. Raises the error of getaddrinfo, or Silence."""
         with self._lock:
-            if self._done is None:
-                self._done = threading.Event()
-                threading.Thread(target=self._look_up, args=(self._done,), daemon=True, name="resolver").start()
-        if not self._done.wait(wait_s):
-            raise Silence(wait_s, some=False)
+            if self._lookup_done is None:
+                self._lookup_done = threading.Event()
+                threading.Thread(target=self._look_up, args=(self._lookup_done,), daemon=True, name="resolver").start()
+        if not self._lookup_done.wait(wait_s):
+            raise Silence(wait_s, received_any=False)
         if self._error is not None:
             raise self._error
         return self._addresses
@@ -66,8 +66,8 @@ class Route:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """The TLS context. It uses the system's certificates (or $SSL_CERT_FILE). If the system has no certificates, it
-        uses certifi's."""
+        """The TLS context. It uses the certificates of the system, or those in $SSL_CERT_FILE. If the system has no
+        certificates, it uses those of certifi."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

@@ -13,7 +13,8 @@ class RemoteSettings:
     url: str = field(repr=False)
     read: bool = True
     write: bool = True
-    #: Seconds of silence (while connecting, until the first byte, between bytes) after which the remote is given up.
+    #: Seconds of silence after which trtbuild stops using the remote: while connecting, until the first byte, between
+    #: bytes.
     patience_s: float = 4.0
     #: Parallel connections.
     connections: int = 16

@@ -2,11 +2,11 @@
 
 Rules
 1. No symbolic link below the root is followed: each directory is opened relative to its parent.
-2. The root's mode and group determine who may use a file. The umask of its writer does not matter. A file or directory gets
-   this mode and group before it gets its name, so it is never visible with other permissions.
+2. The root's mode and group determine who may use a file. The umask of the file's writer does not matter. A file or
+   directory gets this mode and group before it gets its name, so it is never visible with other permissions.
 3. A file gets its name after all its bytes are written and synced. ``link`` gives the file its name only if the name does
-   not exist yet. NFS may repeat a ``link`` whose answer was lost, and then report that the name exists. If our file has two
-   names then, the ``link`` was successful.
+   not exist yet. NFS may repeat a ``link`` whose answer was lost, and then report that the name exists. If the new file has
+   two names in this case, the ``link`` was successful.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -21,14 +21,14 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe waits for its other end.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINK_ERRORS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-class NotADirectory(OSError):
+class RootIsNotADirectory(OSError):
     """The root is not a directory."""
 
 
@@ -40,14 +40,14 @@ class SharedFolder:
 
     @contextlib.contextmanager
     def folder(self, *path: str) -> Iterator[int]:
-        """A descriptor of a directory below the root."""
+        """Open a directory below the root, and yield its descriptor."""
         try:
-            descriptor = os.open(self.root, _FOLDER & ~os.O_NOFOLLOW)
+            descriptor = os.open(self.root, _FOLDER_FLAGS & ~os.O_NOFOLLOW)
         except NotADirectoryError as error:
-            raise NotADirectory(errno.EINVAL, "not a directory") from error
+            raise RootIsNotADirectory(errno.EINVAL, "not a directory") from error
         try:
             for name in path:
-                child = os.open(name, _FOLDER, dir_fd=descriptor)
+                child = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = child
             yield descriptor
@@ -55,38 +55,38 @@ class SharedFolder:
             os.close(descriptor)
 
     def open(self, *path: str) -> int:
-        """A descriptor to read a file of any kind, except a symbolic link."""
+        """Open a file of any kind, except a symbolic link, for reading. Returns its descriptor."""
         with self.folder(*path[:-1]) as folder:
-            return os.open(path[-1], _FILE, dir_fd=folder)
+            return os.open(path[-1], _FILE_FLAGS, dir_fd=folder)
 
     def make(self, *path: str) -> None:
-        """Create the missing directories of `path`, and the root if its parent exists."""
+        """Create the missing directories of `path`, and ``tmp``. Create the root, too, if its parent exists."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.root, 0o777)
         with self.folder() as root:
-            self._make("tmp", root, root)
+            self._make_folder("tmp", root, root)
             with self.folder("tmp") as tmp:
                 for depth, name in enumerate(path):
                     with self.folder(*path[:depth]) as parent:
-                        self._make(name, parent, tmp)
+                        self._make_folder(name, parent, tmp)
 
-    def _make(self, name: str, parent: int, workplace: int) -> None:
+    def _make_folder(self, name: str, parent: int, tmp: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=parent, follow_symlinks=False)
             return
         fresh = f".{fresh_name()}"
-        os.mkdir(fresh, 0o700, dir_fd=workplace)
+        os.mkdir(fresh, 0o700, dir_fd=tmp)
         try:
-            descriptor = os.open(fresh, _FOLDER, dir_fd=workplace)
+            descriptor = os.open(fresh, _FOLDER_FLAGS, dir_fd=tmp)
             try:
-                self._allow(descriptor, 0o7777, 0o700)
+                self._set_permissions(descriptor, 0o7777, 0o700)
             finally:
                 os.close(descriptor)
-            os.rename(fresh, name, src_dir_fd=workplace, dst_dir_fd=parent)
-            sync(parent)
+            os.rename(fresh, name, src_dir_fd=tmp, dst_dir_fd=parent)
+            sync_descriptor(parent)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.rmdir(fresh, dir_fd=workplace)
+                os.rmdir(fresh, dir_fd=tmp)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # otherwise another writer was faster
                 raise
 
@@ -102,7 +102,7 @@ class SharedFolder:
             fresh = fresh_name()
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=tmp)
             try:
-                self._allow(descriptor, 0o666, 0o400)
+                self._set_permissions(descriptor, 0o666, 0o400)
                 view = memoryview(data).cast("B")
                 while view:
                     view = view[os.write(descriptor, view) :]
@@ -112,18 +112,18 @@ class SharedFolder:
                 os.close(descriptor)
                 with contextlib.suppress(OSError):
                     os.unlink(fresh, dir_fd=tmp)
-            sync(folder)
+            sync_descriptor(folder)
         return published
 
-    def _allow(self, descriptor: int, bits: int, least: int) -> None:
+    def _set_permissions(self, descriptor: int, bits: int, min_bits: int) -> None:
         """Give a new file or directory the root's group, those bits of the root's mode that are in `bits`, and the bits
-        `least`."""
+        `min_bits`."""
         root, new = os.stat(self.root), os.fstat(descriptor)
         if new.st_gid != root.st_gid:
             with contextlib.suppress(OSError):  # the writer is not a member of that group
                 os.fchown(descriptor, -1, root.st_gid)
         with contextlib.suppress(PermissionError):  # some file systems have fixed modes
-            os.fchmod(descriptor, root.st_mode & bits | least)
+            os.fchmod(descriptor, root.st_mode & bits | min_bits)
 
 
 def _publish(
@@ -134,7 +134,7 @@ def _publish(
             os.link(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder, follow_symlinks=False)
             return True
         except OSError as error:
-            if error.errno not in (*_NO_LINKS, errno.EEXIST):
+            if error.errno not in (*_NO_LINK_ERRORS, errno.EEXIST):
                 raise
         if os.fstat(descriptor).st_nlink > 1:  # rule 3
             return True
@@ -145,7 +145,7 @@ def _publish(
     return True
 
 
-def sync(folder: int) -> None:
+def sync_descriptor(folder: int) -> None:
     """Sync a directory, if its file system supports that."""
     with contextlib.suppress(OSError):
         os.fsync(folder)

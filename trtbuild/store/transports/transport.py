@@ -1,13 +1,13 @@
 """The interface of a transport, which reads and writes the entries of a remote. Files have at most a few MiB (chunking.py).
 
 Rules
-1. A call is one attempt: a transport does not retry, and does not store earlier failures. `patience.Patient` wraps a
+1. A call is one attempt: a transport does not retry, and does not remember failures. `patience.PatientTransport` wraps a
    transport and does both.
 2. A transport does not verify bytes: its caller compares them with their name. But it stops reading at `limit`, and it
    raises RemoteDown for a body that is shorter than announced.
 3. Silence is limited: while connecting, until the first byte, and while bytes are sent or received. Fewer bytes a second
-   than `SLOWEST` count as silence. For a `timed` call the total time is limited, too, to `WHOLE` times the patience,
-   because a plan waits for it. Other calls have no total limit.
+   than `MIN_BYTES_PER_S` count as silence. A `timed` call has a total limit, too: `TIMED_FACTOR` times `patience_s`,
+   because a plan waits for the call. Other calls have no total limit.
 4. An entry appears complete or not at all.
 5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
 6. Several threads may call all methods at once.
@@ -22,11 +22,11 @@ from trtbuild.errors import RemoteFault
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.report import RemoteReport
 
-#: Bytes a second, over the patience, below which a remote counts as silent.
-SLOWEST = 8 << 10
+#: A remote that moves fewer bytes a second than this, for `patience_s`, counts as silent.
+MIN_BYTES_PER_S = 8 << 10
 
-#: The time limit of a timed call, from the request to the last byte, as a multiple of the patience (rule 3).
-WHOLE = 2.5
+#: The time limit of a timed call, from the request to the last byte, as a multiple of `patience_s` (rule 3).
+TIMED_FACTOR = 2.5
 
 
 class Transport(ABC):
@@ -39,7 +39,7 @@ class Transport(ABC):
     place: str
     #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks and
     #: then writes (WebDAV) may accept several writers. Then the last writer's entry stays.
-    decides: bool = False
+    decides_races: bool = False
     #: Texts for the user about this remote, such as a password that is sent without encryption.
     warnings: Sequence[str] = ()
 
@@ -48,7 +48,7 @@ class Transport(ABC):
         """The entry's bytes, or None when there is no such entry.
 
         Raises RemoteLied when there are more than `limit` bytes, RemoteRefused, RemoteDown. With `timed`, RemoteDown is
-        raised after `WHOLE` times the patience.
+        raised after `TIMED_FACTOR` times `patience_s`.
         """
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Transport(ABC):
     def close(self) -> None:  # noqa: B027 - most transports hold nothing open
         """Close the connections."""
 
-    def blame(self, fault: RemoteFault) -> None:  # noqa: B027 - only `patience.Patient` counts faults
+    def count_fault(self, fault: RemoteFault) -> None:  # noqa: B027 - only `patience.PatientTransport` counts faults
         """Count a fault that the caller found in an entry."""
 
     def report(self) -> RemoteReport:

@@ -1,4 +1,5 @@
-"""Signatures: Ed25519 keys, the keys that this machine trusts, and the signed form of a record.
+"""Signatures: Ed25519 keys, the keys that this machine trusts, and the form in which a record and its signatures are
+stored.
 
 Uses no other folder of the store.
 """

@@ -1,14 +1,14 @@
 """The JSON form of Bazel's `ActionResult`, which all entries under ``ac/`` have.
 
 Source: build/bazel/remote/execution/v2/remote_execution.proto and protobuf's JSON mapping: lowerCamelCase names, an
-int64 as a decimal string, a field with its default value may be left out. bazel-remote validates that every output
+int64 as a decimal string. A field with its default value may be left out. bazel-remote validates that every output
 file of an entry is in its CAS, and collects the files that no entry names. So these rules apply:
 
 1. A record's entry names the record document (path ``record.json``) and every CAS file of its outputs.
 2. The path of a CAS file names its blob: ``blob/<sha256>`` is a complete blob, ``blob/<sha256>/<number>`` is a chunk of a
    blob. So a record's entry is enough to assemble its blobs.
 3. The list of a chunked blob is a separate entry, under `list_key` of the blob, in the same form.
-4. Files with other paths are protected from collection, and otherwise ignored: later versions may add such files.
+4. Files with other paths are ignored, but collection does not remove them: later versions may add such files.
 5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, as base64 of a JSON list. Every server keeps this
    field. Other text in it is ignored: entries of other tools have their output there.
 6. An entry may contain the bytes of small files (`contents` of an output file), which saves requests. These files are in
@@ -31,15 +31,15 @@ from trtbuild.core.recipes.trust import Signature, is_domain
 from trtbuild.core.values.encoding import digest
 
 #: Path of the record document among a record entry's output files.
-DOCUMENT = "record.json"
+DOCUMENT_PATH = "record.json"
 
 #: If an entry has more signatures, all of them are ignored: verifying costs time.
 MAX_SIGNATURES = 16
 # A signature with a longer text is ignored.
-_MAX_TEXT = 200
+_MAX_TEXT_LENGTH = 200
 
-_BLOB = "blob/"
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*=*")
+_BLOB_PREFIX = "blob/"
+_BASE64_PATTERN = re.compile(r"[A-Za-z0-9+/_-]*=*")
 
 
 def list_key(sha256: str) -> str:
@@ -63,48 +63,51 @@ class ActionResult:
         ]
         for output_file, (_, file) in zip(output_files, self.files, strict=True):
             if file.sha256 in self.contents:
-                output_file["contents"] = _base64(self.contents[file.sha256])
+                output_file["contents"] = _encode_base64(self.contents[file.sha256])
         entry: dict[str, object] = {"outputFiles": output_files}
         if self.signatures:
-            entry["stdoutRaw"] = _base64(_json([_signature_json(signature) for signature in self.signatures]))
-        return _json(entry)
+            entry["stdoutRaw"] = _encode_base64(
+                _encode_json([_signature_json(signature) for signature in self.signatures])
+            )
+        return _encode_json(entry)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ActionResult:
         """Parse the JSON form. Raises ValueError when it is not the ActionResult of a successful action."""
-        document = _document(data)
-        files = tuple(_file(entry) for entry in document["outputFiles"])
-        return cls(files, _signatures(document.get("stdoutRaw")), _contents(document["outputFiles"], files))
+        document = _parse_document(data)
+        files = tuple(_parse_file(entry) for entry in document["outputFiles"])
+        return cls(files, _parse_signatures(document.get("stdoutRaw")), _valid_contents(document["outputFiles"], files))
 
     @property
     def document(self) -> Output | None:
         """The record document, if this is a record's entry."""
-        return next((file for path, file in self.files if path == DOCUMENT), None)
+        return next((file for path, file in self.files if path == DOCUMENT_PATH), None)
 
     def blobs(self) -> dict[str, tuple[Output, ...]]:
         """The CAS files of each blob, in order. Raises ValueError when chunks are out of order."""
         blobs: dict[str, list[Output]] = {}
         for path, file in self.files:
-            if not path.startswith(_BLOB):
+            if not path.startswith(_BLOB_PREFIX):
                 continue
-            sha256, slash, number = path[len(_BLOB) :].partition("/")
-            parts = blobs.setdefault(sha256, [])
-            expected = number == str(len(parts)) if slash else not parts and sha256 == file.sha256
+            sha256, slash, number = path[len(_BLOB_PREFIX) :].partition("/")
+            files = blobs.setdefault(sha256, [])
+            expected = number == str(len(files)) if slash else not files and sha256 == file.sha256
             if not is_digest(sha256) or not expected:
                 raise ValueError(f"not a part of a blob: {path}")
-            parts.append(file)
-        return {sha256: tuple(parts) for sha256, parts in blobs.items()}
+            files.append(file)
+        return {sha256: tuple(files) for sha256, files in blobs.items()}
 
 
 def record_document(data: bytes) -> Output:
     """The record document that the entry `data` names. The entry's other files are not checked. Raises ValueError."""
-    for entry in _document(data)["outputFiles"]:
-        if isinstance(entry, dict) and entry.get("path") == DOCUMENT:
-            return _file(entry)[1]
+    for entry in _parse_document(data)["outputFiles"]:
+        if isinstance(entry, dict) and entry.get("path") == DOCUMENT_PATH:
+            return _parse_file(entry)[1]
     raise ValueError("it names no record document")
 
 
-def _document(data: bytes) -> dict[str, Any]:
+def _parse_document(data: bytes) -> dict[str, Any]:
+    """Parse the JSON of an entry. Raises ValueError."""
     try:
         document = json.loads(data)
     except RecursionError:
@@ -116,7 +119,7 @@ def _document(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _file(entry: object) -> tuple[str, Output]:
+def _parse_file(entry: object) -> tuple[str, Output]:
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         raise ValueError("an output file has a path")
     file_digest = entry.get("digest")
@@ -130,60 +133,62 @@ def _file(entry: object) -> tuple[str, Output]:
     return entry["path"], Output(file_digest["hash"], size)
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
 def _signature_json(signature: Signature) -> dict[str, str]:
     return {
         "signer": signature.signer,
-        "publicKey": _base64(signature.public_key),
+        "publicKey": _encode_base64(signature.public_key),
         "domain": signature.domain,
         "builder": signature.builder,
         "signedAt": signature.signed_at,
-        "signature": _base64(signature.value),
+        "signature": _encode_base64(signature.value),
     }
 
 
-def _contents(output_files: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]) -> dict[str, bytes]:
+def _valid_contents(
+    output_files: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]
+) -> dict[str, bytes]:
     """The valid contents of small files (rule 6)."""
     contents = {}
     for output_file, (_, file) in zip(output_files, files, strict=True):
         text = output_file.get("contents")
         if isinstance(text, str) and text:
             with contextlib.suppress(ValueError):
-                contents[file.sha256] = _bytes(text)
+                contents[file.sha256] = _decode_base64(text)
     return contents
 
 
-def _signatures(raw: object) -> tuple[Signature, ...]:
+def _parse_signatures(raw: object) -> tuple[Signature, ...]:
     """The valid signatures in `stdoutRaw` (rule 5)."""
     if not isinstance(raw, str):
         return ()
     try:
-        listed = json.loads(_bytes(raw))
+        listed = json.loads(_decode_base64(raw))
     except (ValueError, RecursionError):
         return ()
     if not isinstance(listed, list) or len(listed) > MAX_SIGNATURES:
         return ()
-    return tuple(signature for signature in map(_signature, listed) if signature is not None)
+    return tuple(signature for signature in map(_parse_signature, listed) if signature is not None)
 
 
-def _signature(entry: object) -> Signature | None:
+def _parse_signature(entry: object) -> Signature | None:
     if not isinstance(entry, dict):
         return None
     try:
         signature = Signature(
-            _text(entry["signer"]),
-            _bytes(_text(entry["publicKey"])),
-            _text(entry["domain"]),
-            _text(entry["builder"]),
-            _text(entry["signedAt"]),
-            _bytes(_text(entry["signature"])),
+            _short_text(entry["signer"]),
+            _decode_base64(_short_text(entry["publicKey"])),
+            _short_text(entry["domain"]),
+            _short_text(entry["builder"]),
+            _short_text(entry["signedAt"]),
+            _decode_base64(_short_text(entry["signature"])),
         )
     except (KeyError, ValueError):
         return None
@@ -191,15 +196,15 @@ def _signature(entry: object) -> Signature | None:
     return signature if sizes == (32, 64) and is_domain(signature.domain) else None
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+def _short_text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT_LENGTH:
         raise ValueError("not a short text")
     return value
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     """Decode base64, in either alphabet and with or without padding, as protobuf's JSON mapping allows."""
-    if not _BASE64.fullmatch(text):
+    if not _BASE64_PATTERN.fullmatch(text):
         raise ValueError("not base64")
     try:
         return base64.urlsafe_b64decode(
@@ -213,18 +218,18 @@ def record_entry(
     document: Output, blobs: Mapping[str, Sequence[Output]], signatures: Sequence[Signature] = ()
 ) -> ActionResult:
     """The entry of a record: its document, the CAS files of its blobs, and its signatures."""
-    files = [(DOCUMENT, document)]
-    for sha256, parts in blobs.items():
-        files += _paths(sha256, parts)
+    files = [(DOCUMENT_PATH, document)]
+    for sha256, blob_files in blobs.items():
+        files += _files_with_paths(sha256, blob_files)
     return ActionResult(tuple(files), tuple(signatures))
 
 
 def list_entry(sha256: str, chunks: Sequence[Output]) -> ActionResult:
     """The chunk list of blob `sha256`."""
-    return ActionResult(tuple(_paths(sha256, chunks)))
+    return ActionResult(tuple(_files_with_paths(sha256, chunks)))
 
 
-def listed_chunks(data: bytes, sha256: str) -> tuple[Output, ...]:
+def parse_chunk_list(data: bytes, sha256: str) -> tuple[Output, ...]:
     """The chunks in `data`, the list of blob `sha256`. Raises ValueError when it is not a list of that blob."""
     blobs = ActionResult.from_bytes(data).blobs()
     if list(blobs) != [sha256] or len(blobs[sha256]) < 2:
@@ -232,7 +237,7 @@ def listed_chunks(data: bytes, sha256: str) -> tuple[Output, ...]:
     return blobs[sha256]
 
 
-def _paths(sha256: str, parts: Sequence[Output]) -> Iterable[tuple[str, Output]]:
-    if len(parts) == 1 and parts[0].sha256 == sha256:
-        return [(f"{_BLOB}{sha256}", parts[0])]
-    return [(f"{_BLOB}{sha256}/{number}", part) for number, part in enumerate(parts)]
+def _files_with_paths(sha256: str, files: Sequence[Output]) -> Iterable[tuple[str, Output]]:
+    if len(files) == 1 and files[0].sha256 == sha256:
+        return [(f"{_BLOB_PREFIX}{sha256}", files[0])]
+    return [(f"{_BLOB_PREFIX}{sha256}/{number}", file) for number, file in enumerate(files)]

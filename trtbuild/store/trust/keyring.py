@@ -1,12 +1,12 @@
 """The trusted keys of a machine, and its signing key: the `Trust` of core/recipes/trust.py.
 
 Rules
-1. A signature is accepted if it fits the statement, and if its key is trusted and neither revoked nor expired. In addition,
-   this machine must read the domain of the signature, and the key must be allowed to sign for this domain.
-2. A machine that signs trusts its own key, for its own domain: its own records are hits.
-3. A machine that verifies and does not sign has a machine key, which only this machine trusts (core/recipes/trust.py, rule
-   5). The key is created when it is needed. While there is a signing key, the machine key is not trusted. So records that
-   were built before the signing key was configured are built again.
+1. A signature is accepted if it is valid for the record, and if its key is trusted and neither revoked nor expired. In
+   addition, this machine must read the domain of the signature, and the key must be allowed to sign for this domain.
+2. A machine that signs trusts its own key, for its own domain. So its own records are hits.
+3. A machine that verifies signatures, but has no signing key, has a machine key, which only this machine trusts
+   (core/recipes/trust.py, rule 5). The key is created when it is needed. While there is a signing key, the machine key is
+   not trusted. So records that were built before the signing key was configured are built again.
 4. Keys expire by this machine's clock (UTC). The time in a signature is ignored: the thief of a key can choose it.
 5. A signing key that is revoked or expired is not used, and causes one warning. The build does not fail because of it.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL, Signature, Trust, TrustAll, statement
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Signature, Trust, TrustAll, statement
 from trtbuild.errors import ConfigurationError
 from trtbuild.store.trust.signing import (
     Signer,
@@ -34,12 +34,12 @@ from trtbuild.store.trust.signing import (
 )
 
 
-def _now() -> datetime.datetime:
+def _utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
 class MachineKey:
-    """The machine key of rule 3, in the file `path`. If the file cannot be written, the key is for this process only."""
+    """The machine key (rule 3), in the file `path`. If the file cannot be written, the key is for this process only."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,14 +49,14 @@ class MachineKey:
         self.problem = ""
 
     def find(self) -> Signer | None:
-        """The key, if it exists."""
+        """The key, or None if it does not exist."""
         with self._lock:
-            if self._key is None and self._is_there():
+            if self._key is None and self._exists():
                 self._key = self._load()
             return self._key
 
-    def make(self) -> Signer:
-        """The key. It is created if it does not exist."""
+    def get_or_create(self) -> Signer:
+        """The key, which is created if it does not exist."""
         existing = self.find()
         if existing is not None:
             return existing
@@ -64,14 +64,14 @@ class MachineKey:
         try:
             key.save(self._path)
         except FileExistsError:  # another process was faster
-            return self.find() or self._temporary("it is gone again")
+            return self.find() or self._use_temporary_key("it is gone again")
         except OSError as error:
-            return self._temporary(str(error.strerror or error))
+            return self._use_temporary_key(str(error.strerror or error))
         with self._lock:
             self._key = self._key or key
             return self._key
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         try:
             return self._path.exists()
         except OSError:
@@ -84,7 +84,7 @@ class MachineKey:
             self.problem = f"{error.text} ({self._path})"
             return Signer.new("local")
 
-    def _temporary(self, why: str) -> Signer:
+    def _use_temporary_key(self, why: str) -> Signer:
         with self._lock:
             self.problem = f"the key of this machine cannot be kept: {why} ({self._path})"
             self._key = self._key or Signer.new("local")
@@ -95,9 +95,9 @@ class Keyring:
     """A machine's policy. Several threads may share an object.
 
     `trusted` are the trusted keys. `revoked` are public keys that are never trusted. `read_domains` are the domains to
-    read. The default is this machine's domain, and for each trusted key its domains, or the domain with the key's name.
-    `signer` signs for `domain`; the default is the signer's name. `machine` is the key of rule 3, and `builder` names the
-    user and the machine. `warnings` are texts for people about these keys.
+    read, in addition to this machine's domain. By default, they are the domains of all trusted keys. A trusted key without
+    domains has the domain with its name. `signer` signs for `domain`; the default is the signer's name. `machine` is the
+    machine key (rule 3), and `builder` names the user and the machine. `warnings` are texts for people about these keys.
 
     Raises ConfigurationError for an invalid domain, and when `cryptography` is not installed.
     """
@@ -112,7 +112,7 @@ class Keyring:
         domain: str | None = None,
         machine: MachineKey | None = None,
         builder: str = "",
-        now: Callable[[], datetime.datetime] = _now,
+        now: Callable[[], datetime.datetime] = _utc_now,
     ) -> None:
         self.enforced = bool(trusted) or signer is not None
         if self.enforced:
@@ -124,28 +124,28 @@ class Keyring:
         self._builder = builder
         self._now = now
         self._trusted_keys: dict[bytes, list[TrustedKey]] = {}
-        self._verified: dict[tuple[str, Output, Signature], bool] = {}
+        self._checked_signatures: dict[tuple[str, Output, Signature], bool] = {}
         for key in trusted:
             self._trusted_keys.setdefault(key.public_key, []).append(key)
-        self._signer = self._usable(signer)
+        self._signer = self._usable_signer(signer)
         self._domain: str | None = None
         if self._signer is not None:
             self._domain = check_domain(domain or self._signer.name)
-            own = replace(self._signer.trusted, domains=(self._domain,))
-            self._trusted_keys.setdefault(own.public_key, []).append(own)
+            own_key = replace(self._signer.trusted, domains=(self._domain,))
+            self._trusted_keys.setdefault(own_key.public_key, []).append(own_key)
         key_domains = [name for key in trusted for name in key.domains or (key.name,)]
         own_domains = [self._domain] if self._domain else []
         domains = [*read_domains, *own_domains] if read_domains else [*own_domains, *key_domains]
         self.read_domains: Sequence[str] = tuple(dict.fromkeys(map(check_domain, domains)))
 
-    def _usable(self, signer: Signer | None) -> Signer | None:
+    def _usable_signer(self, signer: Signer | None) -> Signer | None:
         """`signer`, unless it is revoked or expired (rule 5)."""
         if signer is None:
             return None
         known = self._trusted_keys.get(signer.public_key, [])
         if signer.public_key in self._revoked:
             why_not = "is revoked"
-        elif known and (expiry := self._expired(known)) is not None:
+        elif known and (expiry := self._expiry_of(known)) is not None:
             why_not = f"expired on {expiry}"
         else:
             return signer
@@ -157,7 +157,7 @@ class Keyring:
         """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
-        machine = self._machine_trusted()
+        machine = self._trusted_machine_key()
         return {
             "trusted": [str(key) for keys in self._trusted_keys.values() for key in keys],
             "revoked": [base64.b64encode(key).decode() for key in self._revoked],
@@ -172,25 +172,25 @@ class Keyring:
         """See `core.recipes.trust.Trust`."""
         if self._domain is not None:
             return self._domain
-        machine = self._machine_trusted()
+        machine = self._trusted_machine_key()
         return None if machine is None else machine.domains[0]
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         """See `core.recipes.trust.Trust`."""
         signer, domain = self._signer, self._domain
         if signer is None and self.enforced and self._machine is not None:
-            signer = self._machine.make()
+            signer = self._machine.get_or_create()
             if self._machine.problem:
                 self.warnings = tuple(dict.fromkeys((*self.warnings, self._machine.problem)))
         if signer is None:
             return ()
-        domain = domain or _for_its_machine(signer.trusted).domains[0]
+        domain = domain or _machine_only_key(signer.trusted).domains[0]
         signed_at = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         return (signer.sign(key, document, domain, self._builder, signed_at),)
 
-    def for_others(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
+    def sendable_signatures(self, signatures: Sequence[Signature]) -> tuple[Signature, ...]:
         """See `core.recipes.trust.Trust`."""
-        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL))
+        return tuple(signature for signature in signatures if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX))
 
     # -- verifying
 
@@ -215,7 +215,7 @@ class Keyring:
 
     def _objection(self, key: str, document: Output, signature: Signature) -> str | None:
         """The reason why a signature is not accepted (rule 1), or None."""
-        known = self._known(signature)
+        known = self._trusted_keys_of(signature)
         name = known[0].name if known else signature.signer
         if signature.public_key in self._revoked:
             return f"key {name!r:.60} is revoked"
@@ -224,50 +224,51 @@ class Keyring:
                 f"signed by a key that is not trusted (name {name!r:.60}, "
                 f"fingerprint {fingerprint(signature.public_key)})"
             )
-        if not self._fits(key, document, signature):
+        if not self._is_valid(key, document, signature):
             return "its signature does not fit (altered, or another record's)"
-        if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL):
+        if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return f"signed for domain {signature.domain}; this machine reads {', '.join(self.read_domains)}"
         permitted = [key for key in known if signature.domain in (key.domains or (signature.domain,))]
         if not permitted:
             return f"key {name!r} may not sign for domain {signature.domain}"
-        expiry = self._expired(permitted)
+        expiry = self._expiry_of(permitted)
         return None if expiry is None else f"key {name!r} expired on {expiry}"
 
-    def _known(self, signature: Signature) -> Sequence[TrustedKey]:
+    def _trusted_keys_of(self, signature: Signature) -> Sequence[TrustedKey]:
         """The trusted keys with the public key of a signature."""
-        if not signature.domain.startswith(LOCAL):
+        if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return self._trusted_keys.get(signature.public_key, ())
-        machine = self._machine_trusted()
+        machine = self._trusted_machine_key()
         fits = machine is not None and (signature.public_key, signature.domain) == (
             machine.public_key,
             machine.domains[0],
         )
         return (machine,) if machine is not None and fits else ()
 
-    def _machine_trusted(self) -> TrustedKey | None:
+    def _trusted_machine_key(self) -> TrustedKey | None:
         """The public part of the machine key (rule 3), if the key exists and is trusted."""
         if self._machine_public is not None or self._machine is None or self._signer is not None or not self.enforced:
             return self._machine_public  # in a worker, `trust_from_json` has set it
         signer = self._machine.find()
         if signer is not None:
-            self._machine_public = _for_its_machine(signer.trusted)
+            self._machine_public = _machine_only_key(signer.trusted)
         return self._machine_public
 
-    def _expired(self, keys: Sequence[TrustedKey]) -> str | None:
-        """The day on which the last of `keys` expired, as text, with today's date. None if a key has not expired."""
+    def _expiry_of(self, keys: Sequence[TrustedKey]) -> str | None:
+        """The day on which the last of `keys` expired, as text, with today's date. None if at least one has not expired."""
         today = self._now().date()
         expired = [key.expires for key in keys if key.expires is not None and key.expires < today]
         if len(expired) < len(keys):
             return None
         return f"{max(expired).isoformat()} (this machine's clock says {today.isoformat()})"
 
-    def _fits(self, key: str, document: Output, signature: Signature) -> bool:
+    def _is_valid(self, key: str, document: Output, signature: Signature) -> bool:
+        """Whether the signature was made with its key for this record."""
         arguments = (key, document, signature)
-        fits = self._verified.get(arguments)
+        fits = self._checked_signatures.get(arguments)
         if fits is None:
-            fits = _verify(signature.public_key, signature.value, statement(key, document, signature))
-            self._verified[arguments] = fits
+            fits = _verify_signature(signature.public_key, signature.value, statement(key, document, signature))
+            self._checked_signatures[arguments] = fits
         return fits
 
 
@@ -282,15 +283,16 @@ def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:
     )
     keyring.enforced = True  # even if the parent's only key is a revoked signing key, so that `trusted` is empty
     if policy["machine"] is not None:
-        keyring._machine_public = _for_its_machine(parse_trusted(policy["machine"]))
+        keyring._machine_public = _machine_only_key(parse_trusted(policy["machine"]))
     return keyring
 
 
-def _for_its_machine(key: TrustedKey) -> TrustedKey:
-    return replace(key, domains=(f"{LOCAL}{fingerprint(key.public_key)}",))
+def _machine_only_key(key: TrustedKey) -> TrustedKey:
+    """The machine key `key`, with the domain that only this machine reads."""
+    return replace(key, domains=(f"{LOCAL_DOMAIN_PREFIX}{fingerprint(key.public_key)}",))
 
 
-def _verify(public_key: bytes, signature: bytes, text: bytes) -> bool:
+def _verify_signature(public_key: bytes, signature: bytes, text: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

@@ -1,8 +1,9 @@
-"""Ed25519 keys: their text form, and signing records. keyring.py decides which keys are trusted.
+"""Ed25519 keys: their text form, and the signing of records. keyring.py decides which keys are trusted.
 
 Rules
 1. No error, log or repr contains a private key, and a private key is not passed to another process.
-2. The texts of private and public keys begin differently, so that a person does not configure or publish the wrong key.
+2. The texts of private and public keys begin differently, so that a person does not configure or publish the wrong key by
+   mistake.
 3. Only the owner of a private key's file can read and write it. The file is never overwritten, and appears complete or not
    at all.
 """
@@ -24,23 +25,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.core.recipes.trust import LOCAL, Signature, is_domain, statement
+from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Signature, is_domain, statement
 from trtbuild.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 #: The beginning of a private key's text (rule 2). Scanners for secrets can look for it.
-PRIVATE = "trtbuild-private-key"
+PRIVATE_PREFIX = "trtbuild-private-key"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
-_HOW_PUBLIC = "it is name:base64, as `trtbuild cache keygen` prints it"
+_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+_PUBLIC_KEY_HINT = "it is name:base64, as `trtbuild cache keygen` prints it"
 
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC), and only for `domains`, if
-    these are not empty."""
+    """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC). If `domains` is not empty,
+    the key is trusted for these domains only."""
 
     name: str
     public_key: bytes
@@ -66,22 +67,22 @@ def fingerprint(public_key: bytes) -> str:
 def parse_trusted(text: str) -> TrustedKey:
     """Parse ``ci:<base64>``, with optional ``;expires=2027-01-01`` and ``;domains=ci,release`` after it.
 
-    Raises ConfigurationError, without a place.
+    Raises ConfigurationError, without a file or line.
     """
-    if text.strip().startswith(PRIVATE):
+    if text.strip().startswith(PRIVATE_PREFIX):
         raise ConfigurationError(
             "this is a private key, where a public one belongs",
             hint="it may have been seen: make a new one with `trtbuild cache keygen`, and trust the line that it prints",
         )
     head, *options = text.strip().split(";")
     name, colon, encoded = head.partition(":")
-    if not colon or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{text!r:.80} is not a trusted key", hint=_HOW_PUBLIC)
-    key = TrustedKey(name, _public_key(encoded, name))
+    if not colon or not _KEY_NAME.fullmatch(name):
+        raise ConfigurationError(f"{text!r:.80} is not a trusted key", hint=_PUBLIC_KEY_HINT)
+    key = TrustedKey(name, _parse_public_key(encoded, name))
     for option in options:
         option_name, _, value = option.partition("=")
         if option_name == "expires":
-            key = replace(key, expires=_date(value, name))
+            key = replace(key, expires=_parse_date(value, name))
         elif option_name == "domains":
             key = replace(key, domains=tuple(check_domain(domain) for domain in value.split(",")))
         else:
@@ -93,27 +94,28 @@ def parse_trusted(text: str) -> TrustedKey:
 
 
 def parse_revoked(text: str) -> bytes:
-    """The public key in ``ci:<base64>`` or ``<base64>``. Raises ConfigurationError, without a place."""
-    if text.strip().startswith(PRIVATE):
+    """The public key in ``ci:<base64>`` or ``<base64>``. Raises ConfigurationError, without a file or line."""
+    if text.strip().startswith(PRIVATE_PREFIX):
         return parse_trusted(text).public_key  # raises
     name, _, encoded = text.strip().partition(";")[0].rpartition(":")
-    return _public_key(encoded, name or "revoked")
+    return _parse_public_key(encoded, name or "revoked")
 
 
 def check_domain(name: str) -> str:
-    """`name`, if it is a valid domain. Raises ConfigurationError, without a place."""
+    """Return `name` if it is a valid domain. Raises ConfigurationError, without a file or line."""
     if not is_domain(name):
         raise ConfigurationError(
             f"{name!r:.80} is not a domain", hint="it is letters, digits and ._/@+-, such as ci or pr-17"
         )
-    if name.startswith(LOCAL):
+    if name.startswith(LOCAL_DOMAIN_PREFIX):
         raise ConfigurationError(
-            f"no domain may be called {name!r}", hint=f"names that begin with {LOCAL} are for one machine only"
+            f"no domain may be called {name!r}",
+            hint=f"names that begin with {LOCAL_DOMAIN_PREFIX} are for one machine only",
         )
     return name
 
 
-def _date(text: str, name: str) -> datetime.date:
+def _parse_date(text: str, name: str) -> datetime.date:
     try:
         if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
             raise ValueError("not year-month-day")
@@ -125,13 +127,13 @@ def _date(text: str, name: str) -> datetime.date:
         ) from None
 
 
-def _public_key(encoded: str, name: str) -> bytes:
+def _parse_public_key(encoded: str, name: str) -> bytes:
     try:
         key = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if len(key) != 32:
-        raise ConfigurationError(f"key {name!r} is not the base64 of 32 bytes", hint=_HOW_PUBLIC)
+        raise ConfigurationError(f"key {name!r} is not the base64 of 32 bytes", hint=_PUBLIC_KEY_HINT)
     return key
 
 
@@ -161,7 +163,7 @@ class Signer:
     @classmethod
     def new(cls, name: str) -> Signer:
         """A new key. Raises ConfigurationError for an invalid name."""
-        if not _NAME.fullmatch(name):
+        if not _KEY_NAME.fullmatch(name):
             raise ConfigurationError(
                 f"{name!r:.80} is not a name of a key", hint="it is letters, digits and ._@+-, at most 64"
             )
@@ -169,17 +171,17 @@ class Signer:
 
     @classmethod
     def from_text(cls, text: str) -> Signer:
-        """The key in ``trtbuild-private-key:<name>:<base64 of 32 bytes>``. Raises ConfigurationError, without a place and
-        without the text."""
+        """The key in ``trtbuild-private-key:<name>:<base64 of 32 bytes>``. Raises ConfigurationError, without a file or
+        line, and without the text."""
         prefix, _, rest = text.strip().partition(":")
         name, _, encoded = rest.partition(":")
         try:
             seed = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             seed = b""
-        if prefix != PRIVATE or not _NAME.fullmatch(name) or len(seed) != 32:
+        if prefix != PRIVATE_PREFIX or not _KEY_NAME.fullmatch(name) or len(seed) != 32:
             raise ConfigurationError(
-                "this is not a signing key", hint=f"`trtbuild cache keygen` makes one: it begins with {PRIVATE}:"
+                "this is not a signing key", hint=f"`trtbuild cache keygen` makes one: it begins with {PRIVATE_PREFIX}:"
             )
         return cls(name, seed)
 
@@ -226,7 +228,7 @@ class Signer:
 
     def text(self) -> str:
         """The secret text that `from_text` reads."""
-        return f"{PRIVATE}:{self.name}:{base64.b64encode(self._key.private_bytes_raw()).decode()}"
+        return f"{PRIVATE_PREFIX}:{self.name}:{base64.b64encode(self._key.private_bytes_raw()).decode()}"
 
     @property
     def trusted(self) -> TrustedKey:

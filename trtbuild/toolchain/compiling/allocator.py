@@ -1,8 +1,11 @@
-"""Make this process return the large buffers of an engine (weights, the plan, TensorRT's own buffers) to the system.
+"""Make the C library of this process return freed memory to the system.
 
-glibc does not return freed buffers below a threshold, and raises this threshold by itself (mallopt(3),
-M_MMAP_THRESHOLD). After a ViT-B, an idle worker still had 600 MB. With a fixed threshold large buffers return at once (a
-peak of 1,338 MiB instead of 1,422), and `give_back` returns the rest. With other C libraries both functions do nothing.
+The engine step frees large buffers: weights, the plan, TensorRT's own buffers.
+
+glibc does not return freed buffers that are smaller than a threshold, and it raises this threshold by itself (mallopt(3),
+M_MMAP_THRESHOLD). After a ViT-B, an idle worker still had 600 MB. With a fixed threshold large buffers are returned at once
+(a peak of 1,338 MiB instead of 1,422), and `release_free_memory` returns the rest. With other C libraries both functions do
+nothing.
 """
 
 from __future__ import annotations
@@ -14,22 +17,22 @@ from typing import Any
 # <malloc.h>
 _M_MMAP_THRESHOLD = -3
 
-#: Buffers of at least this size (bytes) return to the system when they are freed.
+#: Buffers of at least this size, in bytes, return to the system when they are freed.
 _LARGE_SIZE = 1 << 20
 
 
 @functools.cache
-def keep_no_large_buffers() -> None:
-    """Fix the size from which freed buffers return to the system."""
-    _call("mallopt", _M_MMAP_THRESHOLD, _LARGE_SIZE)
+def return_large_buffers() -> None:
+    """Let buffers of at least `_LARGE_SIZE` return to the system as soon as they are freed."""
+    _call_if_present("mallopt", _M_MMAP_THRESHOLD, _LARGE_SIZE)
 
 
-def give_back() -> None:
-    """Return free memory to the system."""
-    _call("malloc_trim", 0)
+def release_free_memory() -> None:
+    """Return all free memory to the system."""
+    _call_if_present("malloc_trim", 0)
 
 
-def _call(name: str, *arguments: int) -> None:
+def _call_if_present(name: str, *arguments: int) -> None:
     function: Any = getattr(_libc(), name, None)
     if function is not None:
         function(*arguments)

@@ -1,11 +1,12 @@
 """Compile an engine job to a plan.
 
 Rules
-1. The job's toolchain version, which is in the key, must be the loaded library's.
-2. Equal jobs give equal bytes with TensorRT-RTX, in one process and in several. No key depends on this, because the
+1. The job's toolchain version, which is in the key, must be the version of the loaded library.
+2. With TensorRT-RTX, equal jobs give equal bytes, in one process and in several. No key depends on equal bytes, because the
    bytes differed once on a loaded machine (`Flavour.reproducible`).
-3. The network must have the inputs and outputs of the partition (`declared`); otherwise nothing is compiled.
-4. The library's log is not lost: errors become the text of a ToolchainError (`log` has all lines), warnings are in the
+3. The network must have the inputs and outputs of the partition (`declared`). Otherwise an error is raised, and nothing is
+   compiled.
+4. The library's log is not lost: errors become the text of a ToolchainError, whose `log` has all lines. Warnings are in the
    statistics.
 """
 
@@ -25,21 +26,21 @@ from trtbuild.core.partition.network_document import is_document
 from trtbuild.errors import InconsistentShapes, TargetUnsupported, ToolchainError
 from trtbuild.toolchain.compiling import timing_cache
 from trtbuild.toolchain.compiling.configuration import configure
-from trtbuild.toolchain.compiling.declared import disagreements
+from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
-from trtbuild.toolchain.compiling.preparing import prepared
+from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.libraries.devices import Device, use_device
-from trtbuild.toolchain.libraries.library import Log, listening, load, stay_loaded
+from trtbuild.toolchain.libraries.library import Log, capture_log, keep_kernels_loaded, load
 from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.libraries.table import FLAVOURS
-from trtbuild.toolchain.networks.network import NodeError, Parsed, create_network
-from trtbuild.toolchain.networks.replaying import Replayed, weight_names
-from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, outline
-from trtbuild.toolchain.tensorrt8.precision import constrain
+from trtbuild.toolchain.networks.network import NodeError, ParsedNetwork, create_network
+from trtbuild.toolchain.networks.replaying import ReplayedNetwork, weight_names
+from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, read_outline
+from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledEngine:
     """An engine.
 
     `plan` is the serialized engine. `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs
@@ -51,9 +52,9 @@ class Compiled:
     statistics: dict[str, object]
 
 
-def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> Compiled:
+def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> CompiledEngine:
     """Compile `job`. `read` returns a blob's bytes by its SHA-256. It is not called for weights that the model does not
-    read. `timings` is a directory for timing caches, if the toolchain has timing caches.
+    read. `timings` is the directory for timing caches. A toolchain without timing caches ignores it.
 
     Raises EnvironmentFault if the library is missing or has another version, or if it needs a GPU and there is no such
     GPU. Raises ToolchainError if the library refuses the model.
@@ -65,46 +66,46 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     blobs: dict[str, Bytes] = {}
     weights: dict[str, Bytes] = {}
     recorded = is_document(model)
-    for name in weight_names(model) if recorded else [wanted.name for wanted in outline(model).weights]:
+    for name in weight_names(model) if recorded else [external.name for external in read_outline(model).weights]:
         weight = job.weights[int(name[1:])]
         if weight.sha256 not in blobs:
             blobs[weight.sha256] = read(weight.sha256)
         weights[name] = blobs[weight.sha256]
     clock.phase("read_s")
-    device = _device(job)
+    device = _find_device(job)
     properties = release(job.target.toolchain, job.toolchain_version)
     if not recorded:
-        model, weights = prepared(model, weights, properties)
+        model, weights = prepare_model(model, weights, properties)
     timing = _timing_path(job, device, timings)
-    with listening(trt) as (logger, log):
+    with capture_log(trt) as (logger, log):
         if device is not None:
-            stay_loaded(trt, logger, device.ordinal)
+            keep_kernels_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
         with (
-            Replayed(create_network(trt, builder, properties), log)
+            ReplayedNetwork(create_network(trt, builder, properties), log)
             if recorded
-            else Parsed(trt, builder, logger, log, properties)
+            else ParsedNetwork(trt, builder, logger, log, properties)
         ) as parsed:
-            if isinstance(parsed, Replayed):
+            if isinstance(parsed, ReplayedNetwork):
                 parsed.define(trt, model, weights, strongly_typed=properties.strongly_typed)
             else:
                 _parse(parsed, model, weights, job, log)
-            _refuse_undeclared(parsed.network, job)
+            _check_interface(parsed.network, job)
             clock.phase("parse_s")
-            layers = _layers(parsed.network)
+            layers = _layer_document(parsed.network)
             config = configure(trt, builder, parsed.network, job)
             if not properties.strongly_typed and not recorded:
-                constrain(trt, parsed.network, config, outline(model))
-            cache = timing_cache.attach(config, timing) if timing is not None else None
+                constrain_layers(trt, parsed.network, config, read_outline(model))
+            cache = timing_cache.attach_cache(config, timing) if timing is not None else None
             plan = builder.build_serialized_network(parsed.network, config)
             clock.phase("build_s")
             if timing is not None and plan is not None:
-                timing_cache.keep(config, timing)
+                timing_cache.save_cache(config, timing)
             del config
             del cache
         del builder
     if plan is None:
-        raise _refused(job, log)
+        raise _refusal(job, log)
     view = memoryview(plan)
     statistics: dict[str, object] = {
         **clock.seconds,
@@ -115,19 +116,19 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     }
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
-    return Compiled(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+    return CompiledEngine(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
 
 
-def _refuse_undeclared(network: Any, job: EngineJob) -> None:
+def _check_interface(network: Any, job: EngineJob) -> None:
     if job.inputs is None or job.outputs is None:
         return
-    differences = disagreements(network, job.inputs, job.outputs)
+    differences = interface_differences(network, job.inputs, job.outputs)
     if differences:
         shown = "; ".join(f"{name} {text}" for name, text in differences)
         raise InconsistentShapes(f"the network of {job.target.toolchain} differs from the partition: {shown}")
 
 
-def _device(job: EngineJob) -> Device | None:
+def _find_device(job: EngineJob) -> Device | None:
     """The GPU to build on, or None if the toolchain does not need a GPU."""
     if not FLAVOURS[job.target.toolchain].needs_gpu:
         return None
@@ -144,11 +145,11 @@ def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> 
         return None
     if not release(job.target.toolchain, job.toolchain_version).keeps_timings:
         return None
-    return timing_cache.path_of(folder, job.target.toolchain, job.toolchain_version, device.name, device.driver)
+    return timing_cache.cache_path(folder, job.target.toolchain, job.toolchain_version, device.name, device.driver)
 
 
-def _parse(parsed: Parsed, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
-    model_outline = outline(model)
+def _parse(parsed: ParsedNetwork, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
+    model_outline = read_outline(model)
     properties = release(job.target.toolchain, job.toolchain_version)
     foreign = foreign_nodes(
         model_outline, properties.dtypes, narrows=properties.narrows_int64, largest=largest_sizes(job)
@@ -173,7 +174,7 @@ def largest_sizes(job: EngineJob) -> dict[str, int]:
     }
 
 
-def _refused(job: EngineJob, log: Log) -> ToolchainError:
+def _refusal(job: EngineJob, log: Log) -> ToolchainError:
     errors = log.errors()
     text = errors[0] if errors else "no reason was given"
     hint = None
@@ -186,7 +187,7 @@ def _refused(job: EngineJob, log: Log) -> ToolchainError:
     )
 
 
-def _layers(network: Any) -> dict[str, object]:
+def _layer_document(network: Any) -> dict[str, object]:
     layers = []
     for index in range(network.num_layers):
         layer = network.get_layer(index)
@@ -194,28 +195,28 @@ def _layers(network: Any) -> dict[str, object]:
         layers.append(
             {
                 "name": layer.name,
-                "type": _name(layer.type),
+                "type": _member_name(layer.type),
                 "inputs": [tensor.name for tensor in inputs if tensor is not None],
-                "outputs": [_tensor(layer.get_output(k)) for k in range(layer.num_outputs)],
+                "outputs": [_tensor_entry(layer.get_output(k)) for k in range(layer.num_outputs)],
             }
         )
     return {
         "schema": "trtbuild.layers/1",
-        "inputs": [_tensor(network.get_input(k)) for k in range(network.num_inputs)],
-        "outputs": [_tensor(network.get_output(k)) for k in range(network.num_outputs)],
+        "inputs": [_tensor_entry(network.get_input(k)) for k in range(network.num_inputs)],
+        "outputs": [_tensor_entry(network.get_output(k)) for k in range(network.num_outputs)],
         "layers": layers,
     }
 
 
-def _tensor(tensor: Any) -> dict[str, object]:
+def _tensor_entry(tensor: Any) -> dict[str, object]:
     try:
         shape: list[int] | None = list(tensor.shape)
     except ValueError:  # the rank is not known before the build
         shape = None
-    return {"name": tensor.name, "dtype": _name(tensor.dtype), "shape": shape}
+    return {"name": tensor.name, "dtype": _member_name(tensor.dtype), "shape": shape}
 
 
-def _name(member: Any) -> str:
+def _member_name(member: Any) -> str:
     return str(member).rpartition(".")[2].lower()
 
 

@@ -1,13 +1,14 @@
 """Create an IBuilderConfig from builder settings, profiles and target.
 
 Rules
-1. Every field of `BuilderSettings` is applied, even if it has its default value: a default of the library may change.
-2. TensorRT logs a setting that it refuses and continues. So every setting is read back, and a setting that was not set
-   raises an error.
+1. Every field of `BuilderSettings` is applied, even if it has its default value, because a default of the library may
+   change.
+2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back. An error is raised if
+   the library does not have the value that was set.
 3. A setting that the library does not have is ignored if it has its default value. Otherwise it raises an error. For the
-   settings that a release is known to lack, `trtbuild.toolchain.libraries.table.check_release` has raised an error
-   earlier.
-4. A timing cache is not in any key. It only decides which kernels are timed again.
+   settings that a release is known to lack, `trtbuild.toolchain.libraries.table.check_release` has raised this error
+   before any work.
+4. A timing cache is not in any key, because it only decides which kernels are timed again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.builder_settings import SETTINGS, Attribute, Flag, MemoryPool, Setting, TacticSources
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.libraries.execution_table import calls_of
-from trtbuild.toolchain.libraries.releases import release, unset
+from trtbuild.toolchain.libraries.releases import has_default, release
 from trtbuild.toolchain.libraries.table import FLAVOURS, built_sms
 
 
@@ -27,40 +28,40 @@ def configure(trt: Any, builder: Any, network: Any, job: EngineJob) -> Any:
     """Create the IBuilderConfig of `job` for a parsed `network`. Raises ToolchainError for a setting that the library
     refuses."""
     config = builder.create_builder_config()
-    _settings(trt, config, job)
-    _target(trt, config, job)
-    _profiles(builder, network, config, job)
+    _apply_settings(trt, config, job)
+    _apply_target(trt, config, job)
+    _add_profiles(builder, network, config, job)
     return config
 
 
-def _settings(trt: Any, config: Any, job: EngineJob) -> None:
+def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
     for name, setting in SETTINGS.items():
         value = getattr(job.settings, name)
         if name == "workspace" and value is None:
             value = FLAVOURS[job.target.toolchain].default_workspace
         if value is None:  # the library's own choice
             continue
-        if not _has(trt, config, setting):
-            if unset(job.settings, name):
+        if not _has_setting(trt, config, setting):
+            if has_default(job.settings, name):
                 continue
-            raise ToolchainError(f"{_name(job)} has no builder.{name}", hint=f"remove {name}")
-        wanted, actual = _set(trt, config, setting, value)
-        if actual != wanted and isinstance(setting.sets, MemoryPool):
+            raise ToolchainError(f"{_toolchain_text(job)} has no builder.{name}", hint=f"remove {name}")
+        wanted, actual = _apply_setting(trt, config, setting, value)
+        if actual != wanted and isinstance(setting.config_part, MemoryPool):
             raise ToolchainError(
                 f"{job.target.toolchain} uses {actual} bytes of {name}, but {wanted} were requested",
                 hint=f"make builder.{name} smaller",
             )
         if actual != wanted:
-            raise ToolchainError(f"{_name(job)} does not take builder.{name}: {value} (it has {actual})")
+            raise ToolchainError(f"{_toolchain_text(job)} does not take builder.{name}: {value} (it has {actual})")
     calls = calls_of(job.target.toolchain, str(trt.__version__))
     if calls is not None and not calls.shared_profiles:
         # Contexts of several threads and streams share a profile, as they always do from TensorRT 9 on.
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
 
 
-def _has(trt: Any, config: Any, setting: Setting) -> bool:
+def _has_setting(trt: Any, config: Any, setting: Setting) -> bool:
     """Whether the library has the flag, attribute or memory pool of a setting."""
-    match setting.sets:
+    match setting.config_part:
         case Flag(name):
             return hasattr(trt.BuilderFlag, name)
         case Attribute(name, enumeration):
@@ -71,9 +72,9 @@ def _has(trt: Any, config: Any, setting: Setting) -> bool:
             return True
 
 
-def _set(trt: Any, config: Any, setting: Setting, value: Any) -> tuple[object, object]:
-    """Set a value. Returns the value in TensorRT's terms, and the value that the configuration has afterwards."""
-    match setting.sets:
+def _apply_setting(trt: Any, config: Any, setting: Setting, value: Any) -> tuple[object, object]:
+    """Set a value. Returns the value in TensorRT's form, and the value that the configuration has afterwards."""
+    match setting.config_part:
         case Flag(name):
             flag = getattr(trt.BuilderFlag, name)
             (config.set_flag if value else config.clear_flag)(flag)
@@ -92,19 +93,19 @@ def _set(trt: Any, config: Any, setting: Setting, value: Any) -> tuple[object, o
             return sources, config.get_tactic_sources()
 
 
-def _name(job: EngineJob) -> str:
+def _toolchain_text(job: EngineJob) -> str:
     return f"{job.target.toolchain} {job.toolchain_version}"
 
 
-def _target(trt: Any, config: Any, job: EngineJob) -> None:
+def _apply_target(trt: Any, config: Any, job: EngineJob) -> None:
     if FLAVOURS[job.target.toolchain].needs_gpu:
         name = release(job.target.toolchain, job.toolchain_version).compatibilities.get(job.target.compatibility)
         level = getattr(trt.HardwareCompatibilityLevel, name or "", None)
         if level is None:
-            raise ToolchainError(f"{_name(job)} has no compatibility {job.target.compatibility}")
+            raise ToolchainError(f"{_toolchain_text(job)} has no compatibility {job.target.compatibility}")
         config.hardware_compatibility_level = level
         if config.hardware_compatibility_level != level:
-            raise ToolchainError(f"{_name(job)} does not take compatibility: {job.target.compatibility}")
+            raise ToolchainError(f"{_toolchain_text(job)} does not take compatibility: {job.target.compatibility}")
         return
     sms = built_sms(job.target)
     config.num_compute_capabilities = len(sms)
@@ -114,7 +115,7 @@ def _target(trt: Any, config: Any, job: EngineJob) -> None:
             raise ToolchainError(f"{job.target.toolchain} does not build for SM {sm}")
 
 
-def _profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> None:
+def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> None:
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     if [tensor.name for tensor in inputs] != [f"i{index}" for index in range(len(inputs))]:
         raise ToolchainError(f"the network's inputs are {', '.join(tensor.name for tensor in inputs)}, not i0, i1, …")

@@ -1,9 +1,10 @@
-"""Compare a network's inputs and outputs with those of its partition: names, element types, ranks and sizes.
+"""Compare a network's inputs and outputs with those that its partition declares: names, element types, ranks and sizes.
 
 Rules
-1. A size that is known in both must be equal. A size that is dynamic in the partition must be dynamic in the network:
-   otherwise a conversion has fixed it by mistake.
-2. A network is compared before it is compiled, on any machine: engines can be opened only on their GPU.
+1. A size that is known in the network and in the partition must be equal. A size that is dynamic in the partition must also
+   be dynamic in the network. Otherwise a conversion has fixed it by mistake.
+2. The network is compared before it is compiled, because this is possible on any machine. An engine can be opened only on
+   its GPU.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.values.element_types import ELEMENT_TYPES, ENGINE_TYPES
 
 #: torch's name of a dtype → tensorrt.DataType's name.
-_TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
+_TENSORRT_TYPES = {name: ELEMENT_TYPES[name].tensorrt for name in ENGINE_TYPES}
 
 
-def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[Declared]) -> list[tuple[str, str]]:
-    """List the differences, as pairs (name of an input or output, description)."""
+def interface_differences(
+    network: Any, inputs: Sequence[DeclaredType], outputs: Sequence[DeclaredType]
+) -> list[tuple[str, str]]:
+    """List the differences between `network` and the declared `inputs` and `outputs`, as pairs (name of an input or output,
+    description)."""
     differences = []
     for kind, declared, count, get_tensor in (
         ("i", inputs, network.num_inputs, network.get_input),
@@ -30,23 +34,25 @@ def disagreements(network: Any, inputs: Sequence[Declared], outputs: Sequence[De
         differences += [(name, "is in the network and not in the partition") for name in tensors.keys() - wanted.keys()]
         differences += [(name, "is in the partition and not in the network") for name in wanted.keys() - tensors.keys()]
         for name in wanted.keys() & tensors.keys():
-            differences += [(name, text) for text in _compare(tensors[name], wanted[name])]
+            differences += [(name, text) for text in _tensor_differences(tensors[name], wanted[name])]
     return sorted(differences)
 
 
-def _compare(tensor: Any, declared: Declared) -> Iterator[str]:
+def _tensor_differences(tensor: Any, declared: DeclaredType) -> Iterator[str]:
     """Yield the differences between one tensor of the network and its declaration."""
     dtype, sizes = declared
     network_dtype = str(tensor.dtype).rpartition(".")[2]
-    if network_dtype != _TYPES.get(dtype, dtype):
+    if network_dtype != _TENSORRT_TYPES.get(dtype, dtype):
         yield f"is {dtype} in the partition and {network_dtype} in the network"
     try:
         shape: list[int] = list(tensor.shape)
     except ValueError:  # the rank is not known before the build
         return
-    if len(shape) != len(sizes) or any(b >= 0 and a != b for a, b in zip(sizes, shape, strict=True)):
-        yield f"is {_shown(sizes)} in the partition and {_shown(shape)} in the network"
+    if len(shape) != len(sizes) or any(
+        size >= 0 and declared_size != size for declared_size, size in zip(sizes, shape, strict=True)
+    ):
+        yield f"is {_sizes_text(sizes)} in the partition and {_sizes_text(shape)} in the network"
 
 
-def _shown(sizes: Sequence[int | None]) -> str:
+def _sizes_text(sizes: Sequence[int | None]) -> str:
     return f"[{', '.join('?' if size is None or size < 0 else str(size) for size in sizes)}]"

@@ -1,19 +1,20 @@
-"""Ask NVIDIA's parser which nodes it accepts, for the partitioner. (`supports_operator` returns True too often.)
+"""Ask NVIDIA's ONNX parser which nodes it accepts, for the partitioner. (`OnnxParser.supports_operator` is not used,
+because it returns True for operators that the parser then refuses.)
 
 Rules
-1. A candidate is parsed as a whole, in the same way as the compiler parses it. If the parse succeeds, the candidate is
-   accepted.
+1. A candidate for a partition is parsed as a whole, in the same way as the compiler parses it. If the parse succeeds, the
+   candidate is accepted.
 2. The values of weights are not known during partitioning, and must not matter. The parser reads other values instead
-   (`unknown_weights`). If TensorRT reads a weight's *value* while it parses (an integer buffer used as a shape, as axes or
-   as a repeat count), it reads zero: a Reshape to (0, 0) means "as the input". If TensorRT refuses the true values later,
-   the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong engine.
+   (`unknown_weights`). TensorRT may read a weight's *value* while it parses (an integer buffer that is used as a shape,
+   as axes or as a repeat count). Then it reads zeros: a Reshape to (0, 0) means "as the input". If TensorRT refuses the
+   true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
    `supports_model_v2` leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
-5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is asked instead. In addition, the known
-   properties of the release are applied: its element types, and operators that it refuses
-   (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses more than that, the engine step raises an
-   error with the node.
+5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is its stand-in. In addition, the known
+   properties of the `tensorrt` release are applied: its element types, and operators that it refuses
+   (`trtbuild.core.model.stand_in`). If the toolchain's own parser refuses other nodes, the engine step raises an error
+   with the node.
 6. With ``truncate_double`` a float64 weight that is cast to float32 counts as a float32 weight, as in the engine step
    (`trtbuild.toolchain.compiling.double_weights`).
 """
@@ -24,28 +25,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtbuild.core.engines.engine_job import Declared
+from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.errors import ToolchainMissing
-from trtbuild.toolchain.compiling.declared import disagreements
+from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.compiling.unknown_weights import unknown_weights
 from trtbuild.toolchain.libraries import table
-from trtbuild.toolchain.libraries.library import listening, load
+from trtbuild.toolchain.libraries.library import capture_log, load
 from trtbuild.toolchain.libraries.releases import release
-from trtbuild.toolchain.networks.network import NodeError, Parsed
-from trtbuild.toolchain.onnx_files.onnx_outline import Outline, outline
+from trtbuild.toolchain.networks.network import NodeError, ParsedNetwork
+from trtbuild.toolchain.onnx_files.onnx_outline import Outline, read_outline
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The parser's refusal of a model. `nodes` are the names of the refused ONNX nodes in graph order. If it is empty, the
-    model as a whole is refused."""
+    """The parser's refusal of a model. `nodes` are the names of the refused ONNX nodes in graph order. If `nodes` is empty,
+    the model as a whole is refused."""
 
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
-    #: Node → the message about it, if there is one.
+    #: The name of a node → the message about it. Nodes without a message are left out.
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -64,54 +65,56 @@ class Parser:
         truncates_double: bool = False,
     ) -> None:
         properties = release(toolchain, version or table.installed_version(toolchain) or "")
-        self._dtypes, self._narrows = properties.dtypes, properties.narrows_int64
-        self._refused = frozenset(properties.refuses)
+        self._dtypes, self._narrows_int64 = properties.dtypes, properties.narrows_int64
+        self._refused_operators = frozenset(properties.refuses)
         self._truncates_double = truncates_double
         self._name, self._release = f"{toolchain} {version or ''}".rstrip(), properties
         parser: tuple[ToolchainName, str | None] = (toolchain, version)
         if stand_in is not None:
             parser = stand_in["toolchain"], stand_in["version"]
-            self._dtypes, self._narrows = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
-            self._refused = frozenset(stand_in["refuses"])
+            self._dtypes, self._narrows_int64 = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
+            self._refused_operators = frozenset(stand_in["refuses"])
             self._release = release(*parser)
         self._own_reasons = table.FLAVOURS[toolchain].needs_gpu
         self._needs_gpu = table.FLAVOURS[parser[0]].needs_gpu
         self._trt = load(*parser)
 
-    def refused(
+    def find_refusal(
         self,
         model: bytes,
         largest: Mapping[str, int] | None = None,
-        declared: tuple[Sequence[Declared], Sequence[Declared]] | None = None,
+        declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
         """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
-        largest size of any of their axes, as far as it is known; the compiler checks the other inputs. `declared` are the
-        types of the model's inputs and outputs: a network with other types counts as a refusal."""
+        largest size of any of their axes, as far as it is known. The compiler checks the other inputs later. `declared` has
+        the types of the model's inputs and outputs. A network with other types counts as a refusal."""
         if self._truncates_double:
-            model, _ = narrow_doubles(model, unknown_weights(outline(model)))
-        model_outline = outline(model)
-        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows, largest=largest)
-        known = [NodeError(text, name) for name, text in foreign.items()]
-        known += [
+            model, _ = narrow_doubles(model, unknown_weights(read_outline(model)))
+        model_outline = read_outline(model)
+        foreign = foreign_nodes(model_outline, self._dtypes, narrows=self._narrows_int64, largest=largest)
+        known_errors = [NodeError(text, name) for name, text in foreign.items()]
+        known_errors += [
             NodeError(f"{node.operator}: the parser of {self._name} does not take it", node.name)
             for node in model_outline.nodes
-            if node.operator in self._refused
+            if node.operator in self._refused_operators
         ]
-        with listening(self._trt) as (logger, log):
+        with capture_log(self._trt) as (logger, log):
             builder = self._builder(logger)
-            with Parsed(self._trt, builder, logger, log, self._release) as parsed:
+            with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
                 errors = parsed.parse(model, unknown_weights(model_outline))
                 if not errors:
                     errors = (
-                        known or parsed.changed_types(model_outline) or _undeclared(parsed, model_outline, declared)
+                        known_errors
+                        or parsed.changed_types(model_outline)
+                        or _interface_errors(parsed, model_outline, declared)
                     )
                     return self._refusal(model_outline, errors, []) if errors else None
-            # A parse stops at the first node that fails to convert; supports_model_v2 continues after it.
-            with Parsed(self._trt, builder, logger, log, self._release) as parsed:
-                pieces, more = parsed.supported(model)
+            # A parse stops at the first node that the parser refuses; supports_model_v2 continues after that node.
+            with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
+                pieces, more_errors = parsed.supported_pieces(model)
         accepted = {index for piece in pieces for index in piece}
         left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]
-        return self._refusal(model_outline, [*errors, *more, *known], left_out)
+        return self._refusal(model_outline, [*errors, *more_errors, *known_errors], left_out)
 
     def _refusal(self, model_outline: Outline, errors: Sequence[NodeError], left_out: Sequence[str]) -> Refusal:
         refused = {error.node for error in errors} | set(left_out)
@@ -133,9 +136,11 @@ class Parser:
             ) from error
 
 
-def _undeclared(
-    parsed: Parsed, model_outline: Outline, declared: tuple[Sequence[Declared], Sequence[Declared]] | None
+def _interface_errors(
+    parsed: ParsedNetwork,
+    model_outline: Outline,
+    declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None,
 ) -> list[NodeError]:
-    differences = [] if declared is None else disagreements(parsed.network, *declared)
+    differences = [] if declared is None else interface_differences(parsed.network, *declared)
     producers = {name: node.name for node in model_outline.nodes for name in node.outputs}
     return [NodeError(f"{name} {text}", producers.get(name, "")) for name, text in differences]

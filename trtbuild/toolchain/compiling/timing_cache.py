@@ -1,10 +1,10 @@
-"""Store timings of kernels for later builds. Timings only save time, and are not in any key.
+"""Store the timings of kernels for later builds. They only save time, and are not in any key.
 
 Rules
 1. A cache is for one toolchain version, GPU model and driver: its file name contains them. TensorRT also checks the
    device, and refuses the cache of another device.
 2. A file starts with its digest. A damaged file counts as missing, so it costs only time.
-3. Several builds may write at the same time: under a lock, a build reads the file again and combines the timings.
+3. Several builds may write at the same time. So a build takes a lock, reads the file again, and combines the timings.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ from trtbuild.regular import read_regular
 #: The folder of the caches in the project's state folder.
 FOLDER = "timing"
 
-_HEAD = b"trtbuild.timing/1\n"
+_HEADER = b"trtbuild.timing/1\n"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
-def path_of(folder: Path, toolchain: str, version: str, device: str, driver: str) -> Path:
-    """The file for a toolchain and a GPU."""
+def cache_path(folder: Path, toolchain: str, version: str, device: str, driver: str) -> Path:
+    """Return the path of the cache for a toolchain and a GPU."""
     name = f"{toolchain}-{version}-{device}-driver-{driver}"
     return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}.cache"
 
 
-def read(path: Path) -> bytes:
+def read_cache(path: Path) -> bytes:
     """Read the cache at `path`. Returns empty bytes if the file is missing or damaged."""
     try:
         data = read_regular(path)
     except OSError:
         return b""
-    head, digest, body = data[: len(_HEAD)], data[len(_HEAD) :][:_DIGEST_SIZE], data[len(_HEAD) + _DIGEST_SIZE :]
-    return body if head == _HEAD and hashlib.sha256(body).digest() == digest else b""
+    head, digest, body = data[: len(_HEADER)], data[len(_HEADER) :][:_DIGEST_SIZE], data[len(_HEADER) + _DIGEST_SIZE :]
+    return body if head == _HEADER and hashlib.sha256(body).digest() == digest else b""
 
 
-def attach(config: Any, path: Path) -> Any:
+def attach_cache(config: Any, path: Path) -> Any:
     """Let a build with `config` use the cache at `path`. Returns TensorRT's object, which must outlive the build."""
-    cache = config.create_timing_cache(read(path)) or config.create_timing_cache(b"")
+    cache = config.create_timing_cache(read_cache(path)) or config.create_timing_cache(b"")
     if cache is None or not config.set_timing_cache(cache, False):
-        cache = config.create_timing_cache(b"")  # the cache of another device, in spite of its name
+        cache = config.create_timing_cache(
+            b""
+        )  # TensorRT refused the file: it is for another device, in spite of its name
         config.set_timing_cache(cache, False)
     return cache
 
 
-def keep(config: Any, path: Path) -> None:
+def save_cache(config: Any, path: Path) -> None:
     """Write the timings of a finished build, combined with the timings that other builds have written in the meantime. If
     the file cannot be written, the timings are lost."""
     cache = config.get_timing_cache()
@@ -61,12 +63,12 @@ def keep(config: Any, path: Path) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            stored = read(path)
+            stored = read_cache(path)
             stored_cache = config.create_timing_cache(stored) if stored else None
             if stored_cache is not None:
                 cache.combine(stored_cache, False)
             body = bytes(memoryview(cache.serialize()))
-            replace_file(path, _HEAD + hashlib.sha256(body).digest() + body, mode=0o600)
+            replace_file(path, _HEADER + hashlib.sha256(body).digest() + body, mode=0o600)
 
 
 @contextlib.contextmanager

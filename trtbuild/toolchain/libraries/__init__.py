@@ -1,4 +1,4 @@
-"""Installed TensorRT libraries: flavours, differences of releases, loading, GPUs.
+"""Installed TensorRT libraries: their flavours, the differences between releases, how they are loaded, and GPUs.
 
 Uses no other folder of the toolchain.
 """

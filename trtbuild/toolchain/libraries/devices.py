@@ -29,7 +29,8 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
-    """The SM (ten times the compute capability) of each GPU, by ordinal. Empty without a driver or a GPU."""
+    """Return the SM (ten times the compute capability) of each GPU, in the order of the ordinals. Empty without a driver or
+    a GPU."""
     driver = _driver()
     if driver is None:
         return ()
@@ -59,19 +60,19 @@ def use_device(sm: int) -> Device | None:
     name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
     if (
         driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
-        # CUDA's runtime, and so TensorRT, uses the primary context
+        # CUDA's runtime uses the primary context. TensorRT uses CUDA's runtime.
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
         or driver.cuCtxSetCurrent(context) != 0
         or driver.cuDeviceGetName(name, len(name), device) != 0
         or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) != 0
     ):
         return None
-    return Device(ordinal, sm, name.value.decode(errors="replace"), size.value, _version(driver))
+    return Device(ordinal, sm, name.value.decode(errors="replace"), size.value, _driver_version(driver))
 
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> Any:
-    """The driver's library, initialized, or None if there is no driver."""
+    """Return the driver's library, after its initialization, or None if there is no driver."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -79,7 +80,7 @@ def _driver() -> Any:
     return driver if driver.cuInit(0) == 0 else None
 
 
-def _version(driver: Any) -> str:
+def _driver_version(driver: Any) -> str:
     with contextlib.suppress(OSError):
         return Path("/sys/module/nvidia/version").read_text().strip()
     number = ctypes.c_int()

@@ -1,8 +1,9 @@
-"""Read the versions of installed distributions from their metadata. They are read again only if their directories have
-changed.
+"""Read the versions of installed distributions from their metadata. A version is read again only if a directory of
+``sys.path`` has changed.
 
 `importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and repeated lookups
-take as long again. So it is used only for unusual cases (not a wheel, two distributions of the same name).
+take as long again. So it is used only in unusual cases: for a distribution that is not a wheel, or for two distributions of
+the same name.
 """
 
 # Paths are strings here, because every command runs this.
@@ -17,7 +18,7 @@ _HEADERS_SIZE = 8 << 10
 
 
 def installed_version(name: str) -> str | None:
-    """The version of the distribution `name`, or None if it is not installed. It is not imported."""
+    """Return the version of the distribution `name`, or None if it is not installed. Nothing is imported."""
     return _version(name, tuple([(folder, _mtime_ns(folder or ".")) for folder in sys.path]))
 
 
@@ -30,10 +31,10 @@ def _mtime_ns(folder: str) -> int:
 
 @lru_cache(maxsize=256)
 def _version(name: str, path: tuple[tuple[str, int], ...]) -> str | None:
-    wanted = _normalized(name)
+    wanted = _normalized_name(name)
     for folder, mtime_ns in path:
         entries = _metadata_folders(folder or ".", mtime_ns)
-        matches = [entry for entry in entries if _normalized(entry.partition("-")[0]) == wanted]
+        matches = [entry for entry in entries if _normalized_name(entry.partition("-")[0]) == wanted]
         if matches:
             version = _version_header(f"{folder or '.'}/{matches[0]}/METADATA") if len(matches) == 1 else None
             return version or _version_from_importlib(name)
@@ -67,5 +68,5 @@ def _version_from_importlib(name: str) -> str | None:
         return None
 
 
-def _normalized(name: str) -> str:
+def _normalized_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -3,7 +3,7 @@
 Rules
 1. The row of a version is the newest row that is not newer than the version (`calls_of`).
 2. Each row cites its source. 8.6.0 was run on an H200. The names of TensorRT-RTX 1.7.1 were read from the library, without
-   running it on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
+   a run on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from trtbuild.core.model.spec import ToolchainName
 
 
 @dataclass(frozen=True)
-class Calls:
-    """The calls and features of one version."""
+class ExecutionCalls:
+    """The calls with which one version runs engines, and its features."""
 
     #: The way to create a context without device memory: a special method, an allocation strategy, or a runtime
     #: configuration with the strategy.
     context: Literal["method", "strategy", "configuration"]
     #: The way to set a context's memory: the property `device_memory`, or ``set_device_memory(address, size)``.
     memory: Literal["property", "sized"]
-    #: The engine's property with the size of that memory in bytes.
+    #: The name of the engine's property with the size of a context's memory, in bytes.
     memory_size: str
-    #: The engine's method that returns this size for one profile, or None if there is no such method.
+    #: The name of the engine's method that returns this size for one profile, or None if there is no such method.
     memory_size_of_profile: str | None
     #: Whether contexts may share an optimization profile. Before 9, only one context at a time can use a profile,
     #: unless the engine was built with PreviewFeature.PROFILE_SHARING_0806.
@@ -35,12 +35,12 @@ class Calls:
     runtime_compiler: bool = False
 
 
-_TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
+_TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], ExecutionCalls], ...]] = {
     "tensorrt-rtx": (
         # Names of 1.7.1; create_runtime_config is in the reference of 1.0 already (IRuntimeConfig).
         (
             (1,),
-            Calls(
+            ExecutionCalls(
                 "configuration",
                 "sized",
                 "device_memory_size_v2",
@@ -54,7 +54,7 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
         # 10.1 release notes: the v2 sizes are 64-bit, and set_device_memory takes a size.
         (
             (10, 1),
-            Calls(
+            ExecutionCalls(
                 "strategy",
                 "sized",
                 "device_memory_size_v2",
@@ -65,7 +65,7 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
         # 10.0: ExecutionContextAllocationStrategy, get_device_memory_size_for_profile.
         (
             (10,),
-            Calls(
+            ExecutionCalls(
                 "strategy",
                 "property",
                 "device_memory_size",
@@ -74,14 +74,14 @@ _TABLE: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Calls], ...]] = {
             ),
         ),
         # 9.0: contexts share profiles (PreviewFeature.PROFILE_SHARING_0806 of 8.6.1: "will become the default in 9.0").
-        ((9,), Calls("method", "property", "device_memory_size", None, shared_profiles=True)),
+        ((9,), ExecutionCalls("method", "property", "device_memory_size", None, shared_profiles=True)),
         # 8.5 is the first version with tensor names. Source: the bindings of 8.6.1.
-        ((8, 5), Calls("method", "property", "device_memory_size", None, shared_profiles=False)),
+        ((8, 5), ExecutionCalls("method", "property", "device_memory_size", None, shared_profiles=False)),
     ),
 }
 
 
-def calls_of(toolchain: ToolchainName, version: str) -> Calls | None:
-    """The row of a version that a library reports, or None if the version is older than all rows."""
+def calls_of(toolchain: ToolchainName, version: str) -> ExecutionCalls | None:
+    """Return the row of `version`, which a library has reported, or None if the version is older than all rows."""
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     return next((calls for first, calls in _TABLE[toolchain] if numbers >= first), None)

@@ -14,19 +14,19 @@ from typing import Any
 
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.errors import EnvironmentFault, ToolchainMissing
-from trtbuild.toolchain.libraries.mapped import check_mapped
+from trtbuild.toolchain.libraries.mapped import check_mapped_versions
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Log lines of every call on a machine without a GPU. They are never the reason for a failure.
-_NOISE = (
+#: Parts of errors that TensorRT logs in every call on a machine without a GPU. They are never the reason for a failure.
+_IGNORED_ERRORS = (
     "CUDA driver version is insufficient",
     "Thread context has not been set",
     "CUDA initialization failure",
     "--- Begin node ---",
     "--- End node ---",
 )
-#: A warning for every model with int64 inputs or outputs.
-_ALWAYS_WARNED = "has Int64 binding"
+#: A part of a warning that TensorRT logs for every model with int64 inputs or outputs.
+_IGNORED_WARNING = "has Int64 binding"
 
 
 @dataclass(eq=False)
@@ -38,20 +38,21 @@ class Log:
     def mark(self) -> int:
         return len(self.lines)
 
-    def errors(self, since: int = 0) -> list[str]:
-        """The errors after the first `since` lines. Lines that appear on every machine without a GPU are left out."""
+    def errors(self, skipped_lines: int = 0) -> list[str]:
+        """Return the errors after the first `skipped_lines` lines. Errors that appear on every machine without a GPU are
+        left out."""
         return [
             text
-            for severity, text in self.lines[since:]
-            if severity in ("internal_error", "error") and not any(noise in text for noise in _NOISE)
+            for severity, text in self.lines[skipped_lines:]
+            if severity in ("internal_error", "error") and not any(noise in text for noise in _IGNORED_ERRORS)
         ]
 
     def texts(self) -> tuple[str, ...]:
-        """All lines, with their severity."""
+        """Return all lines, with their severity."""
         return tuple(f"{severity}: {text}" for severity, text in self.lines)
 
     def warnings(self) -> list[str]:
-        return [text for severity, text in self.lines if severity == "warning" and _ALWAYS_WARNED not in text]
+        return [text for severity, text in self.lines if severity == "warning" and _IGNORED_WARNING not in text]
 
 
 def load(toolchain: ToolchainName, version: str | None = None) -> Any:
@@ -74,60 +75,61 @@ def load(toolchain: ToolchainName, version: str | None = None) -> Any:
             hint=f"pip install '{flavour.distribution}=={version}'",
         )
     if version is not None:
-        check_mapped(flavour, version)
+        check_mapped_versions(flavour, version)
     return module
 
 
-def stay_loaded(trt: Any, logger: Any, ordinal: int) -> None:
+def keep_kernels_loaded(trt: Any, logger: Any, ordinal: int) -> None:
     """Keep the kernels for builds on GPU `ordinal` loaded until this process ends.
 
     TensorRT loads its kernels with the first Builder of a process and unloads them with the last Builder. This takes 6 to 8
     seconds each time (8.6.0, H200). An unused Builder keeps them loaded.
     """
-    if (trt.__name__, ordinal) not in _RESIDENT:
-        _RESIDENT[trt.__name__, ordinal] = trt.Builder(logger)
-        atexit.register(_RESIDENT.clear)  # while the library is still there
+    if (trt.__name__, ordinal) not in _UNUSED_BUILDERS:
+        _UNUSED_BUILDERS[trt.__name__, ordinal] = trt.Builder(logger)
+        atexit.register(_UNUSED_BUILDERS.clear)  # the builders must be freed before the library is unloaded
 
 
 #: Library and GPU → an unused Builder.
-_RESIDENT: dict[tuple[str, int], Any] = {}
+_UNUSED_BUILDERS: dict[tuple[str, int], Any] = {}
 
 
 @contextlib.contextmanager
-def listening(trt: Any) -> Iterator[tuple[Any, Log]]:
-    """Yield the ILogger of library `trt`, and the log of this thread's calls in the block.
+def capture_log(trt: Any) -> Iterator[tuple[Any, Log]]:
+    """Yield the ILogger of library `trt`, and a log. The log gets the lines of this thread's calls in the block.
 
     TensorRT uses the first logger of a process and ignores all later loggers, so all calls share one logger. Lines from
     TensorRT's own threads go into every open log.
     """
     log, thread = Log(), threading.get_ident()
     entry = (thread, log)
-    _OPEN.append(entry)
+    _OPEN_LOGS.append(entry)
     try:
-        yield _listener(trt), log
+        yield _shared_logger(trt), log
     finally:
-        _OPEN.remove(entry)
+        _OPEN_LOGS.remove(entry)
 
 
 #: The open logs: (thread, log). `list` operations are atomic.
-_OPEN: list[tuple[int, Log]] = []
+_OPEN_LOGS: list[tuple[int, Log]] = []
 
-#: The last errors on threads without an open log, for calls that are too frequent to open a log each time.
+#: The last errors on threads without an open log: (thread, text). Some calls are so frequent that they do not open a log.
 _LAST_ERRORS: deque[tuple[int, str]] = deque(maxlen=64)
 
 
 def last_errors() -> list[str]:
-    """The errors of this thread since the last call of this function, oldest first, at most 64 lines."""
+    """Return the errors that this thread has logged without an open log since its last call of this function. The oldest is
+    first. At most 64 lines of all threads are kept."""
     thread = threading.get_ident()
     own_entries = [entry for entry in list(_LAST_ERRORS) if entry[0] == thread]
     for entry in own_entries:
-        with contextlib.suppress(ValueError):  # the deque was full and has dropped the entry in the meantime
+        with contextlib.suppress(ValueError):  # the full deque may have dropped the entry in the meantime
             _LAST_ERRORS.remove(entry)
-    return [text for _, text in own_entries if not any(noise in text for noise in _NOISE)]
+    return [text for _, text in own_entries if not any(noise in text for noise in _IGNORED_ERRORS)]
 
 
 @functools.cache
-def _listener(trt: Any) -> Any:
+def _shared_logger(trt: Any) -> Any:
     names = {
         trt.ILogger.INTERNAL_ERROR: "internal_error",
         trt.ILogger.ERROR: "error",
@@ -140,7 +142,7 @@ def _listener(trt: Any) -> Any:
 
         def log(self, severity: Any, text: str) -> None:
             if severity in names:
-                thread, entries = threading.get_ident(), list(_OPEN)
+                thread, entries = threading.get_ident(), list(_OPEN_LOGS)
                 own_logs = [log for owner, log in entries if owner == thread]
                 if not own_logs and names[severity] != "warning":
                     _LAST_ERRORS.append((thread, text))

@@ -8,8 +8,8 @@ Rules
 2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). It is
    accepted if its file name contains the version, or if it is in the library's folder, as in NVIDIA's archives and
    packages.
-3. Only those parts are compared that both versions have. If the file cannot be found (no ``/proc``, a library that is
-   linked into the bindings), only the bindings' version is checked.
+3. If one version has more numbers than the other, only the numbers that both have are compared. If the file cannot be found
+   (no ``/proc``, a library that is linked into the bindings), only the bindings' version is checked.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trtbuild.errors import EnvironmentFault
-from trtbuild.toolchain.libraries.releases import numbers_of
+from trtbuild.toolchain.libraries.releases import version_numbers
 from trtbuild.toolchain.libraries.table import Flavour
 
 #: The list of mapped files of a process (proc(5)).
-_MAPS = Path("/proc/self/maps")
-_REPLACED = " (deleted)"
+_MAPS_FILE = Path("/proc/self/maps")
+_DELETED_SUFFIX = " (deleted)"
 
 
-def check_mapped(flavour: Flavour, version: str) -> None:
+def check_mapped_versions(flavour: Flavour, version: str) -> None:
     """Raise EnvironmentFault if a loaded library of `flavour` does not have the distribution's `version`."""
     files = mapped_files()
-    libraries = _files_of(files, flavour.library)
-    planned = {numbers_of(name) for name in (version, flavour.library_versions.get(version, version))}
+    libraries = _library_files(files, flavour.library)
+    planned = {version_numbers(name) for name in (version, flavour.library_versions.get(version, version))}
     for library in libraries:
         found = library_version(library)
-        if found is not None and not any(_agree(found, wanted) for wanted in planned):
+        if found is not None and not any(_versions_agree(found, wanted) for wanted in planned):
             version_text = ".".join(map(str, found))
             raise EnvironmentFault(
                 f"{flavour.name} {version} was planned, but {library} is loaded, which is {version_text}",
-                hint=f"{_remedy(library)}, or install the toolchain of that version: "
+                hint=f"{_remedy_hint(library)}, or install the toolchain of that version: "
                 f"pip install '{flavour.distribution}=={'.'.join(map(str, found[:3]))}.*'",
             )
-    for parser in _files_of(files, flavour.parser_library):
-        numbers = _numbers_in(parser)
-        if len(numbers) > 1 and any(_agree(numbers, wanted) for wanted in planned):
+    for parser in _library_files(files, flavour.parser_library):
+        numbers = _version_in_name(parser)
+        if len(numbers) > 1 and any(_versions_agree(numbers, wanted) for wanted in planned):
             continue
         if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
             problem = (
@@ -53,24 +53,24 @@ def check_mapped(flavour: Flavour, version: str) -> None:
             )
             raise EnvironmentFault(
                 f"the ONNX parser of {flavour.name} {version} was planned, but {parser} is loaded, which is {problem}",
-                hint=f"{_remedy(parser)}, or reinstall the toolchain: pip install --force-reinstall "
+                hint=f"{_remedy_hint(parser)}, or reinstall the toolchain: pip install --force-reinstall "
                 f"'{flavour.distribution}=={version}'",
             )
 
 
 def mapped_files() -> list[Path]:
-    """The files that this process has mapped, each once. Empty if the system has no such list."""
+    """Return the files that this process has mapped into its memory, each once. Empty if the system has no such list."""
     try:
-        lines = os.fsdecode(_MAPS.read_bytes()).splitlines()
+        lines = os.fsdecode(_MAPS_FILE.read_bytes()).splitlines()
     except OSError:
         return []
     names = (line.split(maxsplit=5)[5] for line in lines if line.count("/"))
-    return [Path(name.removesuffix(_REPLACED)) for name in dict.fromkeys(names) if name.startswith("/")]
+    return [Path(name.removesuffix(_DELETED_SUFFIX)) for name in dict.fromkeys(names) if name.startswith("/")]
 
 
 def library_version(library: Path) -> tuple[int, ...] | None:
-    """The version that a loaded library returns: major, minor, patch, and the build if the library returns it. None if the
-    library has no such function."""
+    """Return the version that a loaded library reports: major, minor, patch, and the build number if the library reports
+    it. None if the library does not have a function for it."""
     try:
         opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only if it is loaded already
         number = int(opened.getInferLibVersion())
@@ -85,22 +85,22 @@ def library_version(library: Path) -> tuple[int, ...] | None:
         return version
 
 
-def _files_of(files: Iterable[Path], stem: str) -> list[Path]:
+def _library_files(files: Iterable[Path], stem: str) -> list[Path]:
     return [file for file in files if file.name == stem or file.name.startswith(f"{stem}.")]
 
 
-def _numbers_in(file: Path) -> tuple[int, ...]:
+def _version_in_name(file: Path) -> tuple[int, ...]:
     """``libnvonnxparser.so.10.3.0`` → (10, 3, 0)."""
     match = re.search(r"\.so\.([0-9.]+)$", file.name)
-    return numbers_of(match[1]) if match else ()
+    return version_numbers(match[1]) if match else ()
 
 
-def _agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
+def _versions_agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
     shared = min(len(found), len(planned))
     return found[:shared] == planned[:shared]
 
 
-def _remedy(library: Path) -> str:
+def _remedy_hint(library: Path) -> str:
     folders = [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     entry = next((entry for entry in folders if os.path.realpath(entry) == str(library.parent)), None)
     if entry is not None:

@@ -7,7 +7,8 @@ Rules
 2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
    the documentation does not name the minor version, the earliest is assumed.
    `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
-3. Doubtful operators and types are refused: the nodes concerned stay in PyTorch, which computes them correctly.
+3. If it is doubtful whether a release supports an operator or a type, it is refused. Then its nodes stay in PyTorch, which
+   computes them correctly.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Release:
     """The properties of one release of a toolchain. Settings have the names of
     `trtbuild.core.model.spec.BuilderSettings`."""
 
-    #: The ONNX opset for its parser.
+    #: The ONNX opset of the models for its parser.
     opset: int
     #: Element types (torch's names) in which engines compute. A partition has no other types.
     dtypes: tuple[str, ...]
@@ -34,10 +35,10 @@ class Release:
     network_flags: tuple[str, ...] = ("STRONGLY_TYPED",)
     #: `OnnxParserFlag`s to set. Without NATIVE_INSTANCENORM, TensorRT before 10 uses a plugin, which needs cuDNN.
     parser_flags: tuple[str, ...] = ()
-    #: Whether a network has exactly the types of its graph. Otherwise the precision is set for each layer
+    #: Whether a network keeps exactly the types of its graph. Otherwise the precision is set for each layer
     #: (`trtbuild.toolchain.tensorrt8.precision`).
     strongly_typed: bool = True
-    #: Whether batch normalization with input and parameters in half becomes one Scale layer in half.
+    #: Whether the parser converts a batch normalization, with input and parameters in half, to one Scale layer in half.
     scales_halves: bool = True
     #: Whether kernel timings are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
@@ -45,17 +46,17 @@ class Release:
     narrows_int64: bool = False
     #: Compatibility policy → `HardwareCompatibilityLevel`, or None if the library needs no level for the policy.
     compatibilities: Mapping[str, str | None] = field(default_factory=dict)
-    #: `TacticSource`s to choose from.
+    #: The `TacticSource`s that a manifest may choose.
     tactic_sources: tuple[str, ...] = ()
-    #: ONNX operators that its parser refuses, but TensorRT-RTX's accepts.
+    #: ONNX operators that its parser refuses, but the parser of TensorRT-RTX accepts.
     refuses: tuple[str, ...] = ()
 
 
-#: TensorRT-RTX. It ignores the hardware compatibility level. A plan is for all devices of its compute capabilities, of
-#: which it may have several. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than for one
-#: SM). The parser changes float64 to float32 without an error (measured, 1.7.1), and int8 means quantized: both would
-#: change the model. uint8 is accepted only as the input of a cast, which the parser checks. The opset is torch 2.13's
-#: default. Opset 20 has Gelu as one operator, which the parser accepts.
+#: TensorRT-RTX. It ignores the hardware compatibility level. A plan is for one or several compute capabilities, and runs on
+#: all devices of these. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than for one SM).
+#: The parser changes float64 to float32 without an error (measured, 1.7.1), and treats int8 values as quantized. Both would
+#: change the model, so these types are left out. uint8 is accepted only as the input of a cast, which the parser checks.
+#: The opset is torch 2.13's default. In opset 20 Gelu is one operator, which the parser accepts.
 _RTX = Release(
     opset=20,
     dtypes=ENGINE_TYPES,
@@ -63,7 +64,8 @@ _RTX = Release(
 )
 
 #: https://docs.nvidia.com/deeplearning/tensorrt: Python API reference 11.0
-#: (NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because networks always are; precision flags are removed),
+#: (NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because all networks are strongly typed; precision flags are
+#: removed),
 #: 10.0 (EXPLICIT_BATCH is ignored; opset 20).
 _TENSORRT_11 = Release(
     opset=20,
@@ -113,8 +115,8 @@ _TENSORRT_8 = Release(
         "TensorScatter",
     ),
 )
-#: The parser of 8.6.0 (EA) has no such flag. It was added in 8.6.1 (GA), whose bindings crash when they set it with
-#: 8.6.0 (measured).
+#: The parser of 8.6.0 (EA) does not have the flag NATIVE_INSTANCENORM. The flag was added in 8.6.1 (GA). If the bindings of
+#: 8.6.1 set it with the library 8.6.0, they crash (measured).
 _TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refuses=("InstanceNormalization", *_TENSORRT_8.refuses))
 #: https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md: 9.0 has int64 and bfloat16. Strong typing: Python API
 #: reference of 9.
@@ -124,7 +126,7 @@ _TENSORRT_9 = replace(
     network_flags=("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     strongly_typed=True,
     narrows_int64=False,
-    scales_halves=False,  # not known for 9; the parsers of 10 and TensorRT-RTX do
+    scales_halves=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
 )
 
 _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] = {
@@ -142,31 +144,32 @@ _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] =
 @lru_cache(maxsize=64)
 def release(toolchain: ToolchainName, version: str) -> Release:
     """The properties of `version` of a toolchain."""
-    numbers = numbers_of(version)
+    numbers = version_numbers(version)
     for first, properties in _RELEASES[toolchain]:
         if numbers >= first:
             return properties
     return _RELEASES[toolchain][-1][1]
 
 
-def numbers_of(version: str) -> tuple[int, ...]:
-    """``8.6.0`` → (8, 6, 0), as far as its parts are numbers."""
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers in a version: ``8.6.0`` → (8, 6, 0). Parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def oldest(toolchain: ToolchainName) -> tuple[int, ...]:
+def oldest_release(toolchain: ToolchainName) -> tuple[int, ...]:
     """The oldest release of a toolchain that trtbuild supports."""
     return {"tensorrt-rtx": (1, 4), "tensorrt": (8, 6)}[toolchain]
 
 
-def lacks(toolchain: ToolchainName, version: str, setting: Setting) -> bool:
-    """Whether `version` of a toolchain has no such builder setting."""
-    since = setting.since.get(toolchain, "0")
-    return since is None or numbers_of(f"{version}.0") < numbers_of(since)  # "10" is 10.0
+def lacks_setting(toolchain: ToolchainName, version: str, setting: Setting) -> bool:
+    """Whether `version` of a toolchain does not have a builder setting."""
+    since = setting.first_releases.get(toolchain, "0")
+    return since is None or version_numbers(f"{version}.0") < version_numbers(since)  # "10" is 10.0
 
 
-def unset(settings: BuilderSettings, name: str) -> bool:
-    """Whether a setting has its default value. A library without the setting behaves in the same way."""
+def has_default(settings: BuilderSettings, name: str) -> bool:
+    """Whether the setting `name` has its default value. A library without the setting behaves like a library with the
+    default value."""
     return bool(getattr(settings, name) == getattr(_DEFAULT, name))
 
 

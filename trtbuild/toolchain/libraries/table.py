@@ -1,5 +1,5 @@
-"""The table of TensorRT flavours, and checks before any work. `trtbuild.toolchain.libraries.releases` has the
-differences between releases.
+"""The table of TensorRT flavours, and the checks of a target before any work. `trtbuild.toolchain.libraries.releases` has
+the differences between releases.
 
 This module does not import TensorRT: versions come from the metadata of installed distributions. So `plan` is quick and
 works without a toolchain.
@@ -7,7 +7,7 @@ works without a toolchain.
 Rules
 1. A difference between flavours is a field of `Flavour`, and a difference between releases is a field of `Release`. Each
    value cites its source. Code outside this folder uses these tables.
-2. `check_target` raises its errors before any work. An error has the allowed values and the next command to type.
+2. `check_target` raises its errors before any work. An error names the allowed values and the next command to type.
 3. A default that depends on the machine has an explicit value here (`default_workspace`).
 """
 
@@ -22,10 +22,10 @@ from trtbuild.core.model.spec import Precision, Target, ToolchainName
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.errors import TargetUnsupported, ToolchainMissing
 from trtbuild.toolchain.libraries import distributions
-from trtbuild.toolchain.libraries.releases import lacks, numbers_of, oldest, release, unset
+from trtbuild.toolchain.libraries.releases import has_default, lacks_setting, oldest_release, release, version_numbers
 
-#: Ampere, the first architecture of ``ampere_plus``.
-AMPERE = 80
+#: The SM of Ampere, the first architecture of ``ampere_plus``.
+AMPERE_SM = 80
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Flavour:
     library: str = field(kw_only=True)
     #: The prefix of the ONNX parser's file name on Linux.
     parser_library: str = field(kw_only=True)
-    #: Distributions with other names of the same library.
-    also: tuple[str, ...] = field(kw_only=True, default=())
+    #: Other distributions that contain the same library.
+    other_distributions: tuple[str, ...] = field(kw_only=True, default=())
     #: The SMs that it builds for. None means the SMs of this machine's GPUs.
     sms: tuple[int, ...] | None
     #: Settings that need a CUDA driver on the machine that builds.
-    need_driver: tuple[str, ...] = ()
+    settings_needing_driver: tuple[str, ...] = ()
     #: The workspace in bytes for ``workspace: None``; None is the library's own default.
     default_workspace: int | None = None
     #: Whether it can keep kernel timings, which make a later build faster.
@@ -71,7 +71,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         # `tensorrt_rtx.ComputeCapability`, 1.7.1. The library builds for all of them without a GPU.
         sms=(75, 80, 86, 89, 120, 121),
         # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
-        need_driver=("refit", "strip_plan"),
+        settings_needing_driver=("refit", "strip_plan"),
         # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. It changes the plan's bytes
         # (measured).
         default_workspace=64 << 30,
@@ -88,7 +88,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         library="libnvinfer.so",
         parser_library="libnvonnxparser.so",
         # https://pypi.org/project/tensorrt-cu12: one for each major version of CUDA. `tensorrt` requires one of them.
-        also=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
+        other_distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,
         timing_cache=True,
         # The bindings in the distribution 8.6.0 return 8.6.1 as their version.
@@ -98,14 +98,14 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
 
 
 def opset(toolchain: ToolchainName, version: str) -> int:
-    """The ONNX opset of converted models for a toolchain version."""
+    """Return the ONNX opset of converted models for a toolchain version."""
     return release(toolchain, version).opset
 
 
 def installed_version(toolchain: ToolchainName) -> str | None:
-    """The version of the installed distribution, or None. It reads only metadata, and imports nothing."""
+    """Return the version of the installed distribution, or None. This reads only metadata, and imports nothing."""
     flavour = FLAVOURS[toolchain]
-    versions = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.also))
+    versions = (distributions.installed_version(name) for name in (flavour.distribution, *flavour.other_distributions))
     return next((version for version in versions if version is not None), None)
 
 
@@ -115,8 +115,8 @@ def narrows_int64(toolchain: ToolchainName, version: str) -> bool:
 
 
 def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
-    """The stand-in for the parser of a toolchain that needs a GPU: the installed TensorRT-RTX's parser, with the known
-    limits of `version`. None if there is no stand-in."""
+    """Return the stand-in for the parser of a toolchain that needs a GPU: the parser of the installed TensorRT-RTX, with
+    the known limits of `version`. None if TensorRT-RTX is not installed, or if the toolchain does not need a GPU."""
     installed = installed_version("tensorrt-rtx")
     if installed is None or not FLAVOURS[toolchain].needs_gpu:
         return None
@@ -125,16 +125,16 @@ def stand_in(toolchain: ToolchainName, version: str) -> StandIn | None:
 
 
 def host_platform() -> str:
-    """This machine as ``<os>-<cpu>``: linux-x86_64, linux-aarch64, windows-x86_64."""
+    """Return this machine's platform as ``<os>-<cpu>``: linux-x86_64, linux-aarch64, windows-x86_64."""
     cpu = platform.machine().lower()
     return f"{platform.system().lower()}-{'x86_64' if cpu in ('amd64', 'x86_64') else cpu}"
 
 
 def built_sms(target: Target) -> tuple[int, ...]:
-    """The SMs in a TensorRT-RTX plan for `target`, ascending."""
+    """Return the SMs that a TensorRT-RTX plan for `target` contains, in ascending order."""
     sms = FLAVOURS[target.toolchain].sms
     if sms is not None and target.compatibility == "ampere_plus":
-        return tuple(sm for sm in sms if sm >= AMPERE)
+        return tuple(sm for sm in sms if sm >= AMPERE_SM)
     return (target.sm,)
 
 
@@ -146,7 +146,7 @@ def check_target(
     devices: tuple[int, ...] = (),
     host: str | None = None,
 ) -> None:
-    """Check that this machine can build for `target` with `settings`. It is quick; call it before any work.
+    """Check that this machine can build for `target` with `settings`. The check is quick; call it before any work.
 
     `version` is the installed toolchain's version, or None if it is not installed. `devices` are the SMs of this machine's
     GPUs (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is its platform. Raises ToolchainMissing if a
@@ -179,8 +179,8 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
     """Check that `version` of a target's toolchain, which need not be installed, supports the target, the settings and
     the precision. Raises TargetUnsupported."""
     label, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
-    if numbers_of(version)[:2] < oldest(target.toolchain):
-        first = ".".join(map(str, oldest(target.toolchain)))
+    if version_numbers(version)[:2] < oldest_release(target.toolchain):
+        first = ".".join(map(str, oldest_release(target.toolchain)))
         raise TargetUnsupported(
             f"{label}: trtbuild builds with {flavour.name} {first} and later, not {version}",
             hint=f"pip install '{flavour.distribution}>={first}', or change the pin",
@@ -192,8 +192,8 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
             hint=f"it has {', '.join(properties.compatibilities)}",
         )
     for setting, facts in SETTINGS.items():
-        if lacks(target.toolchain, version, facts) and not unset(settings, setting):
-            since = facts.since[target.toolchain]
+        if lacks_setting(target.toolchain, version, facts) and not has_default(settings, setting):
+            since = facts.first_releases[target.toolchain]
             raise TargetUnsupported(
                 f"{label}: {name} has no builder.{setting}: {flavour.name} {since} and later have"
                 if since is not None
@@ -226,17 +226,17 @@ def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> Non
             f"{label} is for SM {target.sm}, and {flavour.name} builds for SM {allowed} only",
             hint=f"write `toolchain: tensorrt` for this target, and build on a machine with an SM {target.sm} GPU",
         )
-    if target.compatibility == "ampere_plus" and target.sm < AMPERE:
+    if target.compatibility == "ampere_plus" and target.sm < AMPERE_SM:
         raise TargetUnsupported(
-            f"{label}: compatibility ampere_plus is for SM {AMPERE} and later, not SM {target.sm}",
+            f"{label}: compatibility ampere_plus is for SM {AMPERE_SM} and later, not SM {target.sm}",
             hint="set compatibility: exact",
         )
 
 
-def _check_settings(target: Target, settings: BuilderSettings, flavour: Flavour, driver: bool) -> None:
+def _check_settings(target: Target, settings: BuilderSettings, flavour: Flavour, has_driver: bool) -> None:
     label = f"target {target.name!r}"
-    for name in flavour.need_driver:
-        if not unset(settings, name) and not driver:
+    for name in flavour.settings_needing_driver:
+        if not has_default(settings, name) and not has_driver:
             raise TargetUnsupported(
                 f"{label}: builder.{name} needs a CUDA driver on the build machine, and this machine has no driver",
                 hint=f"build on a machine with a GPU, or remove {name}",

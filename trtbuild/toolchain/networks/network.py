@@ -3,11 +3,12 @@
 Rules
 1. Weights do not pass through protobuf (340 MB take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT before
    10.13) read them from the files that the model names.
-2. TensorRT's objects have pointers to one another and to the weights, not references. A `Parsed` refers to all of them, and
-   frees them in the order that TensorRT needs: parser, network, weights. The caller frees builder and logger later.
-3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and is part of
-   the plan.
-4. `trtbuild.toolchain.libraries.releases` has the flags of networks and parsers.
+2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
+   `ParsedNetwork` refers to all of them, and frees them in the order that TensorRT needs: parser, network, weights. The
+   caller frees builder and logger later.
+3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and the plan would
+   contain it.
+4. The flags of networks and parsers come from `trtbuild.toolchain.libraries.releases`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from trtbuild.core.values.element_types import ELEMENT_TYPES, ENGINE_TYPES
 from trtbuild.toolchain.libraries.library import Log
 from trtbuild.toolchain.libraries.releases import Release
-from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, ExternalWeight, Node, Outline, outline
+from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, ExternalWeight, Node, Outline, read_outline
 
 NETWORK_NAME = "partition"
 #: onnx.TensorProto.DataType → tensorrt.DataType, for the types of inputs and outputs.
@@ -32,7 +33,7 @@ _TENSORRT_TYPES = {ELEMENT_TYPES[name].onnx: ELEMENT_TYPES[name].tensorrt for na
 
 @dataclass(frozen=True)
 class NodeError:
-    """The parser's reason for a refusal. `node` is the ONNX node's name. It is empty if the parser does not name a node."""
+    """The parser's reason for a refusal. `node` is the ONNX node's name, or empty if the parser does not name a node."""
 
     text: str
     node: str
@@ -46,7 +47,7 @@ def create_network(trt: Any, builder: Any, release: Release) -> Any:
     return network
 
 
-class Parsed:
+class ParsedNetwork:
     """A parsed network. After `close`, do not use `network`."""
 
     def __init__(self, trt: Any, builder: Any, logger: Any, log: Log, release: Release) -> None:
@@ -65,18 +66,18 @@ class Parsed:
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """
         mark = self._log.mark()
-        model_outline = outline(model)
+        model_outline = read_outline(model)
         if not hasattr(self._parser, "load_model_proto"):
             return self._parse_with_files(model, model_outline, weights, mark)
         if not self._parser.load_model_proto(model):
-            return self._refused(mark, model_outline)
+            return self._refusals(mark, model_outline)
         for weight in model_outline.weights:
             data = self._at_unique_address(weights[weight.name])
             if data.nbytes != weight.size_bytes:
                 raise ValueError(f"weight {weight.name} has {weight.size_bytes} bytes; {data.nbytes} were given")
             if not self._parser.load_initializer(weight.name, data.ctypes.data, data.nbytes):
-                return self._refused(mark, model_outline)
-        return [] if self._parser.parse_model_proto() else self._refused(mark, model_outline)
+                return self._refusals(mark, model_outline)
+        return [] if self._parser.parse_model_proto() else self._refusals(mark, model_outline)
 
     def _parse_with_files(
         self, model: bytes, model_outline: Outline, weights: Mapping[str, Bytes], mark: int
@@ -90,7 +91,7 @@ class Parsed:
             return (
                 []
                 if self._parser.parse(model, os.path.join(folder, "model.onnx"))
-                else self._refused(mark, model_outline)
+                else self._refusals(mark, model_outline)
             )
 
     def changed_types(self, model_outline: Outline) -> list[NodeError]:
@@ -108,9 +109,9 @@ class Parsed:
         return errors
 
     def _at_unique_address(self, data: Bytes) -> Any:
-        """Return `data` as an array at an address that no other weight of the network has. TensorRT treats equal addresses
-        as one weight, and refuses different sizes (INetworkDefinition::setWeightsName). The array is not freed before the
-        network is closed."""
+        """Return `data` as an array at an address that no other weight of the network has. TensorRT treats weights at the
+        same address as one weight, and refuses them if their sizes differ (INetworkDefinition::setWeightsName). The array
+        is not freed before the network is closed."""
         array = np.frombuffer(data, dtype=np.uint8)
         if array.ctypes.data in self._addresses or not array.nbytes:
             array = np.concatenate([array, np.zeros(1, np.uint8)])[: array.nbytes]
@@ -118,28 +119,28 @@ class Parsed:
         self._weights.append(array)
         return array
 
-    def supported(self, model: bytes) -> tuple[list[list[int]], list[NodeError]]:
-        """Call `supports_model_v2`. Returns the pieces that the parser would accept, as node indexes, and the parser's
-        errors.
+    def supported_pieces(self, model: bytes) -> tuple[list[list[int]], list[NodeError]]:
+        """Ask the parser which parts of `model` it would accept (`supports_model_v2`). Returns these pieces, each as a list
+        of node indexes, and the parser's errors.
 
         The parser reads zeros in place of the weights. Afterwards the network cannot be used.
         """
         mark = self._log.mark()
-        model_outline = outline(model)
+        model_outline = read_outline(model)
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
-            _empty_files(folder, model_outline.weights)
+            _write_zero_files(folder, model_outline.weights)
             path = os.path.join(folder, "model.onnx")
             if hasattr(self._parser, "supports_model_v2"):
                 self._parser.supports_model_v2(model, path)
                 pieces = [list(self._parser.get_subgraph_nodes(index)) for index in range(self._parser.num_subgraphs)]
             else:
                 pieces = [list(nodes) for nodes, accepted in self._parser.supports_model(model, path)[1] if accepted]
-        return pieces, self._errors(mark, model_outline.nodes)
+        return pieces, self._node_errors(mark, model_outline.nodes)
 
-    def _refused(self, mark: int, model_outline: Outline) -> list[NodeError]:
-        return self._errors(mark, model_outline.nodes) or [NodeError("refused, and no reason was given", "")]
+    def _refusals(self, mark: int, model_outline: Outline) -> list[NodeError]:
+        return self._node_errors(mark, model_outline.nodes) or [NodeError("refused, and no reason was given", "")]
 
-    def _errors(self, mark: int, nodes: Sequence[Node]) -> list[NodeError]:
+    def _node_errors(self, mark: int, nodes: Sequence[Node]) -> list[NodeError]:
         errors = []
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
@@ -161,14 +162,14 @@ class Parsed:
         del self.network
         self._weights.clear()
 
-    def __enter__(self) -> Parsed:
+    def __enter__(self) -> ParsedNetwork:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _empty_files(folder: str, weights: Sequence[ExternalWeight]) -> None:
+def _write_zero_files(folder: str, weights: Sequence[ExternalWeight]) -> None:
     """Write a sparse file of zeros for each weight."""
     for weight in weights:
         with open(os.path.join(folder, weight.name), "wb") as file:

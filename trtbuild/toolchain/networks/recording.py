@@ -1,14 +1,15 @@
 """Run a function that defines a TensorRT network, and record its calls (`trtbuild.core.partition.network_document`).
 
 Rules
-1. The function works on proxies of a real network (`trtbuild.toolchain.networks.proxies`). So its reads (shapes, types,
-   numbers of layers) return TensorRT's own answers. The function gets TensorRT's real module and real values.
-2. Changes of the network are recorded before they are made: ``add_…``, ``mark_output``, ``set_input``, assignments to
-   attributes. Reads are not recorded. All other calls (plugins, debug tensors, refit marks) cannot be recorded, and
-   raise `NotRecorded` at the caller's line.
-3. TensorRT logs a refusal and continues. Here, every call with a logged error raises an error.
+1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So what
+   it reads (shapes, types, numbers of layers) are TensorRT's own answers.
+2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``set_input``, assignments to attributes. Their
+   arguments are converted before the change is made. Reads are not recorded. All other calls (plugins, debug tensors, refit
+   marks) cannot be recorded, and raise `NotRecorded` at the caller's line.
+3. If TensorRT refuses a call, it only logs an error and continues. Here, every call in which TensorRT logs an error raises
+   `NotRecorded`.
 4. Names that the function sets are labels: they are in the network, but not in the document.
-5. Only TensorRT-RTX defines networks without a GPU, so it records for all toolchains.
+5. TensorRT-RTX records the networks for all toolchains, because only TensorRT-RTX can define networks without a GPU.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.partition import network_document
 from trtbuild.core.partition.network_document import NotRecorded
 from trtbuild.core.values.element_types import ELEMENT_TYPES
-from trtbuild.toolchain.libraries.library import Log, listening, load
-from trtbuild.toolchain.networks.proxies import Made, Network, Proxy, Tensor
+from trtbuild.toolchain.libraries.library import Log, capture_log, load
+from trtbuild.toolchain.networks.proxies import MadeProxy, NetworkProxy, Proxy, TensorProxy
 
 #: The toolchain that records (rule 5). A trace depends on it, because its module belongs to an installed distribution.
-RECORDER: ToolchainName = "tensorrt-rtx"
+RECORDING_TOOLCHAIN: ToolchainName = "tensorrt-rtx"
 
 #: torch's names → names of tensorrt.DataType, for inputs, outputs and weights.
-DTYPES = {
+TENSORRT_TYPES = {
     name: ELEMENT_TYPES[name].tensorrt
     for name in ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool")
 }
-_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+_TORCH_TYPES = {name: dtype for dtype, name in TENSORRT_TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class NetworkInput:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A recorded network: its document, its weights by slot, (name, type) of its layers, and (name, dtype, sizes) of
-    its outputs (-1 is a dynamic size)."""
+class RecordedNetwork:
+    """A recorded network: its document, its weights by slot, the (name, type) of each layer, and the (name, dtype, sizes)
+    of each output. A size of -1 is dynamic."""
 
     document: bytes
     weights: list[np.ndarray]
@@ -62,11 +63,13 @@ class Recorded:
 CheckInput = Callable[[str, str, Sequence[int]], None]
 
 
-def record(define: Callable[[Any, Any], object], inputs: Sequence[NetworkInput], check: CheckInput) -> Recorded:
+def record_network(
+    define: Callable[[Any, Any], object], inputs: Sequence[NetworkInput], check: CheckInput
+) -> RecordedNetwork:
     """Call ``define(network, trt)`` and record the network. Raises ToolchainMissing, NotRecorded, and the function's
     errors."""
-    trt = load(RECORDER)
-    with listening(trt) as (logger, log):
+    trt = load(RECORDING_TOOLCHAIN)
+    with capture_log(trt) as (logger, log):
         builder = trt.Builder(logger)
         real = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         recorder = _Recorder(trt, real, inputs, check, log)
@@ -87,24 +90,28 @@ class _Recorder:
         self._weights: list[np.ndarray] = []
         self._objects: list[Any] = []
         #: id of a real tensor → its proxy. The proxy refers to the tensor, so that no other object gets the same id.
-        self._tensors: dict[int, Tensor] = {}
-        self._inputs: dict[int, Tensor] = {}
-        self.outputs: list[Tensor] = []
+        self._tensors: dict[int, TensorProxy] = {}
+        self._inputs: dict[int, TensorProxy] = {}
+        self.outputs: list[TensorProxy] = []
         self.layer_numbers: dict[int, int] = {}
-        self.network = Network(self, real, None)
+        self.network = NetworkProxy(self, real, None)
 
     # -- recorded calls
 
-    def call(self, on: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(self, target: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make a call that changes the network, and record it."""
-        positional = [self._value(value) for value in args]
-        named = {k: self._value(v) for k, v in sorted(kwargs.items())}
-        entry: dict[str, Any] = {"on": on.number, "call": name, "args": [written for written, _ in positional]}
+        positional = [self._converted_value(value) for value in args]
+        named = {k: self._converted_value(v) for k, v in sorted(kwargs.items())}
+        entry: dict[str, Any] = {
+            "on": target.number,
+            "call": name,
+            "args": [document_value for document_value, _ in positional],
+        }
         if named:
-            entry["kwargs"] = {key: written for key, (written, _) in named.items()}
+            entry["kwargs"] = {key: document_value for key, (document_value, _) in named.items()}
         layers_before = self.real.num_layers
-        with self.raising_errors(name):
-            result = getattr(on.real, name)(
+        with self.raise_logged_errors(name):
+            result = getattr(target.real, name)(
                 *(value for _, value in positional), **{k: value for k, (_, value) in named.items()}
             )
         if result is None and name.startswith("add_"):
@@ -121,65 +128,65 @@ class _Recorder:
             entry["makes"] = "scope"
         else:
             return result
-        proxy = Made(self, result, len(self._objects))
+        proxy = MadeProxy(self, result, len(self._objects))
         self._objects.append(proxy)
         return proxy
 
-    def set(self, on: Proxy, name: str, value: Any) -> None:
+    def set(self, target: Proxy, name: str, value: Any) -> None:
         """Set an attribute, and record it."""
         if name == "allowed_formats" and value != 1 << int(self.trt.TensorFormat.LINEAR):
             raise NotRecorded(
                 "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"
             )
-        owner = {"on": on.number} if not isinstance(on, Tensor) else {"tensor": on.written}
-        written, real = self._value(value)
-        with self.raising_errors(name):
-            setattr(on.real, name, real)
-        self._calls.append({**owner, "set": name, "value": written})
+        owner = {"on": target.number} if not isinstance(target, TensorProxy) else {"tensor": target.document_value}
+        document_value, real = self._converted_value(value)
+        with self.raise_logged_errors(name):
+            setattr(target.real, name, real)
+        self._calls.append({**owner, "set": name, "value": document_value})
 
-    def add_input(self, name: str, dtype: Any, shape: Any) -> Tensor:
-        """Add an input. Inputs have the manifest's order, not the order of the calls."""
+    def add_input(self, name: str, dtype: Any, shape: Any) -> TensorProxy:
+        """Add an input to the network. In the document, inputs have the manifest's order, not the order of the calls."""
         sizes = [int(size) for size in shape]
-        self._check(name, _TORCH.get(dtype.name, dtype.name.lower()), sizes)
+        self._check(name, _TORCH_TYPES.get(dtype.name, dtype.name.lower()), sizes)
         number, declared = self._declared[name]
         if number in self._inputs:
             raise NotRecorded(f"input {name!r} is added twice")
-        with self.raising_errors("add_input"):
+        with self.raise_logged_errors("add_input"):
             real = self.real.add_input(name, dtype, [size if isinstance(size, int) else -1 for size in declared.sizes])
         if real is None:
             raise NotRecorded(f"TensorRT refuses input {name!r}")
         for axis, size in enumerate(declared.sizes):
             if isinstance(size, str):
                 real.set_dimension_name(axis, size)
-        proxy = Tensor(self, real, {"input": number})
+        proxy = TensorProxy(self, real, {"input": number})
         self._tensors[id(real)] = self._inputs[number] = proxy
         return proxy
 
-    def tensor(self, real: Any, written: dict[str, Any] | None = None) -> Any:
-        """The proxy of a tensor, or None for None."""
+    def tensor(self, real: Any, document_value: dict[str, Any] | None = None) -> Any:
+        """Return the proxy of the tensor `real`, or None if `real` is None."""
         if real is None:
             return None
         known = self._tensors.get(id(real))
         if known is None:
-            if written is None:
+            if document_value is None:
                 raise NotRecorded("this tensor was not made by a recorded call: take it from its layer's get_output")
-            known = self._tensors[id(real)] = Tensor(self, real, written)
+            known = self._tensors[id(real)] = TensorProxy(self, real, document_value)
         return known
 
     def layer(self, index: int) -> Any:
-        """The proxy of a layer, by its index in the network."""
+        """Return the proxy of a layer, by its index in the network."""
         if index not in self.layer_numbers:
             raise NotRecorded(f"layer {index} was not made by a recorded call: keep what add_… returns")
         return self._objects[self.layer_numbers[index]]
 
     def mark_output(self, tensor: Any) -> None:
-        if not isinstance(tensor, Tensor):
+        if not isinstance(tensor, TensorProxy):
             raise NotRecorded("mark_output takes a tensor of this network")
-        if "input" in tensor.written:
+        if "input" in tensor.document_value:
             raise NotRecorded("an input cannot be an output: put network.add_identity between them")
         if tensor in self.outputs:
             raise NotRecorded(f"{tensor.real.name!r} is marked as an output twice")
-        with self.raising_errors("mark_output"):
+        with self.raise_logged_errors("mark_output"):
             self.real.mark_output(tensor.real)
         self.outputs.append(tensor)
 
@@ -191,27 +198,27 @@ class _Recorder:
 
     # -- the result
 
-    def finish(self) -> Recorded:
+    def finish(self) -> RecordedNetwork:
         """Return the recorded network. Raises NotRecorded if an input or all outputs are missing."""
         for name, (number, _) in self._declared.items():
             if number not in self._inputs:
                 raise NotRecorded(f"input {name!r} of the manifest is not added: network.add_input({name!r}, …)")
         if not self.outputs:
             raise NotRecorded("no output is marked: network.mark_output(tensor)")
-        inputs = [[DTYPES[entry.dtype], list(entry.sizes)] for _, entry in self._declared.values()]
+        inputs = [[TENSORRT_TYPES[entry.dtype], list(entry.sizes)] for _, entry in self._declared.values()]
         weights = [[str(array.dtype), array.size] for array in self._weights]
         outputs = []
         for number, tensor in enumerate(self.outputs):
-            with self.raising_errors(f"the shape of output {number}"):
+            with self.raise_logged_errors(f"the shape of output {number}"):
                 shape = tuple(int(size) for size in tensor.real.shape)
-            dtype = _TORCH.get(tensor.real.dtype.name)
+            dtype = _TORCH_TYPES.get(tensor.real.dtype.name)
             if dtype is None:
                 raise NotRecorded(f"output {tensor.real.name!r} has type {tensor.real.dtype.name}, which no array has")
             name = tensor.label or f"output_{number}"
             outputs.append((name, dtype, shape))
         layers = [proxy for proxy in self._objects if isinstance(proxy.real, self.trt.ILayer)]
-        return Recorded(
-            network_document.to_bytes(inputs, weights, self._calls, [tensor.written for tensor in self.outputs]),
+        return RecordedNetwork(
+            network_document.to_bytes(inputs, weights, self._calls, [tensor.document_value for tensor in self.outputs]),
             self._weights,
             [(proxy.real.name, proxy.real.type.name.lower()) for proxy in layers],
             outputs,
@@ -227,21 +234,22 @@ class _Recorder:
 
     # -- values
 
-    def _value(self, value: Any) -> tuple[Any, Any]:
-        """Convert a value for the document (rule 3 of `network_document`), and for TensorRT. Raises NotRecorded."""
+    def _converted_value(self, value: Any) -> tuple[Any, Any]:
+        """Return the form of an argument in the document (rule 3 of `network_document`), and its form for TensorRT. Raises
+        NotRecorded."""
         trt = self.trt
         if value is None or isinstance(value, bool | int | str):
             return value, value
         if isinstance(value, np.generic):
-            return self._value(value.item())
+            return self._converted_value(value.item())
         if isinstance(value, float):
             return {"float": value.hex()}, value
-        if isinstance(value, Tensor):
-            return value.written, value.real
-        if isinstance(value, Made):
+        if isinstance(value, TensorProxy):
+            return value.document_value, value.real
+        if isinstance(value, MadeProxy):
             return {"object": value.number}, value.real
         if isinstance(value, np.ndarray) or (isinstance(value, trt.Weights) and value.size):
-            return self._weights_of(value if isinstance(value, np.ndarray) else _array(value))
+            return self._store_weights(value if isinstance(value, np.ndarray) else _array(value))
         if isinstance(value, trt.Weights):
             return {"no_weights": value.dtype.name}, value
         if hasattr(type(value), "__members__") and type(value).__module__ == type(self.real).__module__:
@@ -249,21 +257,23 @@ class _Recorder:
         if isinstance(value, trt.Permutation):
             return {"permutation": list(value)}, value
         if isinstance(value, list | tuple | trt.Dims):
-            items = [self._value(item) for item in value]
-            return [written for written, _ in items], tuple(real for _, real in items)
+            items = [self._converted_value(item) for item in value]
+            return [document_value for document_value, _ in items], tuple(real for _, real in items)
         raise NotRecorded(f"a value of type {type(value).__name__} cannot be recorded")
 
-    def _weights_of(self, value: np.ndarray) -> tuple[Any, Any]:
-        """Store weights. Returns their slot, and a copy of them. TensorRT has a pointer to the copy, so it must not
-        change."""
-        if str(value.dtype) not in DTYPES:
-            raise NotRecorded(f"weights of type {value.dtype} cannot be recorded; they may be {', '.join(DTYPES)}")
+    def _store_weights(self, value: np.ndarray) -> tuple[Any, Any]:
+        """Store weights. Returns their value in the document, and a copy of them. TensorRT has a pointer to the copy, so
+        the copy must not change."""
+        if str(value.dtype) not in TENSORRT_TYPES:
+            raise NotRecorded(
+                f"weights of type {value.dtype} cannot be recorded; they may be {', '.join(TENSORRT_TYPES)}"
+            )
         self._weights.append(np.array(value, order="C", copy=True))
         return {"weights": len(self._weights) - 1}, self._weights[-1]
 
-    def plain(self, value: Any, name: str) -> Any:
-        """Return a value that the function reads. Raises NotRecorded for an object through which the function could change
-        the network without a record."""
+    def readable_value(self, value: Any, name: str) -> Any:
+        """Return `value`, which the user's function reads from attribute or method `name`. Raises NotRecorded for an object
+        through which the function could change the network without a record."""
         value_types = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
         is_trt_object = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
         if is_trt_object and not isinstance(value, value_types):
@@ -271,7 +281,7 @@ class _Recorder:
         return value
 
     @contextlib.contextmanager
-    def raising_errors(self, action: str) -> Iterator[None]:
+    def raise_logged_errors(self, action: str) -> Iterator[None]:
         """Raise NotRecorded if TensorRT logs an error inside the block (rule 3)."""
         mark = self.log.mark()
         try:

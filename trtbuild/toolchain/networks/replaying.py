@@ -4,8 +4,8 @@ Rules
 1. Only the document is used; no user code runs here. Every name in it is looked up in TensorRT's module, and only
    methods that a recording may contain are called.
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
-3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built:
-   without a precision flag the toolchain does not change these types.
+3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. The
+   toolchain keeps these types as long as no precision flag is set.
 4. If the toolchain does not have a layer or refuses it, the error names the layer.
 """
 
@@ -22,13 +22,13 @@ from trtbuild.toolchain.libraries.library import Log
 
 Bytes = bytes | bytearray | memoryview
 
-#: The types of networks that are not strongly typed, with the names of NumPy and of TensorRT (rule 3).
-_PLAIN = frozenset(("float32", "int32", "bool", "FLOAT", "INT32", "BOOL"))
+#: The types that a toolchain without strong typing does not change (rule 3): NumPy's and TensorRT's names.
+_UNCHANGED_TYPES = frozenset(("float32", "int32", "bool", "FLOAT", "INT32", "BOOL"))
 #: Prefixes of the methods that a document may call.
-_ALLOWED = ("add_", "set_")
+_ALLOWED_PREFIXES = ("add_", "set_")
 
 
-class Replayed:
+class ReplayedNetwork:
     """A network that is defined from a document. After `close`, do not use `network`."""
 
     def __init__(self, network: Any, log: Log) -> None:
@@ -38,7 +38,7 @@ class Replayed:
         self._weights: list[np.ndarray] = []
 
     def define(self, trt: Any, data: Bytes, weights: Mapping[str, Bytes], *, strongly_typed: bool) -> None:
-        """Define the network of the document `data`, with the bytes of its weights ``w0…``.
+        """Define the network of the document `data`. `weights` has the bytes of its weights ``w0…``.
 
         Raises ToolchainError for a call or a type that the toolchain lacks or refuses, KeyError for a missing weight.
         """
@@ -55,13 +55,13 @@ class Replayed:
         inputs = []
         for number, (dtype, sizes) in enumerate(document["inputs"]):
             shape = [size if isinstance(size, int) else -1 for size in sizes]
-            tensor = self.network.add_input(f"i{number}", _member(trt, "DataType", dtype), shape)
+            tensor = self.network.add_input(f"i{number}", _enum_member(trt, "DataType", dtype), shape)
             for axis, size in enumerate(sizes):
                 if isinstance(size, str) and hasattr(tensor, "set_dimension_name"):  # since 8.5
                     tensor.set_dimension_name(axis, size)
             inputs.append(tensor)
         objects: list[Any] = []
-        values = _Values(trt, inputs, objects, self._weights)
+        values = _ValueReader(trt, inputs, objects, self._weights)
         layers = 0
         for entry in document["calls"]:
             mark = self._log.mark()
@@ -69,30 +69,30 @@ class Replayed:
             errors = self._log.errors(mark)
             if errors or (entry.get("makes") and result is None):
                 reason = errors[0] if errors else "TensorRT returned nothing"
-                raise ToolchainError(f"{_described(entry, layers)}: {reason}", log=self._log.texts())
+                raise ToolchainError(f"{_call_text(entry, layers)}: {reason}", log=self._log.texts())
             if entry.get("makes"):
                 objects.append(result)
             if entry.get("makes") == "layer":
                 result.name = f"n{layers}"
                 layers += 1
-        for number, written in enumerate(document["outputs"]):
-            tensor = values.read(written)
+        for number, document_value in enumerate(document["outputs"]):
+            tensor = values.read(document_value)
             tensor.name = f"o{number}"
             self.network.mark_output(tensor)
 
-    def _run_call(self, entry: Mapping[str, Any], values: _Values, objects: Sequence[Any]) -> Any:
-        on = self.network if entry.get("on") is None else objects[entry["on"]]
+    def _run_call(self, entry: Mapping[str, Any], values: _ValueReader, objects: Sequence[Any]) -> Any:
+        target = self.network if entry.get("on") is None else objects[entry["on"]]
         if "tensor" in entry:
-            on = values.read(entry["tensor"])
+            target = values.read(entry["tensor"])
         name = entry.get("set") or entry["call"]
-        if not hasattr(on, name) or ("call" in entry and not name.startswith(_ALLOWED)):
-            raise ToolchainError(f"this toolchain has no {name} of {type(on).__name__}")
+        if not hasattr(target, name) or ("call" in entry and not name.startswith(_ALLOWED_PREFIXES)):
+            raise ToolchainError(f"this toolchain has no {name} of {type(target).__name__}")
         try:
             if "set" in entry:
-                setattr(on, name, values.read(entry["value"]))
+                setattr(target, name, values.read(entry["value"]))
                 return None
             kwargs = {key: values.read(value) for key, value in entry.get("kwargs", {}).items()}
-            return getattr(on, name)(*map(values.read, entry["args"]), **kwargs)
+            return getattr(target, name)(*map(values.read, entry["args"]), **kwargs)
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ToolchainError(f"this toolchain refuses the recorded call of {name}: {first_line}") from error
@@ -102,18 +102,18 @@ class Replayed:
         del self.network
         self._weights.clear()
 
-    def __enter__(self) -> Replayed:
+    def __enter__(self) -> ReplayedNetwork:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _Values:
+class _ValueReader:
     """Converts values of a document to TensorRT's values."""
 
     def __init__(self, trt: Any, inputs: Sequence[Any], objects: Sequence[Any], weights: Sequence[np.ndarray]) -> None:
-        self._trt, self._inputs, self._made, self._weights = trt, inputs, objects, weights
+        self._trt, self._inputs, self._objects, self._weights = trt, inputs, objects, weights
 
     def read(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -124,31 +124,31 @@ class _Values:
         if kind == "float":
             return float.fromhex(inner)
         if kind == "enum":
-            return _member(self._trt, *inner)
+            return _enum_member(self._trt, *inner)
         if kind == "permutation":
             return self._trt.Permutation(inner)
         if kind == "input":
             return self._inputs[inner]
         if kind == "output":
-            return self._made[inner[0]].get_output(inner[1])
+            return self._objects[inner[0]].get_output(inner[1])
         if kind == "object":
-            return self._made[inner]
+            return self._objects[inner]
         if kind == "weights":
             return self._weights[inner]
         if kind == "no_weights":
-            return self._trt.Weights(_member(self._trt, "DataType", inner))
+            return self._trt.Weights(_enum_member(self._trt, "DataType", inner))
         raise ValueError(f"{kind!r} is not a kind of value in a network document")
 
 
 def weight_names(data: Bytes) -> list[str]:
-    """The names of the weights of the document `data`, by slot: ``w0…``."""
+    """Return the names of the weights of the document `data`, by slot: ``w0…``."""
     return [f"w{slot}" for slot in range(len(network_document.parse(data)["weights"]))]
 
 
 def _first_unsafe_type(document: Mapping[str, Any]) -> str | None:
-    """The first type in the document that is not in `_PLAIN`, or None."""
+    """Return the first type in the document that is not in `_UNCHANGED_TYPES`, or None."""
     types = [dtype for dtype, _ in (*document["weights"], *document["inputs"])] + list(_data_types(document["calls"]))
-    return next((name for name in types if name not in _PLAIN), None)
+    return next((name for name in types if name not in _UNCHANGED_TYPES), None)
 
 
 def _data_types(value: Any) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _data_types(value: Any) -> Iterator[str]:
             yield from _data_types(item)
 
 
-def _member(trt: Any, kind: str, name: str) -> Any:
+def _enum_member(trt: Any, kind: str, name: str) -> Any:
     members = getattr(getattr(trt, kind, None), "__members__", {})
     if name not in members:
         raise ToolchainError(f"this toolchain has no {kind}.{name}")
@@ -170,14 +170,15 @@ def _member(trt: Any, kind: str, name: str) -> Any:
 
 
 def _array(data: Bytes, dtype: str, count: int) -> np.ndarray:
-    """The weights of a slot as a flat array. It is a copy, because TensorRT identifies weights by their addresses."""
+    """Return the weights of a slot as a flat array. It is a copy, because TensorRT identifies weights by their
+    addresses."""
     array: np.ndarray = np.frombuffer(data, dtype=np.dtype(dtype)).copy()
     if array.size != count:
         raise ToolchainError(f"{count} weights of {dtype} were recorded, but {array.size} were found")
     return array
 
 
-def _described(entry: Mapping[str, Any], layers: int) -> str:
+def _call_text(entry: Mapping[str, Any], layers: int) -> str:
     if "call" in entry:
         return f"layer n{layers} ({entry['call']})" if entry.get("makes") == "layer" else str(entry["call"])
     return f"the attribute {entry['set']!r}"

@@ -1,4 +1,4 @@
-"""Read and edit serialized ONNX models in the protobuf wire format: onnx need not be installed in engine workers.
+"""Read and edit serialized ONNX models in the protobuf wire format, because engine workers may not have onnx.
 
 Uses no other folder of the toolchain.
 """

@@ -1,5 +1,6 @@
-"""Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other bytes stay. Engine
-workers have TensorRT and numpy, but perhaps not onnx."""
+"""Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other bytes stay the same.
+
+Engine workers have TensorRT and numpy, but perhaps not onnx."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import (
     TENSOR_NAME,
     TENSOR_TYPE,
 )
-from trtbuild.toolchain.onnx_files.protobuf import delimited, fixed32, integer, spans
+from trtbuild.toolchain.onnx_files.protobuf import encode_delimited, encode_fixed32, encode_integer, field_spans
 
 # onnx.proto
 _TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _ENTRY_VALUE = 13, 1, 2
@@ -29,49 +30,51 @@ _ATTRIBUTE_NAME, _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_TYPE = 1, 2, 3, 20
 _IS_FLOAT, _IS_INT = 1, 2
 
 
-def edited(
+def edit_model(
     model: bytes,
     *,
     nodes: Mapping[int, Sequence[bytes]],
-    without: Set[int] = frozenset(),
+    removed_initializers: Set[int] = frozenset(),
     initializers: Sequence[bytes] = (),
 ) -> bytes:
-    """Return `model` with changes in its outer graph: `nodes` replaces the node at a position by a list of nodes,
-    `without` are positions of initializers to remove, and `initializers` are added."""
-    added = b"".join(delimited(GRAPH_INITIALIZER, entry) for entry in initializers)
+    """Return `model` with changes in its outer graph. `nodes` maps the position of a node to the nodes that replace it.
+    `removed_initializers` are the positions of initializers to remove. `initializers` are added."""
+    added = b"".join(encode_delimited(GRAPH_INITIALIZER, entry) for entry in initializers)
     parts = [
-        delimited(number, b"".join(_graph(value, nodes, without)) + added)
+        encode_delimited(number, b"".join(_edited_fields(value, nodes, removed_initializers)) + added)
         if number == MODEL_GRAPH and isinstance(value, memoryview)
         else bytes(field)
-        for number, value, field in spans(memoryview(model))
+        for number, value, field in field_spans(memoryview(model))
     ]
     return b"".join(parts)
 
 
-def _graph(graph: memoryview, nodes: Mapping[int, Sequence[bytes]], without: Set[int]) -> Iterator[bytes]:
+def _edited_fields(
+    graph: memoryview, nodes: Mapping[int, Sequence[bytes]], removed_initializers: Set[int]
+) -> Iterator[bytes]:
     node = initializer = -1
-    for number, _, field in spans(graph):
+    for number, _, field in field_spans(graph):
         if number == GRAPH_NODE:
             node += 1
             if node in nodes:
-                yield from (delimited(GRAPH_NODE, replacement) for replacement in nodes[node])
+                yield from (encode_delimited(GRAPH_NODE, replacement) for replacement in nodes[node])
                 continue
         elif number == GRAPH_INITIALIZER:
             initializer += 1
-            if initializer in without:
+            if initializer in removed_initializers:
                 continue
         yield bytes(field)
 
 
-def external(name: str, shape: Sequence[int], element: int) -> bytes:
+def encode_external_tensor(name: str, shape: Sequence[int], element: int) -> bytes:
     """Encode a TensorProto with external data. The location of the data is the tensor's name."""
-    location = delimited(_ENTRY_KEY, b"location") + delimited(_ENTRY_VALUE, name.encode())
+    location = encode_delimited(_ENTRY_KEY, b"location") + encode_delimited(_ENTRY_VALUE, name.encode())
     return (
-        b"".join(integer(TENSOR_DIMS, size) for size in shape)
-        + integer(TENSOR_TYPE, element)
-        + delimited(TENSOR_NAME, name.encode())
-        + delimited(_TENSOR_EXTERNAL_DATA, location)
-        + integer(TENSOR_LOCATION, EXTERNAL)
+        b"".join(encode_integer(TENSOR_DIMS, size) for size in shape)
+        + encode_integer(TENSOR_TYPE, element)
+        + encode_delimited(TENSOR_NAME, name.encode())
+        + encode_delimited(_TENSOR_EXTERNAL_DATA, location)
+        + encode_integer(TENSOR_LOCATION, EXTERNAL)
     )
 
 
@@ -81,18 +84,18 @@ def node(
     """Encode a NodeProto."""
     return b"".join(
         (
-            *(delimited(NODE_INPUT, text.encode()) for text in inputs),
-            *(delimited(NODE_OUTPUT, text.encode()) for text in outputs),
-            delimited(NODE_NAME, name.encode()),
-            delimited(NODE_OPERATOR, operator.encode()),
-            *(delimited(NODE_ATTRIBUTE, _attribute(text, value)) for text, value in attributes.items()),
+            *(encode_delimited(NODE_INPUT, text.encode()) for text in inputs),
+            *(encode_delimited(NODE_OUTPUT, text.encode()) for text in outputs),
+            encode_delimited(NODE_NAME, name.encode()),
+            encode_delimited(NODE_OPERATOR, operator.encode()),
+            *(encode_delimited(NODE_ATTRIBUTE, _encode_attribute(text, value)) for text, value in attributes.items()),
         )
     )
 
 
-def _attribute(name: str, value: int | float) -> bytes:
+def _encode_attribute(name: str, value: int | float) -> bytes:
     if isinstance(value, int):
-        number, kind = integer(_ATTRIBUTE_INT, value), _IS_INT
+        number, kind = encode_integer(_ATTRIBUTE_INT, value), _IS_INT
     else:
-        number, kind = fixed32(_ATTRIBUTE_FLOAT, struct.pack("<f", value)), _IS_FLOAT
-    return delimited(_ATTRIBUTE_NAME, name.encode()) + number + integer(_ATTRIBUTE_TYPE, kind)
+        number, kind = encode_fixed32(_ATTRIBUTE_FLOAT, struct.pack("<f", value)), _IS_FLOAT
+    return encode_delimited(_ATTRIBUTE_NAME, name.encode()) + number + encode_integer(_ATTRIBUTE_TYPE, kind)

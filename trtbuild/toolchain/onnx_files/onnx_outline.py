@@ -1,7 +1,7 @@
 """Read an outline of a serialized ONNX model (nodes, weights, types) from the protobuf wire format.
 
-Engine workers have TensorRT and numpy, but perhaps not onnx. A model with external weights is small, so a second read is
-quick. The field numbers are from onnx.proto (they never change).
+Engine workers have TensorRT and numpy, but perhaps not onnx. A model with external weights is small, so it is quick
+to read it a second time. The field numbers are from onnx.proto (they never change).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtbuild.core.values.element_types import BY_ONNX
-from trtbuild.toolchain.onnx_files.protobuf import fields, messages, packed, signed, spans
+from trtbuild.toolchain.onnx_files.protobuf import field_spans, fields, messages, packed_integers, to_signed
 
 #: The data of a weight.
 Bytes = bytes | bytearray | memoryview
@@ -53,8 +53,9 @@ class Node:
     types: tuple[int, ...]
     #: The smallest and largest int64 number of constants in its attributes, or None without such constants.
     int64_range: tuple[int, int] | None = None
-    #: Element types of the outputs of its first nested graph. An undeclared type is 0. The node's own outputs correspond to
-    #: the last outputs of the nested graph, in order: the nested graph of a Loop has the condition before them.
+    #: Element types of the outputs of its first nested graph. A type that is not declared is 0. The node's own outputs
+    #: correspond to the last outputs of the nested graph, in order. For example, the nested graph of a Loop has the
+    #: condition as its first output.
     results: tuple[int, ...] = ()
     #: (name, number) of its float attributes.
     floats: tuple[tuple[str, float], ...] = ()
@@ -62,20 +63,21 @@ class Node:
 
 @dataclass(frozen=True)
 class Outline:
-    """The outer graph: its nodes and external weights in order, and (name, element type) of its declared values."""
+    """The outer graph of a model: its nodes and external weights in order, and the (name, element type) of each
+    initializer, input and output."""
 
     nodes: tuple[Node, ...]
     weights: tuple[ExternalWeight, ...]
     initializers: tuple[tuple[str, int], ...]
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, int], ...]
-    #: int64 initializers with inline data → their smallest and largest number.
+    #: The name of an int64 initializer with inline data → its smallest and largest number.
     int64_ranges: Mapping[str, tuple[int, int]]
 
 
-def outline(model: bytes) -> Outline:
-    """Read the outline. Raises ValueError if `model` is not a protobuf message, or if a weight has a type of unknown
-    size."""
+def read_outline(model: bytes) -> Outline:
+    """Read the outline of `model`. Raises ValueError if `model` is not a protobuf message, or if a weight has a type of
+    unknown size."""
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
     weights, initializers = [], []
     parts: dict[int, list[memoryview]] = {}
@@ -83,23 +85,23 @@ def outline(model: bytes) -> Outline:
         parts.setdefault(field, []).append(part)
     ranges = {}
     for tensor in parts.get(GRAPH_INITIALIZER, []):
-        name, element, weight = _tensor(tensor)
+        name, element, weight = _read_tensor(tensor)
         initializers.append((name, element))
         if weight is not None:
             weights.append(weight)
         elif element == _INT64:
             ranges[name] = _int64_range(tensor)
     return Outline(
-        tuple(map(_node, parts.get(GRAPH_NODE, []))),
+        tuple(map(_read_node, parts.get(GRAPH_NODE, []))),
         tuple(weights),
         tuple(initializers),
-        tuple(map(_value, parts.get(_GRAPH_INPUT, []))),
-        tuple(map(_value, parts.get(_GRAPH_OUTPUT, []))),
+        tuple(map(_read_value, parts.get(_GRAPH_INPUT, []))),
+        tuple(map(_read_value, parts.get(_GRAPH_OUTPUT, []))),
         ranges,
     )
 
 
-def _node(message: memoryview) -> Node:
+def _read_node(message: memoryview) -> Node:
     texts: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: [], NODE_NAME: [], NODE_OPERATOR: []}
     types: list[int] = []
     numbers: list[int] = []
@@ -109,8 +111,8 @@ def _node(message: memoryview) -> Node:
         if field in texts:
             texts[field].append(bytes(part).decode())
         elif field == NODE_ATTRIBUTE:
-            _attribute(part, texts[NODE_INPUT], types, numbers, results)
-            floats += _float(part)
+            _read_attribute(part, texts[NODE_INPUT], types, numbers, results)
+            floats += _float_attributes(part)
     return Node(
         "".join(texts[NODE_NAME]),
         "".join(texts[NODE_OPERATOR]),
@@ -123,9 +125,9 @@ def _node(message: memoryview) -> Node:
     )
 
 
-def _float(attribute: memoryview) -> list[tuple[str, float]]:
+def _float_attributes(attribute: memoryview) -> list[tuple[str, float]]:
     name, numbers = "", []
-    for field, value, field_bytes in spans(attribute):
+    for field, value, field_bytes in field_spans(attribute):
         if field == _ATTRIBUTE_NAME and isinstance(value, memoryview):
             name = bytes(value).decode()
         elif field == _ATTRIBUTE_FLOAT and value is None:
@@ -133,39 +135,41 @@ def _float(attribute: memoryview) -> list[tuple[str, float]]:
     return [(name, number) for number in numbers]
 
 
-def _attribute(message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]) -> None:
+def _read_attribute(
+    message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]
+) -> None:
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):
         if field in (_ATTRIBUTE_INT, _ATTRIBUTE_INTS):
-            integers += [value] if isinstance(value, int) else list(packed(value))
+            integers += [value] if isinstance(value, int) else list(packed_integers(value))
             number = integers[-1] if field == _ATTRIBUTE_INT else number
         elif isinstance(value, int):
             continue
         elif field == _ATTRIBUTE_NAME:
             name = bytes(value).decode()
         elif field == _ATTRIBUTE_TENSOR:
-            types.append(_tensor(value)[1])
+            types.append(_read_tensor(value)[1])
             if types[-1] == _INT64:
                 numbers += _int64_range(value)
         elif field == _ATTRIBUTE_GRAPH:
             if not results:
-                results += [_value(inner)[1] for part, inner in messages(value) if part == _GRAPH_OUTPUT]
+                results += [_read_value(inner)[1] for part, inner in messages(value) if part == _GRAPH_OUTPUT]
             for part, inner in messages(value):
                 if part == GRAPH_NODE:
-                    node = _node(inner)
+                    node = _read_node(inner)
                     reads += node.inputs
                     types += node.types
                 elif part == GRAPH_INITIALIZER:
-                    types.append(_tensor(inner)[1])
+                    types.append(_read_tensor(inner)[1])
     if name in _TYPE_ATTRIBUTES and number:
         types.append(number)
     if name in _INT64_ATTRIBUTES:
         types.append(_INT64)
-        numbers += map(signed, integers)
+        numbers += map(to_signed, integers)
 
 
-def _value(message: memoryview) -> tuple[str, int]:
+def _read_value(message: memoryview) -> tuple[str, int]:
     name, element = "", 0
     for field, part in messages(message):
         if field == _VALUE_NAME:
@@ -178,12 +182,12 @@ def _value(message: memoryview) -> tuple[str, int]:
     return name, element
 
 
-def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
+def _read_tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
     dims: list[int] = []
     name, element, location = "", 0, 0
     for field, value in fields(message):
         if field == TENSOR_DIMS:
-            dims += [value] if isinstance(value, int) else list(packed(value))
+            dims += [value] if isinstance(value, int) else list(packed_integers(value))
         elif field == TENSOR_TYPE and isinstance(value, int):
             element = value
         elif field == TENSOR_NAME and not isinstance(value, int):
@@ -198,12 +202,12 @@ def _tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
 
 
 def _int64_range(tensor: memoryview) -> tuple[int, int]:
-    """The smallest and largest number of an int64 tensor with inline data, or (0, 0) for an empty tensor."""
+    """Return the smallest and largest number of an int64 tensor with inline data, or (0, 0) for an empty tensor."""
     numbers: list[int] = []
     for field, value in fields(tensor):
         if field == _TENSOR_RAW and isinstance(value, memoryview):
             numbers += [number for (number,) in struct.iter_unpack("<q", value)]
         elif field == _TENSOR_INT64:
-            unsigned = [value] if isinstance(value, int) else list(packed(value))
-            numbers += map(signed, unsigned)
+            unsigned = [value] if isinstance(value, int) else list(packed_integers(value))
+            numbers += map(to_signed, unsigned)
     return (min(numbers), max(numbers)) if numbers else (0, 0)

@@ -1,7 +1,7 @@
-"""Read and write protobuf's wire_type format field by field: https://protobuf.dev/programming-guides/encoding.
+"""Read and write protobuf's wire format field by field: https://protobuf.dev/programming-guides/encoding.
 
 Engine workers have TensorRT and numpy, but perhaps not onnx or protobuf. Only integers and length-delimited fields (texts,
-messages, packed numbers) are read. Fields of type fixed32 and fixed64 are skipped.
+messages, packed numbers) are decoded. The values of fixed32 and fixed64 fields are not decoded.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ from collections.abc import Iterator
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the number and value of each field. Raises ValueError if the bytes are not a message."""
-    for number, value, _ in spans(message):
+    """Yield the number and value of each field, except fixed32 and fixed64 fields. Raises ValueError if the bytes are not a
+    message."""
+    for number, value, _ in field_spans(message):
         if value is not None:
             yield number, value
 
 
 def messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield the length-delimited fields."""
+    """Yield the number and value of each length-delimited field."""
     for number, value in fields(message):
         if isinstance(value, memoryview):
             yield number, value
 
 
-def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
+def field_spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
     """Yield the number, the value (None for fixed32 and fixed64) and all bytes of each field. The bytes of all fields,
     joined, are the message. Raises ValueError if the bytes are not a message."""
     position = 0
     while position < len(message):
         start = position
-        tag, position = _varint(message, position)
+        tag, position = _read_varint(message, position)
         wire_type = tag & 7
         if wire_type == 0:
-            value, position = _varint(message, position)
+            value, position = _read_varint(message, position)
             yield tag >> 3, value, message[start:position]
             continue
         if wire_type == 2:
-            length, position = _varint(message, position)
+            length, position = _read_varint(message, position)
         elif wire_type in (1, 5):
             length = 8 if wire_type == 1 else 4
         else:
@@ -51,35 +52,35 @@ def spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, m
         position += length
 
 
-def packed(data: memoryview) -> Iterator[int]:
+def packed_integers(data: memoryview) -> Iterator[int]:
     """Yield the integers of a packed field."""
     position = 0
     while position < len(data):
-        value, position = _varint(data, position)
+        value, position = _read_varint(data, position)
         yield value
 
 
-def signed(number: int) -> int:
-    """Convert the unsigned number in the wire_type format to an int64."""
+def to_signed(number: int) -> int:
+    """Convert the unsigned number of the wire format to an int64."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def integer(number: int, value: int) -> bytes:
+def encode_integer(number: int, value: int) -> bytes:
     """Encode a field with an integer that is not negative."""
-    return _encoded(number << 3) + _encoded(value)
+    return _encode_varint(number << 3) + _encode_varint(value)
 
 
-def fixed32(number: int, value: bytes) -> bytes:
+def encode_fixed32(number: int, value: bytes) -> bytes:
     """Encode a field of four bytes, such as a float."""
-    return _encoded(number << 3 | 5) + value
+    return _encode_varint(number << 3 | 5) + value
 
 
-def delimited(number: int, value: bytes) -> bytes:
+def encode_delimited(number: int, value: bytes) -> bytes:
     """Encode a field with a text or a message."""
-    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(data) or shift > 63:
@@ -92,7 +93,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)

@@ -1,16 +1,17 @@
 """Run engines: TensorRT's runtime behind the protocols of `trtbuild.core.engines.execution`.
 
 Rules
-1. Only name-based I/O is used (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``): it is the same from
-   8.5 to 11 and in TensorRT-RTX. `execution_table` has the differences.
+1. Only calls with tensor names are used (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``). They are the
+   same from 8.5 to 11 and in TensorRT-RTX. `execution_table` has the differences between the other calls.
 2. A plan is deserialized from the caller's verified buffer, through the buffer protocol, without a copy.
-3. TensorRT's objects point to one another without references. So an engine refers to its runtime here, and a context refers
-   to its engine.
-4. A refusal raises an EngineError with TensorRT's errors. The calls of every run return the library's result without a
-   check, to save time. After a refusal the caller reads the errors with `words`.
+3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
+   context refers to its engine.
+4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised. There is one exception: the calls of every
+   run return the library's result without a check, to save time. If the result is False, the caller reads the errors with
+   `take_errors`.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
    these calls fails, SIGSEGV ends the process (seen with 8.6; the open bindings had this fault until some release of 10).
-   So ``infer_shapes`` is never called (shapes come from ``get_tensor_shape``). ``set_optimization_profile_async`` is called
+   So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called
    only if TensorRT cannot refuse the profile (`profile_sharing`).
 """
 
@@ -25,10 +26,10 @@ from trtbuild.core.engines.execution import Binding, ContextOptions, KernelCache
 from trtbuild.core.model.spec import ToolchainName
 from trtbuild.core.values.element_types import BY_TENSORRT
 from trtbuild.errors import EngineError, ToolchainMissing
-from trtbuild.toolchain.libraries.execution_table import Calls, calls_of
-from trtbuild.toolchain.libraries.library import last_errors, listening, load
+from trtbuild.toolchain.libraries.execution_table import ExecutionCalls, calls_of
+from trtbuild.toolchain.libraries.library import capture_log, last_errors, load
 from trtbuild.toolchain.libraries.table import FLAVOURS
-from trtbuild.toolchain.running.profile_sharing import Profiles
+from trtbuild.toolchain.running.profile_sharing import ProfileUse
 
 
 def load_library(toolchain: ToolchainName, version: str | None = None) -> TensorRT:
@@ -65,24 +66,24 @@ def _library(toolchain: ToolchainName, trt: Any) -> TensorRT:
 class TensorRT:
     """A `trtbuild.core.engines.execution.Library`."""
 
-    def __init__(self, name: ToolchainName, trt: Any, calls: Calls) -> None:
+    def __init__(self, name: ToolchainName, trt: Any, calls: ExecutionCalls) -> None:
         self.name: str = name
         self.version = str(trt.__version__)
         self.captures_graphs = calls.runtime_compiler
         self._trt = trt
         self._calls = calls
-        with listening(trt) as (logger, log):
+        with capture_log(trt) as (logger, log):
             self._runtime = trt.Runtime(logger)
             if self._runtime is None:
                 raise EngineError(f"{name} cannot create a runtime here: {_joined_errors(log.errors())}")
 
     def allow_host_code(self) -> None:
-        """Accept plans with host code from now on. Versions before 8.6 have no such plans."""
+        """Accept plans with host code from now on. Versions before 8.6 do not have plans with host code."""
         if hasattr(self._runtime, "engine_host_code_allowed"):
             self._runtime.engine_host_code_allowed = True
 
     def load_engine(self, plan: bytes | memoryview) -> TensorRTEngine:
-        with listening(self._trt) as (_, log):
+        with capture_log(self._trt) as (_, log):
             engine = self._runtime.deserialize_cuda_engine(plan)
             if engine is None:
                 raise EngineError(
@@ -91,7 +92,7 @@ class TensorRT:
                 )
         return TensorRTEngine(self, self._trt, self._calls, engine)
 
-    def words(self) -> str:
+    def take_errors(self) -> str:
         return "\n".join(last_errors())
 
     def __repr__(self) -> str:
@@ -101,14 +102,14 @@ class TensorRT:
 class TensorRTEngine:
     """A `trtbuild.core.engines.execution.Engine`."""
 
-    def __init__(self, library: TensorRT, trt: Any, calls: Calls, engine: Any) -> None:
+    def __init__(self, library: TensorRT, trt: Any, calls: ExecutionCalls, engine: Any) -> None:
         self.kernels: KernelCache | None = None
         self.profile_count = int(engine.num_optimization_profiles)
         self._library = library  # its runtime must outlive the engine
         self._trt = trt
         self._calls = calls
         self._engine = engine
-        self._profiles = Profiles(calls, self.profile_count)
+        self._profiles = ProfileUse(calls, self.profile_count)
         self.bindings = tuple(self._binding(engine.get_tensor_name(k)) for k in range(engine.num_io_tensors))
 
     def _binding(self, name: str) -> Binding:
@@ -135,7 +136,7 @@ class TensorRTEngine:
         return int(getattr(self._engine, self._calls.memory_size))
 
     def create_context(self, profile: int, stream: int, options: ContextOptions) -> TensorRTContext:
-        with listening(self._trt) as (_, log), self._profiles.lock:
+        with capture_log(self._trt) as (_, log), self._profiles.lock:
 
             def create() -> Any:
                 context = self._new_context(options)
@@ -144,7 +145,7 @@ class TensorRTEngine:
                 return context
 
             context = create()
-            if not self._profiles.can_take(context, profile, create):
+            if not self._profiles.can_use_profile(context, profile, create):
                 raise EngineError(
                     f"optimization profile {profile} cannot be used: another context has it",
                     hint=f"{self._library} lets only engines that were built with profile sharing run in several threads "
@@ -179,7 +180,7 @@ class TensorRTEngine:
     def create_kernel_cache(self) -> RuntimeCache | None:
         if not self._calls.runtime_compiler:
             return None
-        with listening(self._trt):
+        with capture_log(self._trt):
             config = self._engine.create_runtime_config()
             return RuntimeCache(self._trt, (self._engine, config), config.create_runtime_cache())
 
@@ -190,21 +191,21 @@ class RuntimeCache:
     def __init__(self, trt: Any, owners: tuple[Any, ...], cache: Any) -> None:
         self.cache = cache
         self._trt = trt
-        self._owners = owners  # they must outlive the cache
+        self._owners = owners  # these objects must outlive the cache
 
     def load(self, data: bytes) -> bool:
-        with listening(self._trt):
+        with capture_log(self._trt):
             return bool(self.cache.deserialize(data))
 
     def save(self) -> bytes:
-        with listening(self._trt):
+        with capture_log(self._trt):
             return bytes(self.cache.serialize())
 
 
 class TensorRTContext:
     """A `trtbuild.core.engines.execution.Context`."""
 
-    def __init__(self, library: TensorRT, trt: Any, calls: Calls, engine: Any, context: Any) -> None:
+    def __init__(self, library: TensorRT, trt: Any, calls: ExecutionCalls, engine: Any, context: Any) -> None:
         self.set_shape: Callable[[str, tuple[int, ...]], bool] = context.set_input_shape
         self.set_address: Callable[[str, int], bool] = context.set_tensor_address
         self.enqueue: Callable[[int], bool] = context.execute_async_v3
@@ -224,7 +225,7 @@ class TensorRTContext:
 
     def use_memory(self, address: int, size_bytes: int) -> None:
         # On an error TensorRT returns nothing and continues to use the old memory, so the log is read.
-        with listening(self._trt) as (_, log):
+        with capture_log(self._trt) as (_, log):
             if self._calls.memory == "sized":
                 self._context.set_device_memory(address, size_bytes)
             else:
@@ -232,7 +233,7 @@ class TensorRTContext:
             if log.errors():
                 raise EngineError(f"{self._library} refuses its memory: {_joined_errors(log.errors())}")
 
-    def send_output(self, name: str, memory: OutputMemory) -> None:
+    def set_output_memory(self, name: str, memory: OutputMemory) -> None:
         allocator = _output_allocator(self._trt)(memory)
         if not self._context.set_output_allocator(name, allocator):
             raise EngineError(f"output {name} cannot have an allocator: {_joined_errors(last_errors())}")
@@ -242,8 +243,8 @@ class TensorRTContext:
         if report is None and self._profiler is None:
             return
         if self._profiler is None:
-            # A context's profiler cannot be removed (IExecutionContext.profiler cannot be None in 8.6). So its `report` is
-            # replaced instead.
+            # A context's profiler cannot be removed (IExecutionContext.profiler cannot be None in 8.6). So a context gets
+            # one profiler, whose `report` is replaced.
             self._profiler = _profiler(self._trt)()
             self._context.profiler = self._profiler
         self._profiler.report = report
@@ -263,7 +264,7 @@ def _output_allocator(trt: Any) -> Any:
             return self._memory.allocate(name, size, alignment)
 
         def notify_shape(self, name: str, shape: Any) -> None:
-            self._memory.settle(name, tuple(shape))
+            self._memory.set_final_shape(name, tuple(shape))
 
     return Allocator
 

@@ -1,6 +1,6 @@
 """Find out whether a context of an engine can use an optimization profile.
 
-This must be known before TensorRT is called, because a refusal may end the process (`execution`, rule 5).
+The answer must be known before TensorRT is called, because a refusal by TensorRT may end the process (`execution`, rule 5).
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from trtbuild.errors import EngineError
-from trtbuild.toolchain.libraries.execution_table import Calls
+from trtbuild.toolchain.libraries.execution_table import ExecutionCalls
 
 
-class Profiles:
+class ProfileUse:
     """The optimization profiles that the contexts of an engine use.
 
-    Without profile sharing only one context at a time can use a profile. A new context shows whether profiles are shared:
-    it has profile 0, or -1 if another context has profile 0 (``IExecutionContext::getOptimizationProfile``).
+    Without profile sharing only one context at a time can use a profile. A new context shows whether profiles are shared.
+    It has profile 0, unless profiles are not shared and another context has profile 0. Then it has profile -1
+    (``IExecutionContext::getOptimizationProfile``).
     """
 
-    def __init__(self, calls: Calls, count: int) -> None:
-        #: If the library may refuse a profile, this lock is held while a context is created and gets its profile.
+    def __init__(self, calls: ExecutionCalls, count: int) -> None:
+        #: The lock is held while a context is created and gets its profile. It is a real lock only if the library may
+        #: refuse a profile.
         self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
         #: The library's live contexts.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count
         self._shared: bool | None = True if calls.shared_profiles else None
 
-    def can_take(self, context: Any, profile: int, create: Callable[[], Any]) -> bool:
+    def can_use_profile(self, context: Any, profile: int, create: Callable[[], Any]) -> bool:
         """Whether the new `context` has `profile` or can get it. `create` creates another context. Raises EngineError."""
         if not 0 <= profile < self._count:
             count = f"{self._count} optimization profile{'s' * (self._count != 1)}"

@@ -1,5 +1,5 @@
-"""Adaptations for TensorRT before 9 and for other releases without strong types: 32 bit integers, half precision weights
-and norms.
+"""Adaptations for TensorRT before 9, which has no strong types and computes int64 in 32 bits. Also the rewriting of batch
+normalization in half precision, for releases with strong types.
 
 Uses `onnx_files`.
 """

@@ -3,15 +3,16 @@
 Rules
 1. A value has bounds if operators with known bounds compute it only from sizes, positions and constants. The bounds are
    whole numbers of any size, and are valid for every element.
-2. A size of an input is at most the number in `largest`. If `largest` is None, the size is assumed to be at most `LIKELY`.
-   The compiler checks it again when the profiles are known. Any other size or position is below 2**31, as in every tensor
-   of TensorRT.
-3. A value whose bounds are within 32 bits is right. So is an int32 that was cast to int64.
-4. Another value with bounds is right if it is used only as a size or a position: a number that does not fit 32 bits would
-   be an error in the model itself. Before this use it may be moved, and summed and multiplied with values that are not
-   negative, because then no intermediate value is larger than the final value. It may not be compared, divided, subtracted
-   from, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
-5. All other values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
+2. A size of an input is at most the number in `largest`. If `largest` is None, the size is assumed to be at most
+   `LIKELY_SIZE`. The compiler checks it again when the profiles are known. Any other size or position is below 2**31, as in
+   every tensor of TensorRT.
+3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right, and so
+   is an int32 that was cast to int64.
+4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits
+   would be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
+   not negative, and multiplied by them: no intermediate value is then larger than the final value. It may not be compared,
+   divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
+5. All other int64 values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ INT64 = 7
 _INT32 = 6
 _BOOL, _FLOATS = 9, frozenset((1, 10, 11, 16))
 #: The largest number of elements of a TensorRT tensor.
-_MOST = 2**31 - 1
+_MOST_ELEMENTS = 2**31 - 1
 #: The assumed largest size of an input, if the largest size is not known.
-LIKELY = 2**24
-#: Bounds of numbers that were floats grow by one part in this number, for rounding: float16 has 11 bits, and a chain of
-#: operators is short.
-_ROUNDED = 64
+LIKELY_SIZE = 2**24
+#: If a number was computed as a float, its bounds grow by the fraction 1 / `_ROUNDING_SHARE`, for rounding. This is enough,
+#: because float16 has 11 bits, and a chain of operators is short.
+_ROUNDING_SHARE = 64
 
-#: Operators whose results have elements of their first operand, or values computed from them.
-_MOVING = frozenset(
+#: Operators whose results consist of elements of their first operand.
+_MOVING_OPERATORS = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "GatherElements")
 ) | frozenset(("GatherND", "Expand", "Tile", "Split", "ReduceMax", "ReduceMin"))
-#: Operator → the operands whose elements its results have. Other operands only select among these elements.
-_CHOOSING: Mapping[str, slice] = {
+#: Operator → the operands of whose elements its results consist. Its other operands only choose among these elements.
+_CHOSEN_OPERANDS: Mapping[str, slice] = {
     "Concat": slice(None),
     "Max": slice(None),
     "Min": slice(None),
@@ -46,14 +47,17 @@ _CHOOSING: Mapping[str, slice] = {
     "ScatterElements": slice(0, 3, 2),
     "ScatterND": slice(0, 3, 2),
 }
-_POSITIONS = frozenset(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"))
-#: (operator, number of a result) for results that are positions, if the operator also has other results.
-_POSITIONS_TOO = frozenset((("TopK", 1), ("MaxPool", 1), ("Unique", 1), ("Unique", 2), ("Unique", 3)))
-_TRUTHS = frozenset(
+#: Operators whose only result has positions.
+_POSITION_OPERATORS = frozenset(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"))
+#: (operator, number of a result) for results that have positions, if the operator also has other results.
+_POSITION_RESULTS = frozenset((("TopK", 1), ("MaxPool", 1), ("Unique", 1), ("Unique", 2), ("Unique", 3)))
+#: Operators whose results are bool.
+_BOOL_OPERATORS = frozenset(
     ("And", "Or", "Not", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf")
 )
-#: Operator whose results do not have the type of the first operand → the operands whose types the results may have.
-_TYPED_BY: Mapping[str, slice] = {
+#: Operator → the operands whose types its results may have. The results of other operators have the type of the first
+#: operand.
+_TYPE_OPERANDS: Mapping[str, slice] = {
     "Where": slice(1, 2),
     "CastLike": slice(1, 2),
     "OneHot": slice(2, 3),
@@ -61,7 +65,7 @@ _TYPED_BY: Mapping[str, slice] = {
     **dict.fromkeys(("ConstantOfShape", "Cast", "HannWindow", "HammingWindow", "BlackmanWindow"), slice(0)),
 }
 #: Operator → its operands that are sizes or positions in the first operand (rule 4).
-_SIZING: Mapping[str, tuple[int, ...]] = {
+_SIZE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
     "Tile": (1,),
@@ -73,7 +77,7 @@ _SIZING: Mapping[str, tuple[int, ...]] = {
     "GatherND": (1,),
 }
 #: Operator → the operands whose values it does not change.
-_CARRYING: Mapping[str, tuple[int, ...]] = {
+_CARRIED_OPERANDS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
         ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Gather", "Slice", "Split", "Transpose", "Expand"), (0,)
     ),
@@ -81,9 +85,9 @@ _CARRYING: Mapping[str, tuple[int, ...]] = {
 }
 
 
-class Counts:
-    """The bounds of values of `model`, and the int64 values that are right. `largest` maps inputs to the largest size of
-    any of their axes."""
+class Int64Bounds:
+    """The bounds of values of `model`, and the int64 values that are right (rules 3 and 4). `largest` maps inputs to the
+    largest size of any of their axes."""
 
     def __init__(self, model: Outline, largest: Mapping[str, int] | None = None) -> None:
         self._largest = largest
@@ -101,37 +105,37 @@ class Counts:
                 uses.setdefault(name, []).append((node, position))
             self._visit(node)
         outputs = frozenset(name for name, _ in model.outputs)
-        #: Results that need not fit 32 bits (rule 4). The loop is backward, because readers come after the node that
-        #: computes a result.
-        self._sizes: set[str] = set()
+        #: Results that need not fit 32 bits (rule 4). The loop runs backward, because the nodes that read a result come
+        #: after the node that computes it.
+        self._size_results: set[str] = set()
         for node in reversed(model.nodes):
             for name in node.outputs:
                 readers = uses.get(name, ())
                 if name not in outputs and all(self._may_use(reader, position) for reader, position in readers):
-                    self._sizes.add(name)
+                    self._size_results.add(name)
 
     def is_constant(self, name: str) -> bool:
         """Whether `name` is a constant of the model."""
         return name in self._constants
 
-    def fits(self, name: str) -> bool:
+    def fits_32_bits(self, name: str) -> bool:
         """Whether the bounds of `name` are known and within 32 bits."""
         bounds = self._bounds.get(name)
-        return bounds is not None and _fit(bounds)
+        return bounds is not None and _fit_32_bits(bounds)
 
-    def wrong(self, node: Node) -> Collection[str]:
-        """The int64 results of `node` that are not right."""
+    def wrong_results(self, node: Node) -> Collection[str]:
+        """Return the int64 results of `node` that are not right (rule 5)."""
         return [name for name in node.outputs if name in self._int64 and not self._is_right(name)]
 
     # -- bounds, forward
 
     def _visit(self, node: Node) -> None:
         for number, name in enumerate(node.outputs):
-            if self._is_of(self._int64, frozenset((INT64,)), node, number):
+            if self._has_type(self._int64, frozenset((INT64,)), node, number):
                 self._int64.add(name)
-            elif self._is_of(self._int32, frozenset((_INT32,)), node, number):
+            elif self._has_type(self._int32, frozenset((_INT32,)), node, number):
                 self._int32.add(name)
-            elif self._is_of(self._floats, _FLOATS, node, number):
+            elif self._has_type(self._floats, _FLOATS, node, number):
                 self._floats.add(name)
             bounds = self._result_bounds(node, number)
             if bounds is not None:
@@ -139,29 +143,29 @@ class Counts:
         if node.operator == "Shape":
             self._shapes.update(node.outputs)
 
-    def _is_of(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
+    def _has_type(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
         """Whether a result of `node` has one of the types `elements`. `names` are the known values of these types."""
         operator = node.operator
-        if operator in ("Shape", "Size") or operator in _POSITIONS or (operator, number) in _POSITIONS_TOO:
+        if operator in ("Shape", "Size") or operator in _POSITION_OPERATORS or (operator, number) in _POSITION_RESULTS:
             return INT64 in elements
-        if operator in _TRUTHS:
+        if operator in _BOOL_OPERATORS:
             return False
         if any(element in elements for element in node.types):
             return True
-        return any(name in names for name in node.inputs[_TYPED_BY.get(operator, slice(1))])
+        return any(name in names for name in node.inputs[_TYPE_OPERANDS.get(operator, slice(1))])
 
     def _result_bounds(self, node: Node, number: int) -> Bounds | None:
         operator = node.operator
         if operator == "Shape":
-            return 0, self._size(node.inputs[0])
-        if operator == "Size" or operator in _POSITIONS or (operator, number) in _POSITIONS_TOO:
-            return 0, _MOST
+            return 0, self._largest_size(node.inputs[0])
+        if operator == "Size" or operator in _POSITION_OPERATORS or (operator, number) in _POSITION_RESULTS:
+            return 0, _MOST_ELEMENTS
         if operator in ("Constant", "ConstantOfShape"):
             return node.int64_range or ((0, 1) if node.types == (_BOOL,) else None)
         if operator == "ReduceProd" and node.inputs and node.inputs[0] in self._shapes:
-            return 0, _MOST  # the number of elements of a tensor
-        names = node.inputs[_CHOOSING[operator]] if operator in _CHOOSING else node.inputs
-        if operator in _MOVING or operator == "TopK":
+            return 0, _MOST_ELEMENTS  # the number of elements of a tensor
+        names = node.inputs[_CHOSEN_OPERANDS[operator]] if operator in _CHOSEN_OPERANDS else node.inputs
+        if operator in _MOVING_OPERATORS or operator == "TopK":
             names = node.inputs[:1]
         operands = [self._bounds.get(name) for name in names if name]
         if operator == "Cast" and node.types == (INT64,) and node.inputs[0] in self._int32 and operands == [None]:
@@ -169,53 +173,53 @@ class Counts:
         known = [bounds for bounds in operands if bounds is not None]
         if not known or len(known) < len(operands):
             return None
-        if operator in _MOVING or operator in _CHOOSING or operator == "TopK":
+        if operator in _MOVING_OPERATORS or operator in _CHOSEN_OPERANDS or operator == "TopK":
             return _hull(known)
-        if operator in _TRUTHS:
+        if operator in _BOOL_OPERATORS:
             return 0, 1
         if operator == "Cast":
-            return self._cast(node, *known)
-        if operator in _WHOLE and not self._floats.isdisjoint(node.inputs):
+            return self._cast_bounds(node, *known)
+        if operator in _WHOLE_NUMBER_OPERATORS and not self._floats.isdisjoint(node.inputs):
             return None
         rule = _ARITHMETIC.get(operator)
         return None if rule is None else rule(known)
 
-    def _size(self, name: str) -> int:
+    def _largest_size(self, name: str) -> int:
         if self._largest is None:
-            return LIKELY if name in self._inputs else _MOST
-        return self._largest.get(name, _MOST)
+            return LIKELY_SIZE if name in self._inputs else _MOST_ELEMENTS
+        return self._largest.get(name, _MOST_ELEMENTS)
 
-    def _cast(self, node: Node, bounds: Bounds) -> Bounds | None:
+    def _cast_bounds(self, node: Node, bounds: Bounds) -> Bounds | None:
         if _BOOL in node.types:
             return 0, 1
         if node.types and node.types[0] in (6, INT64):
             if node.inputs[0] not in self._floats:
                 return bounds
-            margin = max(map(abs, bounds)) // _ROUNDED + 1
+            margin = max(map(abs, bounds)) // _ROUNDING_SHARE + 1
             return bounds[0] - margin, bounds[1] + margin
         return bounds if node.types and node.types[0] in _FLOATS else None  # casts to other types wrap, or saturate
 
     # -- uses, backward
 
     def _is_right(self, name: str) -> bool:
-        return self.fits(name) or (name in self._bounds and name in self._sizes)
+        return self.fits_32_bits(name) or (name in self._bounds and name in self._size_results)
 
     def _may_use(self, node: Node, position: int) -> bool:
         """Whether a value that need not fit 32 bits may be this operand (rule 4)."""
         operator = node.operator
-        if position in _SIZING.get(operator, ()):
+        if position in _SIZE_OPERANDS.get(operator, ()):
             return True
         if operator == "Range" and position == 1:
             start, delta = self._bounds.get(node.inputs[0]), self._bounds.get(node.inputs[2])
             return start is not None and start[1] <= 0 and delta == (1, 1)  # one element for each number
         growing = operator in ("Add", "Mul", "Concat", "Max", "Sum", "ReduceProd")
         grows = growing and all(self._bounds.get(name, (-1, 0))[0] >= 0 for name in node.inputs if name)
-        moves = position in _CARRYING.get(operator, ()) or operator == "Concat"
+        moves = position in _CARRIED_OPERANDS.get(operator, ()) or operator == "Concat"
         same = operator == "Cast" and node.types == (INT64,)
         return (grows or moves or same) and all(self._is_right(name) for name in node.outputs)
 
 
-def _fit(bounds: Bounds) -> bool:
+def _fit_32_bits(bounds: Bounds) -> bool:
     return bounds[0] >= -(1 << 31) and bounds[1] < 1 << 31
 
 
@@ -231,25 +235,25 @@ def _product(bounds: list[Bounds]) -> Bounds:
     return product
 
 
-def _around(bounds: Bounds) -> Bounds:
+def _symmetric_bounds(bounds: Bounds) -> Bounds:
     """Bounds of values whose magnitude is at most that of `bounds`. If `bounds` are not negative, the values are not."""
     magnitude = max(abs(bounds[0]), abs(bounds[1]))
     return (0 if bounds[0] >= 0 else -magnitude), magnitude
 
 
 def _quotient(bounds: list[Bounds]) -> Bounds:
-    magnitude = _around(bounds[0])[1]
+    magnitude = _symmetric_bounds(bounds[0])[1]
     return (0 if bounds[0][0] >= 0 and bounds[1][0] >= 0 else -magnitude), magnitude
 
 
 def _range(bounds: list[Bounds]) -> Bounds:
     """Bounds of a Range: its values are between start and limit, and it has at most as many values as a tensor may have."""
     start, limit, delta = bounds
-    distance = max(abs(delta[0]), abs(delta[1])) * (_MOST - 1)
+    distance = max(abs(delta[0]), abs(delta[1])) * (_MOST_ELEMENTS - 1)
     return max(min(start[0], limit[0]), start[0] - distance), min(max(start[1], limit[1]), start[1] + distance)
 
 
-def _power(bounds: list[Bounds]) -> Bounds | None:
+def _product_of_elements(bounds: list[Bounds]) -> Bounds | None:
     """Bounds of a product of elements, or None if an element may be negative. A shape has at most eight elements."""
     low, high = bounds[0]
     return None if low < 0 else (0, max(high, 1) ** 64)
@@ -257,11 +261,11 @@ def _power(bounds: list[Bounds]) -> Bounds | None:
 
 def _sum_of_elements(bounds: list[Bounds]) -> Bounds:
     """Bounds of a sum over elements."""
-    return min(bounds[0][0], 0) * _MOST, max(bounds[0][1], 0) * _MOST
+    return min(bounds[0][0], 0) * _MOST_ELEMENTS, max(bounds[0][1], 0) * _MOST_ELEMENTS
 
 
 #: Operators whose bounds are valid for whole numbers only: a quotient of small floats has no bound.
-_WHOLE = frozenset(("Div", "Mod", "ReduceProd"))
+_WHOLE_NUMBER_OPERATORS = frozenset(("Div", "Mod", "ReduceProd"))
 _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     "Add": lambda bounds: (sum(low for low, _ in bounds), sum(high for _, high in bounds)),
     "Sum": lambda bounds: (sum(low for low, _ in bounds), sum(high for _, high in bounds)),
@@ -270,7 +274,7 @@ _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     "Div": _quotient,
     "Mod": lambda bounds: (min(bounds[0][0], bounds[1][0], 0), max(bounds[0][1], bounds[1][1], 0)),
     "Neg": lambda bounds: (-bounds[0][1], -bounds[0][0]),
-    "Abs": lambda bounds: (0, _around(bounds[0])[1]),
+    "Abs": lambda bounds: (0, _symmetric_bounds(bounds[0])[1]),
     "Sign": lambda bounds: (-1, 1),
     "Relu": lambda bounds: (max(bounds[0][0], 0), max(bounds[0][1], 0)),
     "Clip": lambda bounds: _hull(bounds),
@@ -278,6 +282,6 @@ _ARITHMETIC: Mapping[str, Callable[[list[Bounds]], Bounds | None]] = {
     **dict.fromkeys(("Floor", "Ceil", "Round", "ReduceMean"), lambda bounds: bounds[0]),
     **dict.fromkeys(("Pad", "Trilu"), lambda bounds: _hull([*bounds, (0, 0)])),
     **dict.fromkeys(("ReduceSum", "CumSum"), _sum_of_elements),
-    "ReduceProd": _power,
+    "ReduceProd": _product_of_elements,
     "Range": _range,
 }

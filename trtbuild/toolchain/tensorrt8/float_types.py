@@ -15,7 +15,7 @@ _NON_FLOAT_OPERATORS = frozenset(
 
 
 def float_types(model: Outline) -> dict[str, int]:
-    """Return value name → element type, for all float values. The type comes from the first of these sources: the
+    """Map the name of each float value to its element type. The type comes from the first of these sources that exists: the
     declaration of the value, the output of the node's nested graph, the node's type attribute (Cast, RandomNormal), the
     node's first float operand."""
     types = {

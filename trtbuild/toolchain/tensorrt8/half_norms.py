@@ -1,18 +1,18 @@
 """Rewrite batch normalization in half with float32 parameters, for the parsers of strongly typed networks.
 
-The graph has a `BatchNormalization` with an input in half and four parameters in float32. A factor and a term for each
-channel follow from these parameters, in float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7)
-casts all parameters to half and computes in half. Then a variance above 65504 is infinite, and an epsilon of 1e-5 has two
-digits. With parameters in half, the parser creates one Scale layer, which TensorRT folds into the convolution before it.
-Releases before 9 create this Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same as with
-factors in half).
+In this module "half" is float16 or bfloat16. The graph has a `BatchNormalization` with an input in half and four parameters
+in float32. It multiplies each channel by a factor and adds a term, which are computed from the parameters in float32. If
+the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half and computes in half.
+Then a variance above 65504 is infinite, and an epsilon of 1e-5 has two digits. With parameters in half, the parser creates
+one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this Scale layer from float32
+parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as with factors in half).
 
 Rules
-1. The factor and the term of external float32 parameters are computed here in float64, and written in half, with mean
-   0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of the input is mapped
-   exactly.
-2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization stays in
-   float32, between casts. The same applies if the parameters are not external or not float32.
+1. If the parameters are external and float32, the factor and the term are computed here in float64. They replace scale and
+   shift, in half, with mean 0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of
+   the input is mapped exactly.
+2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization is computed
+   in float32, between casts. It is also computed in float32 if the parameters are not external or not float32.
 3. Nodes in nested graphs are not changed: the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """
@@ -24,26 +24,26 @@ from typing import Any
 
 import numpy as np
 
-from trtbuild.toolchain.onnx_files.onnx_editing import edited, external, node
-from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Bytes, Node, outline
+from trtbuild.toolchain.onnx_files.onnx_editing import edit_model, encode_external_tensor, node
+from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Bytes, Node, read_outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
 #: The smallest normal number of each half type.
-_NORMAL = {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126}
+_SMALLEST_NORMAL = {FLOAT16: 2.0**-14, BFLOAT16: 2.0**-126}
 _OPERATOR = "BatchNormalization"
 #: The default epsilon: https://onnx.ai/onnx/operators/onnx__BatchNormalization.html.
 _EPSILON = 1e-5
 
 
-def typed_norms(
+def rewrite_norms(
     model: bytes, weights: Mapping[str, Bytes], *, scales_halves: bool = True
 ) -> tuple[bytes, dict[str, Bytes]]:
     """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
     `scales_halves` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
-    normalizations stay in float32.
+    normalizations are computed in float32.
     """
-    model_outline = outline(model)
+    model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):
         return model, dict(weights)
     types = float_types(model_outline)
@@ -54,44 +54,45 @@ def typed_norms(
     new_initializers: list[bytes] = []
     for index, norm in enumerate(model_outline.nodes):
         kinds = [types.get(name) for name in norm.inputs]
-        half = kinds[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
-        if half not in _NORMAL or None in kinds or len(set(kinds)) == 1:
+        half_type = kinds[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
+        if half_type not in _SMALLEST_NORMAL or None in kinds or len(set(kinds)) == 1:
             continue
         can_scale = scales_halves and set(kinds[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
-        scaling = _scaling(norm, half, weights) if can_scale else None
+        scaling = _scale_parameters(norm, half_type, weights) if can_scale else None
         if scaling is None:
-            nodes[index] = _in_float32(norm, types, half)
+            nodes[index] = _float32_nodes(norm, types, half_type)
             continue
         scaled.add(index)
         names = [f"{norm.outputs[0]}.{part}" for part in ("factor", "term", "mean", "variance")]
         new_weights |= zip(names, scaling, strict=True)
-        new_initializers += [external(name, sizes[norm.inputs[1]], half) for name in names]
+        new_initializers += [encode_external_tensor(name, sizes[norm.inputs[1]], half_type) for name in names]
         nodes[index] = (node(_OPERATOR, norm.name, [norm.inputs[0], *names], norm.outputs, {"epsilon": 0.0}),)
     read = {name for index, entry in enumerate(model_outline.nodes) if index not in scaled for name in entry.inputs}
     unread = {name for index in scaled for name in model_outline.nodes[index].inputs[1:]} - read
     unread -= {name for name, _ in model_outline.outputs}
-    without = {index for index, (name, _) in enumerate(model_outline.initializers) if name in unread}
-    new_model = edited(model, nodes=nodes, without=without, initializers=new_initializers)
+    removed_initializers = {index for index, (name, _) in enumerate(model_outline.initializers) if name in unread}
+    new_model = edit_model(model, nodes=nodes, removed_initializers=removed_initializers, initializers=new_initializers)
     return new_model, {name: data for name, data in new_weights.items() if name not in unread}
 
 
-def _scaling(norm: Node, half: int, weights: Mapping[str, Bytes]) -> list[memoryview] | None:
-    """Factor, term, mean and variance in `half` (rule 1), or None if they do not fit (rule 2)."""
+def _scale_parameters(norm: Node, half_type: int, weights: Mapping[str, Bytes]) -> list[memoryview] | None:
+    """Return factor, term, mean and variance in `half_type` (rule 1), or None if they do not fit (rule 2)."""
     scale, shift, mean, variance = (
         np.frombuffer(weights[name], np.float32).astype(np.float64) for name in norm.inputs[1:]
     )
     with np.errstate(all="ignore"):
-        factor = _rounded(scale / np.sqrt(variance + dict(norm.floats).get("epsilon", _EPSILON)), half)
-        term = _rounded(shift - mean * factor, half)
+        factor = _round_to_half(scale / np.sqrt(variance + dict(norm.floats).get("epsilon", _EPSILON)), half_type)
+        term = _round_to_half(shift - mean * factor, half_type)
     smallest = np.abs(factor[factor != 0]).min(initial=np.inf)
-    if not (np.isfinite(factor).all() and np.isfinite(term).all()) or smallest < _NORMAL[half]:
+    if not (np.isfinite(factor).all() and np.isfinite(term).all()) or smallest < _SMALLEST_NORMAL[half_type]:
         return None
     values = (factor, term, np.zeros_like(factor), np.ones_like(factor))
-    return [_stored(value, half) for value in values]
+    return [_half_bytes(value, half_type) for value in values]
 
 
-def _in_float32(norm: Node, types: Mapping[str, int], half: int) -> tuple[bytes, ...]:
-    """The normalization in float32, between casts."""
+def _float32_nodes(norm: Node, types: Mapping[str, int], half_type: int) -> tuple[bytes, ...]:
+    """Return the nodes that compute the normalization in float32: the casts before it, the normalization, and the cast
+    after it."""
     casts, inputs = [], []
     for position, name in enumerate(norm.inputs):
         if types[name] != FLOAT32:
@@ -104,25 +105,25 @@ def _in_float32(norm: Node, types: Mapping[str, int], half: int) -> tuple[bytes,
     return (
         *casts,
         node(_OPERATOR, norm.name, inputs, [result], dict(norm.floats)),
-        node("Cast", f"{norm.name}.narrow", [result], norm.outputs, {"to": half}),
+        node("Cast", f"{norm.name}.narrow", [result], norm.outputs, {"to": half_type}),
     )
 
 
-def _rounded(values: Any, half: int) -> Any:
-    """Round `values` to the nearest number of `half`, ties to even. The result is float64. Values beyond the largest number
-    become infinite."""
-    if half == FLOAT16:
+def _round_to_half(values: Any, half_type: int) -> Any:
+    """Round `values` to the nearest number of `half_type`, ties to even. The result is float64. Values beyond the largest
+    number become infinite."""
+    if half_type == FLOAT16:
         return values.astype(np.float16).astype(np.float64)
     return (_bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def _stored(values: Any, half: int) -> memoryview:
-    bits = values.astype(np.float16) if half == FLOAT16 else _bfloat16_bits(values)
+def _half_bytes(values: Any, half_type: int) -> memoryview:
+    bits = values.astype(np.float16) if half_type == FLOAT16 else _bfloat16_bits(values)
     return memoryview(np.ascontiguousarray(bits).view(np.uint8))
 
 
 def _bfloat16_bits(values: Any) -> Any:
-    """The upper 16 bits of float32 values, rounded to the nearest, ties to even. NaN stays NaN."""
+    """Return the upper 16 bits of float32 values, rounded to the nearest, ties to even. NaN stays NaN."""
     floats = values.astype(np.float32)
     bits = floats.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

@@ -6,14 +6,16 @@ In such networks `BuilderFlag.FP16` allows half precision for all layers. But th
 Rules
 1. For a graph without float16 values the flag is not set: all layers compute in float32.
 2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
-   graph, with OBEY_PRECISION_CONSTRAINTS: a build that cannot do so fails. float32 parts stay float32. Layers that only
-   move halves get no constraint: TensorRT may move them as float32, and for fused attention 8.6 refuses such
-   constraints ("Mismatched type for tensor", "Could not find any implementation for node {ForeignNode…}": measured).
-3. A layer that the parser adds, or a layer in a nested graph, has no value in the graph. It computes in the type of its
-   inputs. After a cast, this is the type of the cast. If the type is not known, it computes in float32.
+   graph. OBEY_PRECISION_CONSTRAINTS lets a build fail if it cannot follow them. The float32 parts of the graph stay
+   float32. Layers that only move float16 values get no constraint. TensorRT may move these values as float32, and for fused
+   attention 8.6 refuses such constraints ("Mismatched type for tensor", "Could not find any implementation for node
+   {ForeignNode…}": measured).
+3. A layer that the parser adds, or a layer in a nested graph, does not correspond to a value of the outer graph. It
+   computes in the type of its inputs. If an input is the result of a cast, this is the type of the cast. If the type is not
+   known, the layer computes in float32.
 4. Constants and casts have a fixed type, and layers that compute integers and booleans have no precision.
 
-`trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to half.
+`trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to float16.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
 #: LayerType members of rule 4.
-_WITHOUT_PRECISION = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
+_LAYERS_WITHOUT_PRECISION = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
 #: LayerType members that only move values (rule 2).
-_MOVES = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
+_MOVING_LAYERS = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
 
 
 def uses_half(model: Outline) -> bool:
@@ -35,7 +37,7 @@ def uses_half(model: Outline) -> bool:
     return FLOAT16 in float_types(model).values() or any(FLOAT16 in node.types for node in model.nodes)
 
 
-def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
+def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> None:
     """Apply rules 1 to 4 to the network that was parsed from `model`."""
     if not uses_half(model):
         return
@@ -50,10 +52,10 @@ def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
         layer = network.get_layer(index)
         outputs = [layer.get_output(k) for k in range(layer.num_outputs)]
         member = str(layer.type).rpartition(".")[2]
-        kind = elements.get(outputs[0].dtype) if member == "CAST" else _type_of(layer, outputs, known)
+        kind = elements.get(outputs[0].dtype) if member == "CAST" else _computed_type(layer, outputs, known)
         if kind is not None:
             known.update((tensor.name, kind) for tensor in outputs if tensor.name not in types)
-        if member in _WITHOUT_PRECISION or (member in _MOVES and kind == FLOAT16):
+        if member in _LAYERS_WITHOUT_PRECISION or (member in _MOVING_LAYERS and kind == FLOAT16):
             continue
         if all(tensor.dtype not in floats for tensor in outputs):
             continue
@@ -63,8 +65,8 @@ def constrain(trt: Any, network: Any, config: Any, model: Outline) -> None:
                 layer.set_output_type(k, members[known.get(tensor.name, FLOAT32)])
 
 
-def _type_of(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
-    """The type that a layer computes in: the type of its values in the graph, or of its float inputs (rule 3)."""
+def _computed_type(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
+    """Return the type that a layer computes in: the type of its values in the graph, or of its float inputs (rule 3)."""
     output_types = [known[tensor.name] for tensor in outputs if tensor.name in known]
     inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
     input_types = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from trtbuild.core.model.spec import Input as SpecInput
 from trtbuild.core.model.spec import NamedDim, ShapeRange
-from trtbuild.driver.in_program.arguments.inputs import Input, describe, dtype_name
+from trtbuild.driver.in_program.arguments.inputs import Input, describe_inputs, dtype_name
 from trtbuild.errors import UsageError
 
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
@@ -21,13 +21,13 @@ def shapes(description: Any, profile: int = 0) -> dict[str, ShapeRange]:
 
 
 def test_a_static_shape_is_min_opt_and_max() -> None:
-    description = describe([Input((2, 3), dtype=torch.float16)], arguments=["x"])
+    description = describe_inputs([Input((2, 3), dtype=torch.float16)], arguments=["x"])
     assert description.inputs == (SpecInput("x", "float16"),)
     assert shapes(description) == {"x": ShapeRange((2, 3), (2, 3), (2, 3))}
 
 
 def test_an_input_may_have_a_range_of_values() -> None:
-    description = describe(
+    description = describe_inputs(
         [Input((2, 3), dtype="int64", range=(0, 30521))], {"y": Input((2,), range=[0, 1])}, arguments=["x"]
     )
     assert [entry.range for entry in description.inputs] == [(0, 30521), (0.0, 1.0)]
@@ -42,7 +42,7 @@ def test_an_input_may_have_a_range_of_values() -> None:
 
 
 def test_a_range_of_shapes_is_a_profile() -> None:
-    assert shapes(describe([ROWS], arguments=["x"])) == {"x": ShapeRange((1, 8), (4, 8), (16, 8))}
+    assert shapes(describe_inputs([ROWS], arguments=["x"])) == {"x": ShapeRange((1, 8), (4, 8), (16, 8))}
 
 
 def test_axes_with_one_name_of_shared_dims_are_one_dim() -> None:
@@ -50,17 +50,17 @@ def test_axes_with_one_name_of_shared_dims_are_one_dim() -> None:
     ids = Input(**ranged, shared_dims={0: "batch"}, name="ids")
     mask = Input(**ranged, shared_dims={0: "batch"})
     other = Input(min_shape=(1,), opt_shape=(2,), max_shape=(3,), shared_dims={0: "other"})
-    found = describe([ids, other], {"mask": mask}, arguments=["x", "y"])
+    found = describe_inputs([ids, other], {"mask": mask}, arguments=["x", "y"])
     assert found.dims == (NamedDim("batch", (("ids", 0), ("mask", 0))), NamedDim("other", (("y", 0),)))
     with pytest.raises(UsageError, match="the dim 'batch' is in dims and in shared_dims"):
-        describe([ids], dims={"batch": ["ids.1"]})
+        describe_inputs([ids], dims={"batch": ["ids.1"]})
     for wrong in ({2: "batch"}, {0: 3}, ["batch"], {True: "batch"}):
         with pytest.raises(UsageError, match="shared_dims of Input"):
             Input((1, 8), shared_dims=wrong)  # type: ignore[arg-type]
 
 
 def test_tensors_give_a_static_shape_and_their_dtype() -> None:
-    description = describe(
+    description = describe_inputs(
         [torch.zeros(2, 3, dtype=torch.int64)], {"mask": torch.zeros(2, dtype=torch.bool)}, arguments=["ids"]
     )
     assert description.inputs == (SpecInput("ids", "int64"), SpecInput("mask", "bool", keyword=True))
@@ -68,17 +68,17 @@ def test_tensors_give_a_static_shape_and_their_dtype() -> None:
 
 
 def test_a_single_input_needs_no_list() -> None:
-    assert describe(ROWS, arguments=["x"]) == describe([ROWS], arguments=["x"])
+    assert describe_inputs(ROWS, arguments=["x"]) == describe_inputs([ROWS], arguments=["x"])
 
 
 def test_names_come_from_the_input_then_from_the_module_then_from_the_position() -> None:
     inputs = [Input((1,), name="image"), Input((1,)), Input((1,))]
-    assert [entry.name for entry in describe(inputs, arguments=["x", "y"]).inputs] == ["image", "y", "input_2"]
+    assert [entry.name for entry in describe_inputs(inputs, arguments=["x", "y"]).inputs] == ["image", "y", "input_2"]
 
 
 def test_lists_of_lists_are_profiles() -> None:
     large = Input(min_shape=(16, 8), opt_shape=(64, 8), max_shape=(64, 8))
-    description = describe([[ROWS], [large]], {"scale": Input((4,))}, arguments=["x"])
+    description = describe_inputs([[ROWS], [large]], {"scale": Input((4,))}, arguments=["x"])
     assert [profile.name for profile in description.profiles] == ["0", "1"]
     assert shapes(description, 1)["x"].max == (64, 8)
     assert shapes(description, 1)["scale"].max == (4,)
@@ -86,13 +86,13 @@ def test_lists_of_lists_are_profiles() -> None:
 
 def test_dims_are_named_as_in_a_manifest() -> None:
     dims = {"batch": ["x.0", "y.0"], "width": {"at": "x.1", "multiple_of": 8}}
-    description = describe([ROWS, ROWS], arguments=["x", "y"], dims=dims)
+    description = describe_inputs([ROWS, ROWS], arguments=["x", "y"], dims=dims)
     assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
 def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
     batch, width = Dim("batch", min=1, max=32), Dim("width", min=1, max=4)
-    description = describe(
+    description = describe_inputs(
         [torch.zeros(4, 16), torch.zeros(4, 3)],
         arguments=["x", "y"],
         dynamic_shapes={"x": {0: batch, 1: 8 * width}, "y": (batch, None)},
@@ -125,19 +125,31 @@ def test_dtypes_have_the_short_names_of_precisions(short: str, name: str) -> Non
         (lambda: Input((2.5, 3)), "is not a shape"),
         (lambda: Input((1,), dtype="float8"), "is not a dtype"),
         (lambda: Input((1,), format=torch.channels_last), "engines take contiguous tensors"),
-        (lambda: describe([3]), "is 3, neither an Input nor a tensor"),
-        (lambda: describe([ROWS], {"mask": None}), "kwarg_inputs['mask'] is None, neither an Input nor a tensor"),
-        (lambda: describe(None), "there are no inputs"),
-        (lambda: describe([Input((1,), name="x"), Input((1,), name="x")]), "two inputs are called 'x'"),
-        (lambda: describe([[ROWS], [Input((1, 8), dtype="float16")]]), "the inputs of profile 1 differ"),
-        (lambda: describe([[ROWS], [ROWS]], [{}, {}, {}]), "inputs have 2 profiles and kwarg_inputs 3"),
-        (lambda: describe([ROWS], arguments=["x"], dims={"batch": ["y.0"]}), "not an axis of an input"),
-        (lambda: describe([ROWS], arguments=["x"], dims={"batch": {}}), "which names no axes"),
-        (lambda: describe([ROWS], arguments=["x"], dims={"batch": None}), "which names no axes"),
-        (lambda: describe([ROWS], arguments=["x"], dynamic_shapes={"y": {}}), "which is not an input"),
-        (lambda: describe([ROWS], arguments=["x"], dynamic_shapes={"x": {5: Dim("b", max=2)}}), "which has 2 axes"),
-        (lambda: describe([torch.zeros(4, 8)], arguments=["x"], dynamic_shapes={"x": {0: Dim("b")}}), "has no max"),
-        (lambda: describe([torch.zeros(4)], arguments=["x"], dynamic_shapes={"x": {0: Dim.AUTO}}), "has no range"),
+        (lambda: describe_inputs([3]), "is 3, neither an Input nor a tensor"),
+        (
+            lambda: describe_inputs([ROWS], {"mask": None}),
+            "kwarg_inputs['mask'] is None, neither an Input nor a tensor",
+        ),
+        (lambda: describe_inputs(None), "there are no inputs"),
+        (lambda: describe_inputs([Input((1,), name="x"), Input((1,), name="x")]), "two inputs are called 'x'"),
+        (lambda: describe_inputs([[ROWS], [Input((1, 8), dtype="float16")]]), "the inputs of profile 1 differ"),
+        (lambda: describe_inputs([[ROWS], [ROWS]], [{}, {}, {}]), "inputs have 2 profiles and kwarg_inputs 3"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": ["y.0"]}), "not an axis of an input"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": {}}), "which names no axes"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": None}), "which names no axes"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"y": {}}), "which is not an input"),
+        (
+            lambda: describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"x": {5: Dim("b", max=2)}}),
+            "which has 2 axes",
+        ),
+        (
+            lambda: describe_inputs([torch.zeros(4, 8)], arguments=["x"], dynamic_shapes={"x": {0: Dim("b")}}),
+            "has no max",
+        ),
+        (
+            lambda: describe_inputs([torch.zeros(4)], arguments=["x"], dynamic_shapes={"x": {0: Dim.AUTO}}),
+            "has no range",
+        ),
     ],
 )
 def test_rejects_invalid_inputs(make: Any, message: str) -> None:

@@ -16,7 +16,7 @@ from trtbuild.core.packages.package_index import PackageIndex, PackedDim, Packed
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.core.values.expressions import frozen
+from trtbuild.core.values.expressions import freeze
 from trtbuild.driver import outputs
 from trtbuild.driver.outputs import triton
 
@@ -127,7 +127,7 @@ def typed(index: Mapping[str, Any]) -> PackageIndex:
 
 
 def _packed(entry: Mapping[str, Any]) -> PackedTensor:
-    return PackedTensor(entry["name"], entry["dtype"], tuple(frozen(size) for size in entry["shape"]))
+    return PackedTensor(entry["name"], entry["dtype"], tuple(freeze(size) for size in entry["shape"]))
 
 
 def _target(name: str, entry: Mapping[str, Any]) -> PackedTarget:

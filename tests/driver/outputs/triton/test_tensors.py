@@ -8,7 +8,7 @@ import pytest
 
 from tests.driver.outputs.triton.repositories import B, H, configurations, one_engine, profile, tensor, typed
 from trtbuild.core.partition.partitions import TensorType
-from trtbuild.driver.outputs.triton.tensors import described, max_batch_size
+from trtbuild.driver.outputs.triton.tensors import max_batch_size, tensor_fields
 from trtbuild.errors import UsageError
 
 
@@ -62,9 +62,9 @@ def test_inputs_and_outputs_without_a_common_batch_have_no_batch(inputs: Any, ou
 
 
 def test_the_dim_of_a_dynamic_or_empty_axis_is_minus_1() -> None:
-    assert dict(described("x", TensorType("float32", (B, 3, 0, H))))["dims"] == [-1, 3, -1, -1]
+    assert dict(tensor_fields("x", TensorType("float32", (B, 3, 0, H))))["dims"] == [-1, 3, -1, -1]
 
 
 def test_rejects_a_dtype_that_triton_does_not_have() -> None:
     with pytest.raises(UsageError, match="Triton has no type for 'wave', which is complex64"):
-        described("wave", TensorType("complex64", (4,)))
+        tensor_fields("wave", TensorType("complex64", (4,)))

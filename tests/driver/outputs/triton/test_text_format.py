@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from tests.driver.outputs.triton.repositories import schema
-from trtbuild.driver.outputs.triton.text_format import Word, render
+from trtbuild.driver.outputs.triton.text_format import EnumValue, render
 
 
 def test_messages_lists_words_and_numbers_are_read_back() -> None:
@@ -14,7 +14,7 @@ def test_messages_lists_words_and_numbers_are_read_back() -> None:
         [
             ("name", "m"),
             ("max_batch_size", 0),
-            ("input", (("name", "x"), ("data_type", Word("TYPE_FP32")), ("dims", [-1, 3]), ("optional", True))),
+            ("input", (("name", "x"), ("data_type", EnumValue("TYPE_FP32")), ("dims", [-1, 3]), ("optional", True))),
             ("output", (("name", "y"), ("dims", []), ("reshape", (("shape", []),)))),
             ("output", (("name", "z"),)),
             ("instance_group", (("profile", ["0", "1"]),)),

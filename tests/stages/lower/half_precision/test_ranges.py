@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trtbuild.stages.lower.half_precision.ranges import Range, ranges
+from trtbuild.stages.lower.half_precision.ranges import Range, find_ranges
 
 _MIN = torch.finfo(torch.float32).min
 
@@ -55,5 +55,5 @@ def test_the_range_of_an_expression(case: str, table: Any) -> None:
         for spec in exported.graph_signature.input_specs
         if spec.target in exported.constants
     }
-    range_of_node = ranges(exported.graph, constants, torch.float16)
+    range_of_node = find_ranges(exported.graph, constants, torch.float16)
     assert range_of_node[exported.graph.output_node().args[0][0]] is expected

@@ -99,8 +99,8 @@ def test_a_custom_operator_is_identified_by_the_digest_of_its_file(child: Any) -
 def test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached(tmp_path: Path) -> None:
     """For example an operator of a library that was loaded before the recorder started."""
     recorder = Recorder(tmp_path, Places(), {})
-    assert Operators(recorder).implementation("missing.twice.default") == "unknown"
-    assert recorder.reasons == ["the implementation of operator missing::twice cannot be found"]
+    assert Operators(recorder).implementation_digest("missing.twice.default") == "unknown"
+    assert recorder.storage_refusals == ["the implementation of operator missing::twice cannot be found"]
 
 
 def test_the_trace_fails_if_another_process_changes_a_file_that_was_read(

@@ -26,11 +26,11 @@ def recorder(project: Path) -> Recorder:
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
-    return {seen.dependency.part: seen.seen for seen in recorder.observations()}
+    return {seen.dependency.part: seen.state for seen in recorder.observations()}
 
 
 def test_a_file_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
-    recorder.file(project / "a.txt")
+    recorder.record_file(project / "a.txt")
     (project / "a.txt").write_text("b")
     with pytest.raises(SourceError) as caught:
         recorder.observations()
@@ -40,7 +40,7 @@ def test_a_file_that_changes_during_the_trace_is_an_error(recorder: Recorder, pr
 
 def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, project: Path) -> None:
     path = project / "a.txt"
-    recorder.file(path)
+    recorder.record_file(path)
     status = path.stat()
     path.write_text("b")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -53,7 +53,7 @@ def test_an_old_file_is_compared_by_its_times(
 ) -> None:
     monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)
     path = project / "a.txt"
-    recorder.file(path)
+    recorder.record_file(path)
     assert len(parts(recorder)["file:a.txt"]) == 64
     os.utime(path, (5, 5))
     with pytest.raises(SourceError):
@@ -61,54 +61,54 @@ def test_an_old_file_is_compared_by_its_times(
 
 
 def test_a_file_that_differs_from_the_compiled_bytes_is_an_error(recorder: Recorder, project: Path) -> None:
-    recorder.file(project / "a.txt", digest="0" * 64)
+    recorder.record_file(project / "a.txt", digest="0" * 64)
     with pytest.raises(SourceError):
         recorder.observations()
 
 
 def test_a_file_that_appears_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
-    recorder.file(project / "new.txt")
+    recorder.record_file(project / "new.txt")
     (project / "new.txt").write_text("")
     with pytest.raises(SourceError):
         recorder.observations()
 
 
 def test_a_trace_that_looks_for_a_file_and_then_writes_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
-    recorder.file(project / "cache.npy")
-    recorder.wrote(project / "cache.npy")
+    recorder.record_file(project / "cache.npy")
+    recorder.record_write(project / "cache.npy")
     (project / "cache.npy").write_text("made")
-    recorder.file(project / "cache.npy")
+    recorder.record_file(project / "cache.npy")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code writes to cache.npy, which it read before"]
+    assert recorder.storage_refusals == ["the model's code writes to cache.npy, which it read before"]
 
 
 def test_a_trace_that_changes_a_folder_that_it_listed_is_uncacheable(recorder: Recorder, project: Path) -> None:
     (project / "sub").mkdir()
-    recorder.directory(project / "sub")
-    recorder.wrote(project / "sub/new.txt")
+    recorder.record_listing(project / "sub")
+    recorder.record_write(project / "sub/new.txt")
     (project / "sub/new.txt").write_text("")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code creates files in sub, and also lists its entries"]
+    assert recorder.storage_refusals == ["the model's code creates files in sub, and also lists its entries"]
 
 
 def test_a_file_that_the_trace_writes_is_not_a_dependency(recorder: Recorder, project: Path) -> None:
-    recorder.wrote(project / "cache.npy")
+    recorder.record_write(project / "cache.npy")
     (project / "cache.npy").write_text("made")
-    recorder.file(project / "cache.npy")
+    recorder.record_file(project / "cache.npy")
     assert parts(recorder) == {}
 
 
 def test_a_trace_that_reads_a_file_and_overwrites_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
-    recorder.file(project / "a.txt")
-    recorder.wrote(project / "a.txt")
+    recorder.record_file(project / "a.txt")
+    recorder.record_write(project / "a.txt")
     (project / "a.txt").write_text("b")
     assert parts(recorder) == {}
-    assert recorder.reasons == ["the model's code writes to a.txt, which it read before"]
+    assert recorder.storage_refusals == ["the model's code writes to a.txt, which it read before"]
 
 
 def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder, project: Path) -> None:
     (project / "sub").mkdir()
-    recorder.directory(project / ".." / "project" / "sub")
+    recorder.record_listing(project / ".." / "project" / "sub")
     (project / "sub/new.txt").write_text("")
     with pytest.raises(SourceError, match="sub"):
         recorder.observations()
@@ -116,7 +116,7 @@ def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder,
 
 def test_a_symlink_is_recorded_with_its_target(recorder: Recorder, project: Path) -> None:
     (project / "link.txt").symlink_to("a.txt")
-    recorder.file(project / "link.txt")
+    recorder.record_file(project / "link.txt")
     assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
 
 
@@ -124,7 +124,7 @@ def test_a_link_is_recorded_by_its_target_path(recorder: Recorder, project: Path
     (project / "link.txt").symlink_to("a.txt")
     (project / "inside").symlink_to(project / "sub")
     for name in ("link.txt", "inside", "a.txt", "none", project.parent):
-        recorder.link(project / name)
+        recorder.record_link(project / name)
     assert parts(recorder) == {"link:link.txt": "a.txt", "link:inside": "./sub"}
     (project / "link.txt").unlink()
     (project / "link.txt").symlink_to("b.txt")
@@ -133,7 +133,7 @@ def test_a_link_is_recorded_by_its_target_path(recorder: Recorder, project: Path
 
 
 def test_a_listing_of_the_project_ignores_outputs(recorder: Recorder, project: Path) -> None:
-    recorder.directory(project)
+    recorder.record_listing(project)
     (listing,) = parts(recorder).items()
     assert listing[0] == "listing:."
     (project / "dist").mkdir()
@@ -147,36 +147,36 @@ def test_a_listing_of_the_project_ignores_outputs(recorder: Recorder, project: P
 def test_a_file_outside_the_project_has_an_absolute_name(recorder: Recorder, project: Path) -> None:
     outside = project.parent / "outside.txt"
     outside.write_text("")
-    recorder.file(outside)
+    recorder.record_file(outside)
     assert list(parts(recorder)) == [f"file:{outside}"]
 
 
 def test_directories_above_the_project_are_not_dependencies(recorder: Recorder, project: Path) -> None:
-    recorder.file(project)
-    recorder.file(project.parent)
-    recorder.directory(project.parent)
-    recorder.directory("/")
+    recorder.record_file(project)
+    recorder.record_file(project.parent)
+    recorder.record_listing(project.parent)
+    recorder.record_listing("/")
     assert parts(recorder) == {}
 
 
 def test_directories_and_special_files_are_recorded_by_their_kind(recorder: Recorder, project: Path) -> None:
     (project / "sub").mkdir()
-    recorder.file(project / "sub")
+    recorder.record_file(project / "sub")
     os.mkfifo(project / "pipe")
-    recorder.file(project / "pipe")
+    recorder.record_file(project / "pipe")
     assert parts(recorder) == {"file:sub": "directory", "file:pipe": "special"}
 
 
 def test_system_files_and_invalid_names_are_ignored(recorder: Recorder) -> None:
     for name in ("/proc/self/maps", "/dev/null", "/etc/passwd", os.__file__, pytest.__file__, 3, None, b"\0"):
-        recorder.file(name)
+        recorder.record_file(name)
     assert set(parts(recorder)) == {"distribution:pytest"}
 
 
 def test_a_variable_that_the_trace_sets_is_not_a_dependency(recorder: Recorder) -> None:
-    recorder.environment("BEFORE")
-    recorder.environment_set("BEFORE")
-    recorder.environment_set("OWN")
-    recorder.environment("OWN")
-    recorder.environment("PYTHONHASHSEED")
+    recorder.record_variable("BEFORE")
+    recorder.record_variable_change("BEFORE")
+    recorder.record_variable_change("OWN")
+    recorder.record_variable("OWN")
+    recorder.record_variable("PYTHONHASHSEED")
     assert parts(recorder) == {"environment:BEFORE": "absent"}

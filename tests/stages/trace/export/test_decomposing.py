@@ -11,7 +11,7 @@ from torch import nn
 from torch._export import utils
 
 from trtbuild.stages.trace.export import exporting
-from trtbuild.stages.trace.export.decomposing import decomposed
+from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
 
 ROWS = {"x": ((1, 4, 8), (3, 4, 8), (8, 4, 8))}
 TWO = {"height": ((4, 6, 8), (4, 10, 8), (4, 16, 8))}
@@ -62,11 +62,13 @@ def test_a_decomposition_equals_a_retrace(name: str, traced, job_of, monkeypatch
     job = job_of(shapes)
     decompositions = []
     monkeypatch.setattr(
-        exporting, "decomposed", lambda raw: decompositions.append(decomposed(raw)) or decompositions[-1]
+        exporting,
+        "decompose_without_retrace",
+        lambda raw: decompositions.append(decompose_without_retrace(raw)) or decompositions[-1],
     )
     result = traced(model, job)
     assert decompositions[0] is not None
-    monkeypatch.setattr(exporting, "decomposed", lambda raw: None)
+    monkeypatch.setattr(exporting, "decompose_without_retrace", lambda raw: None)
     retraced = traced(model, job)
     assert result.graph == retraced.graph
     assert result.modules == retraced.modules
@@ -111,7 +113,7 @@ def test_an_uncertain_decomposition_is_retraced(name: str) -> None:
     dynamic = ({0: torch.export.Dim("rows", min=1, max=8)},)
     raw = torch.export.export(module, (torch.zeros(4, 4, 8),), dynamic_shapes=dynamic, strict=False)
     before = raw.graph_module.code
-    assert decomposed(raw) is None
+    assert decompose_without_retrace(raw) is None
     assert raw.graph_module.code == before
 
 
@@ -121,7 +123,9 @@ def test_a_program_with_undecided_strides_is_retraced(traced, job_of, monkeypatc
 
     decompositions = []
     monkeypatch.setattr(
-        exporting, "decomposed", lambda raw: decompositions.append(decomposed(raw)) or decompositions[-1]
+        exporting,
+        "decompose_without_retrace",
+        lambda raw: decompositions.append(decompose_without_retrace(raw)) or decompositions[-1],
     )
     result = traced(rows, job_of({"x": ((1, 2, 8), (3, 5, 8), (8, 9, 8))}))
     assert decompositions == [None]
@@ -131,7 +135,7 @@ def test_a_program_with_undecided_strides_is_retraced(traced, job_of, monkeypatc
 def test_decomposing_does_not_change_its_input() -> None:
     raw = torch.export.export(Layer().eval(), (torch.zeros(3, 4, 8),), strict=False)
     before = raw.graph_module.code, str(raw.graph_signature)
-    result = decomposed(raw)
+    result = decompose_without_retrace(raw)
     assert result is not None and result.graph is not raw.graph
     assert (raw.graph_module.code, str(raw.graph_signature)) == before
 

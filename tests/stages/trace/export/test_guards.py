@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trtbuild.core.model.spec import NamedDim
-from trtbuild.stages.trace.export.guards import guesses
+from trtbuild.stages.trace.export.guards import guard_failures
 
 SHAPES = {"x": ((1, 4, 3), (8, 8, 3), (64, 32, 3))}
 DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]
@@ -14,7 +14,7 @@ DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]
 
 def guesses_for(job_of: Callable[..., Any], *guards: str, points: Any = ()) -> Any:
     job = job_of(SHAPES, dims=DIMS)
-    return guesses(guards, {"x": 0, "args": (0,)}, job.shapes, job.inputs, points)
+    return guard_failures(guards, {"x": 0, "args": (0,)}, job.shapes, job.inputs, points)
 
 
 def test_a_guard_that_always_holds_needs_no_guess(job_of: Callable[..., Any]) -> None:
@@ -25,7 +25,7 @@ def test_the_guesses_are_the_smallest_the_middle_and_the_largest_size_that_break
     job_of: Callable[..., Any],
 ) -> None:
     first, second, third = guesses_for(job_of, "L['x'].size()[1] % 8 == 0")
-    assert [guess.sizes for guess in (first, third)] == [(8, 4), (8, 28)] and second.sizes[1] % 8 == 4
+    assert [failure.sizes for failure in (first, third)] == [(8, 4), (8, 28)] and second.sizes[1] % 8 == 4
     assert first.text == "x.1 % 8 == 0"
     assert first.hint == "write dims: {width: {at: [x.1], multiple_of: 8}}"
 
@@ -41,8 +41,8 @@ def test_a_relation_of_two_dims_has_no_hint(job_of: Callable[..., Any]) -> None:
 
 
 def test_a_known_point_that_breaks_the_guard_is_the_only_guess(job_of: Callable[..., Any]) -> None:
-    (guess,) = guesses_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
-    assert guess.sizes == (1, 4) and guess.hint == "change the profiles so that x.0 is at least 2 and at most 64"
+    (failure,) = guesses_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
+    assert failure.sizes == (1, 4) and failure.hint == "change the profiles so that x.0 is at least 2 and at most 64"
 
 
 def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> None:
@@ -63,13 +63,15 @@ def test_a_division_by_zero_is_a_broken_guard(job_of: Callable[..., Any]) -> Non
 
 def test_large_ranges_are_sampled_at_both_ends(job_of: Callable[..., Any]) -> None:
     job = job_of({"x": ((1, 1), (8, 8), (100_000, 100_000))})
-    guess, *_ = guesses(["L['x'].size()[0] + L['x'].size()[1] < 200000"], {"x": 0}, job.shapes, job.inputs)
-    assert guess.sizes == (100_000, 100_000)
+    failure, *_ = guard_failures(["L['x'].size()[0] + L['x'].size()[1] < 200000"], {"x": 0}, job.shapes, job.inputs)
+    assert failure.sizes == (100_000, 100_000)
 
 
 def test_every_assumed_guard_has_a_guess(job_of: Callable[..., Any]) -> None:
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
     unreported = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]
-    assumed = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]
-    sizes = {guess.sizes[0] for guess in guesses(unreported, {"x": 0}, job.shapes, job.inputs, (), assumed)}
+    assumptions = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]
+    sizes = {
+        failure.sizes[0] for failure in guard_failures(unreported, {"x": 0}, job.shapes, job.inputs, (), assumptions)
+    }
     assert sizes >= set(range(2, 30))

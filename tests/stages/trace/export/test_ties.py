@@ -6,7 +6,7 @@ import pytest
 
 from tests.stages.trace.conftest import make_job, trace_in_process
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, different_opts
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, pairs_with_different_opts
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 from trtbuild.errors import SourceError
 
@@ -70,17 +70,17 @@ def test_symbols_that_differ_in_a_later_opt_only_are_known():
     ]
     plan, _ = derive([Input("x"), Input("y")], (), profiles)
     assert plan is not None
-    assert different_opts(plan, profiles) == ((0, 1),)
-    assert different_opts(plan, profiles[:1]) == ()
+    assert pairs_with_different_opts(plan, profiles) == ((0, 1),)
+    assert pairs_with_different_opts(plan, profiles[:1]) == ()
 
 
 def test_tied_plans_number_the_symbols_that_are_left():
     symbols = tuple(Symbol(name, 1, 8, 4) for name in "abcd")
     plan = ShapePlan(symbols, ((SymbolAxis(0), SymbolAxis(1)), (SymbolAxis(2), 5, SymbolAxis(3))))
-    tied = plan.tied([(3, 1), (2, 0)])
+    tied = plan.merge_ties([(3, 1), (2, 0)])
     assert [symbol.name for symbol in tied.symbols] == ["a", "b"]
     assert tied.shapes == ((SymbolAxis(0), SymbolAxis(1)), (SymbolAxis(0), 5, SymbolAxis(1)))
-    assert plan.tied([(3, 2), (2, 1), (1, 0)]).shapes == (
+    assert plan.merge_ties([(3, 2), (2, 1), (1, 0)]).shapes == (
         (SymbolAxis(0), SymbolAxis(0)),
         (SymbolAxis(0), 5, SymbolAxis(0)),
     )

@@ -23,7 +23,7 @@ def leaf(tensor: torch.Tensor) -> str | None:
 
 def flow(flows: Flows, function: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> Any:
     with torch.no_grad():
-        return flows.results(lambda values: function(*values), inputs, leaf)
+        return flows.describe_results(lambda values: function(*values), inputs, leaf)
 
 
 def are_equal(first: Callable[..., Any], second: Callable[..., Any], inputs: Sequence[torch.Tensor] = (X,)) -> bool:
@@ -178,6 +178,6 @@ def test_state_from_an_earlier_call_is_not_a_constant() -> None:
             return x + self.kept[:1]
 
     module, flows = KeepsFirstResult(), Flows()
-    flows.results(lambda inputs: module(*inputs), [torch.ones(2, 3)], lambda tensor: None)
+    flows.describe_results(lambda inputs: module(*inputs), [torch.ones(2, 3)], lambda tensor: None)
     with pytest.raises(CannotFollow, match="earlier call"):
-        flows.results(lambda inputs: module(*inputs), [torch.ones(4, 3)], lambda tensor: None)
+        flows.describe_results(lambda inputs: module(*inputs), [torch.ones(4, 3)], lambda tensor: None)

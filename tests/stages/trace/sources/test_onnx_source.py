@@ -19,7 +19,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Source
 from trtbuild.driver.workers.graph_steps import makers
 from trtbuild.errors import SourceError
 from trtbuild.stages.convert.weights import materialize
-from trtbuild.stages.graphs.onnx_model import for_opset, graph_text, node_names, types
+from trtbuild.stages.graphs.onnx_model import convert_to_opset, graph_text, node_names, types
 from trtbuild.stages.trace.sources.onnx_source import OnnxSource
 from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -63,7 +63,7 @@ def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPE
 
 def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of the canonical model with its weights, computed by onnxruntime."""
-    converted, _ = for_opset(graph.blob, 20)
+    converted, _ = convert_to_opset(graph.blob, 20)
     session = onnxruntime.InferenceSession(
         materialize(converted, {f"w{slot}": value.numpy() for slot, value in graph.weights})
     )

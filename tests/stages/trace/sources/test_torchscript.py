@@ -14,7 +14,7 @@ from tests.stages.trace.conftest import ChildTrace, make_job
 from trtbuild.core.model.spec import Input, Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.trace.run import Traced, trace_module
+from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames
 from trtbuild.stages.trace.user_code.places import Places
@@ -53,7 +53,9 @@ def save_script(module: nn.Module, folder: Path, *, training: bool = False) -> t
     return script
 
 
-def trace_script(folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None) -> tuple[Any, Traced]:
+def trace_script(
+    folder: Path, shapes: Mapping[str, Any], inputs: Sequence[Input] | None = None
+) -> tuple[Any, TraceResult]:
     job = make_job(shapes, inputs=inputs, source=Source("torchscript", "net.ts"))
     frames = Frames(Places(), folder)
     with torch.no_grad():

@@ -13,7 +13,7 @@ from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.stages.trace.discovery import patterns
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import file_digest, installed_version, observe
-from trtbuild.stages.trace.user_code.places import HOME, Place, Places
+from trtbuild.stages.trace.user_code.places import PACKAGE_PARENT, Place, Places
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_link_is_observed_by_its_target(project: Path) -> None:
 
 def test_a_pattern_in_the_project_folder_lists_the_folder(project: Path) -> None:
     recorder = Recorder(project, Places(), {})
-    patterns.add("*.txt", project, recorder)
+    patterns.record_matches("*.txt", project, recorder)
     assert {observation.dependency.part for observation in recorder.observations()} == {"file:c.txt", "listing:."}
 
 
@@ -109,7 +109,7 @@ def test_patterns_give_the_matching_files_and_the_listed_folders(
     project: Path, pattern: str, expected: list[str]
 ) -> None:
     recorder = Recorder(project, Places(), {})
-    patterns.add(pattern, project, recorder)
+    patterns.record_matches(pattern, project, recorder)
     assert sorted(observation.dependency.part for observation in recorder.observations()) == expected
 
 
@@ -119,7 +119,7 @@ def test_a_path_belongs_to_user_python_distribution_or_trtbuild(project: Path) -
     assert places.of(os.__file__) == Place("python")
     assert places.of("<frozen importlib._bootstrap>") == Place("python")
     assert places.of(pytest.__file__) == Place("distribution", "pytest")
-    assert places.of(os.path.join(HOME, "trtbuild", "errors.py")) == Place("trtbuild")
+    assert places.of(os.path.join(PACKAGE_PARENT, "trtbuild", "errors.py")) == Place("trtbuild")
     for name in ("/proc/self/maps", "<string>", str(project / "a/__pycache__/x.pyc"), str(project / ".git/HEAD")):
         assert places.of(name) == Place("ignored"), name
 

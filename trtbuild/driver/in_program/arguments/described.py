@@ -8,7 +8,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile
 
 
 @dataclass(frozen=True)
-class Described:
+class ModuleInputs:
     """A module's inputs in the order of its arguments (positional ones first), with their profiles and named dims."""
 
     inputs: tuple[Input, ...]

@@ -1,8 +1,8 @@
-"""The `dynamic_shapes` of torch.export: each ``Dim`` at an axis gives the axis a name and a range.
+"""The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
 1. Axes with the same Dim are one dimension. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
-2. opt is the size of the example, clamped to the Dim's range.
+2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
 """
 
@@ -14,17 +14,17 @@ from typing import Any
 
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
 from trtbuild.driver.in_program.arguments import checked
-from trtbuild.driver.in_program.arguments.described import Described
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.errors import UsageError
 
 _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=32)}}'
 
 
-def with_dims(described: Described, dynamic_shapes: Any) -> Described:
-    """Return the same inputs with the ranges of the ``torch.export.Dim`` objects in `dynamic_shapes`. Raises UsageError."""
-    names = [entry.name for entry in described.inputs]
+def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> ModuleInputs:
+    """Return the inputs with the ranges of the ``torch.export.Dim`` objects in `dynamic_shapes`. Raises UsageError."""
+    names = [entry.name for entry in module_inputs.inputs]
     if not isinstance(dynamic_shapes, Mapping | list | tuple):
-        raise checked.wrong("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
+        raise checked.wrong_value("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
     per_input = (
         dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
     )
@@ -33,44 +33,45 @@ def with_dims(described: Described, dynamic_shapes: Any) -> Described:
         raise UsageError(
             f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
         )
-    (profile,) = described.profiles if len(described.profiles) == 1 else (None,)
+    (profile,) = module_inputs.profiles if len(module_inputs.profiles) == 1 else (None,)
     if profile is None:
         raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
     shapes = dict(profile.shapes)
-    places: dict[str, list[tuple[str, int]]] = {}
-    units: dict[str, int] = {}
+    axes_by_dim: dict[str, list[tuple[str, int]]] = {}
+    factors: dict[str, int] = {}
     for name, axes in per_input.items():
-        for axis, dim in _axes(axes, name):
+        for axis, dim in _axes_with_dims(axes, name):
             if not 0 <= axis < len(shapes[name].opt):
                 raise UsageError(
                     f"dynamic_shapes has axis {axis} of {name!r}, which has {len(shapes[name].opt)} axes",
                     hint="axes are counted from 0",
                 )
-            root, unit = _root(dim, f"{name}.{axis}")
-            if not isinstance(root.max, int) or root.max * unit >= 2**31 - 1:
+            root, factor = _root_and_factor(dim, f"{name}.{axis}")
+            if not isinstance(root.max, int) or root.max * factor >= 2**31 - 1:
                 raise UsageError(
                     f"the Dim {root.__name__!r} of {name}.{axis} has no max",
                     hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
                 )
-            low, high = int(root.min) * unit, root.max * unit
+            low, high = int(root.min) * factor, root.max * factor
             shapes[name] = _with_range(shapes[name], axis, low, high)
-            key = root.__name__ if units.setdefault(root.__name__, unit) == unit else f"{root.__name__}_{unit}"
-            units.setdefault(key, unit)
-            places.setdefault(key, []).append((name, axis))
-    dims = tuple(NamedDim(name, tuple(axes), units[name]) for name, axes in places.items())
-    known = {dim.name for dim in described.dims}
-    all_dims = [*described.dims, *(dim for dim in dims if dim.name not in known)]
+            key = root.__name__ if factors.setdefault(root.__name__, factor) == factor else f"{root.__name__}_{factor}"
+            factors.setdefault(key, factor)
+            axes_by_dim.setdefault(key, []).append((name, axis))
+    dims = tuple(NamedDim(name, tuple(axes), factors[name]) for name, axes in axes_by_dim.items())
+    existing_names = {dim.name for dim in module_inputs.dims}
+    all_dims = [*module_inputs.dims, *(dim for dim in dims if dim.name not in existing_names)]
     order = {name: number for number, name in enumerate(names)}
     all_dims.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
     new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
-    return replace(described, profiles=(new_profile,), dims=tuple(all_dims))
+    return replace(module_inputs, profiles=(new_profile,), dims=tuple(all_dims))
 
 
-def _axes(axes: Any, name: str) -> list[tuple[int, Any]]:
+def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:
+    """Return (axis, Dim) for each axis of the input `name` that has a Dim. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):
-        raise checked.wrong(f"dynamic_shapes[{name!r}]", "a mapping by axis, or a list", axes, _EXAMPLE)
+        raise checked.wrong_value(f"dynamic_shapes[{name!r}]", "a mapping by axis, or a list", axes, _EXAMPLE)
     pairs = list(axes.items() if isinstance(axes, Mapping) else enumerate(axes))
     for axis, _ in pairs:
         if not isinstance(axis, int) or isinstance(axis, bool):
@@ -78,19 +79,19 @@ def _axes(axes: Any, name: str) -> list[tuple[int, Any]]:
     return [(axis, dim) for axis, dim in pairs if dim is not None and not isinstance(dim, int)]
 
 
-def _root(dim: Any, where: str) -> tuple[Any, int]:
+def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:
     """Return a Dim and its factor: ``2 * batch`` gives (batch, 2)."""
     root = getattr(dim, "root", None)
     if root is not None:
-        unit = int(dim.fn(1)) - int(dim.fn(0))
-        if int(dim.fn(0)) or unit < 1:
+        factor = int(dim.fn(1)) - int(dim.fn(0))
+        if int(dim.fn(0)) or factor < 1:
             raise UsageError(
-                f"{where} is {dim.__name__}, which is not a multiple of a Dim", hint="write k * dim, or a Dim"
+                f"{place} is {dim.__name__}, which is not a multiple of a Dim", hint="write k * dim, or a Dim"
             )
-        return root, unit
+        return root, factor
     if not hasattr(dim, "__name__") or not hasattr(dim, "max"):  # Dim.AUTO and Dim.DYNAMIC have no names
         raise UsageError(
-            f"{where} is {dim}, which has no range",
+            f"{place} is {dim}, which has no range",
             hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
         )
     return dim, 1

@@ -1,10 +1,10 @@
 """The inputs of an ``ExportedProgram``, with the Dims of its export.
 
 Rules
-1. Without `inputs`, a dim has the program's range, and opt is the size in the program's example. If that size is not known,
-   opt is the max.
-2. If `inputs` are tensors, their sizes are opt. If `inputs` have ranges or several profiles, these replace the program's
-   ranges. Dtypes, ranks and allowed sizes are always those of the program.
+1. Without `inputs`, a dim has the program's range, and its opt size is the size in the program's example. If that size is
+   not known, the opt size is the max size.
+2. If `inputs` are tensors, their sizes are the opt sizes. If `inputs` have ranges or several profiles, these replace the
+   program's ranges. Dtypes, ranks and allowed sizes are always those of the program.
 3. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 4. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 """
@@ -17,41 +17,44 @@ from typing import Any
 
 from trtbuild.core.model.spec import Input as SpecInput
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
-from trtbuild.driver.in_program.arguments.described import Described
-from trtbuild.driver.in_program.arguments.inputs import describe
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
+from trtbuild.driver.in_program.arguments.inputs import describe_inputs
 from trtbuild.errors import UsageError
 
 
 def describe_program(
     exported: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
-) -> Described:
+) -> ModuleInputs:
     """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError."""
     from trtbuild.stages.trace.in_memory import ProgramAxis, program_inputs
 
     program_entries = program_inputs(exported)
     names = [entry.name for entry in program_entries if not entry.keyword]
-    described: Described | None = None
+    given_inputs: ModuleInputs | None = None
     if inputs is not None or kwarg_inputs is not None:
-        described = _keywords_in_order(
-            program_entries, describe(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes)
+        given_inputs = _sort_keywords(
+            program_entries,
+            describe_inputs(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes),
         )
-        _check_dtypes_and_ranks(program_entries, described)
-        if len(described.profiles) > 1 or not _has_accepted_static_shapes(program_entries, described):
+        _check_dtypes_and_ranks(program_entries, given_inputs)
+        if len(given_inputs.profiles) > 1 or not _has_accepted_static_shapes(program_entries, given_inputs):
             return (
-                described if described.dims else replace(described, dims=_named_dims(program_entries, described.inputs))
+                given_inputs
+                if given_inputs.dims
+                else replace(given_inputs, dims=_named_dims(program_entries, given_inputs.inputs))
             )
-    examples = dict(described.profiles[0].shapes) if described is not None else {}
+    examples = dict(given_inputs.profiles[0].shapes) if given_inputs is not None else {}
     shapes: list[tuple[str, ShapeRange]] = []
     labels = (
-        [entry.name for entry in described.inputs]
-        if described is not None
+        [entry.name for entry in given_inputs.inputs]
+        if given_inputs is not None
         else [entry.name for entry in program_entries]
     )
-    ordered = _in_order(program_entries, labels)
-    for label, entry in zip(labels, ordered, strict=True):
-        low: list[int] = []
-        mid: list[int] = []
-        high: list[int] = []
+    matched_entries = _match_entries(program_entries, labels)
+    for label, entry in zip(labels, matched_entries, strict=True):
+        min_sizes: list[int] = []
+        opt_sizes: list[int] = []
+        max_sizes: list[int] = []
         for number, axis in enumerate(entry.shape):
             given_opt = examples[label].opt[number] if label in examples else None
             if not isinstance(axis, ProgramAxis):
@@ -62,41 +65,46 @@ def describe_program(
                         f"{entry.name}.{number} of the exported program has no max, and an engine needs one",
                         hint="export it with torch.export.Dim(name, min=…, max=…), or give inputs=[trtbuild.Input(…)]",
                     )
-                least = max(axis.low, axis.unit)
+                lowest = max(axis.low, axis.unit)
                 opt = given_opt if given_opt is not None else axis.hint if axis.hint is not None else axis.high
-                sizes = (least, min(max(opt, least), axis.high), axis.high)
-            for sizes_of, size in zip((low, mid, high), sizes, strict=True):
-                sizes_of.append(size)
-        shapes.append((label, ShapeRange(tuple(low), tuple(mid), tuple(high))))
-    values = {entry.name: entry.range for entry in described.inputs} if described is not None else {}
+                sizes = (lowest, min(max(opt, lowest), axis.high), axis.high)
+            for size_list, size in zip((min_sizes, opt_sizes, max_sizes), sizes, strict=True):
+                size_list.append(size)
+        shapes.append((label, ShapeRange(tuple(min_sizes), tuple(opt_sizes), tuple(max_sizes))))
+    value_ranges = {entry.name: entry.range for entry in given_inputs.inputs} if given_inputs is not None else {}
     spec_inputs = tuple(
-        SpecInput(label, entry.dtype, entry.keyword, values.get(label))
-        for label, entry in zip(labels, ordered, strict=True)
+        SpecInput(label, entry.dtype, entry.keyword, value_ranges.get(label))
+        for label, entry in zip(labels, matched_entries, strict=True)
     )
-    return Described(spec_inputs, (Profile("0", tuple(shapes)),), _named_dims(program_entries, spec_inputs))
+    return ModuleInputs(spec_inputs, (Profile("0", tuple(shapes)),), _named_dims(program_entries, spec_inputs))
 
 
-def _keywords_in_order(program_entries: Sequence[Any], described: Described) -> Described:
-    """Return the same inputs, with keyword inputs in the program's order (rule 3)."""
-    places = {entry.name: number for number, entry in enumerate(program_entries)}
+def _sort_keywords(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
+    """Return `module_inputs` with the keyword inputs in the program's order (rule 3)."""
+    positions = {entry.name: number for number, entry in enumerate(program_entries)}
     order = sorted(
-        range(len(described.inputs)),
-        key=lambda k: places.get(described.inputs[k].name, len(program_entries)) if described.inputs[k].keyword else -1,
+        range(len(module_inputs.inputs)),
+        key=lambda number: (
+            positions.get(module_inputs.inputs[number].name, len(program_entries))
+            if module_inputs.inputs[number].keyword
+            else -1
+        ),
     )
     return replace(
-        described,
-        inputs=tuple(described.inputs[k] for k in order),
+        module_inputs,
+        inputs=tuple(module_inputs.inputs[number] for number in order),
         profiles=tuple(
-            replace(profile, shapes=tuple(profile.shapes[k] for k in order)) for profile in described.profiles
+            replace(profile, shapes=tuple(profile.shapes[number] for number in order))
+            for profile in module_inputs.profiles
         ),
     )
 
 
-def _check_dtypes_and_ranks(program_entries: Sequence[Any], described: Described) -> None:
+def _check_dtypes_and_ranks(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> None:
     """Raise UsageError if the dtype or rank of an input differs from the program's."""
-    for number, program in enumerate(_in_order(program_entries, [entry.name for entry in described.inputs])):
-        entry = described.inputs[number]
-        for profile in described.profiles:
+    for number, program in enumerate(_match_entries(program_entries, [entry.name for entry in module_inputs.inputs])):
+        entry = module_inputs.inputs[number]
+        for profile in module_inputs.profiles:
             rank = len(profile.shapes[number][1].opt)
             if entry.dtype != program.dtype or rank != len(program.shape):
                 raise UsageError(
@@ -106,8 +114,8 @@ def _check_dtypes_and_ranks(program_entries: Sequence[Any], described: Described
                 )
 
 
-def _has_accepted_static_shapes(program_entries: Sequence[Any], described: Described) -> bool:
-    """Whether the only profile of `described` has static shapes that the program accepts."""
+def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> bool:
+    """Whether `module_inputs`, which has one profile, has static shapes that the program accepts."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     def fits(axis: Any, size: int) -> bool:
@@ -115,16 +123,16 @@ def _has_accepted_static_shapes(program_entries: Sequence[Any], described: Descr
             return bool(size == axis)
         return axis.low <= size and (axis.high is None or size <= axis.high) and size % axis.unit == 0
 
-    ordered = _in_order(program_entries, [entry.name for entry in described.inputs])
-    (profile,) = described.profiles
+    ordered = _match_entries(program_entries, [entry.name for entry in module_inputs.inputs])
+    (profile,) = module_inputs.profiles
     return all(
         shape.min == shape.max and all(map(fits, program.shape, shape.opt))
         for program, (_, shape) in zip(ordered, profile.shapes, strict=True)
     )
 
 
-def _in_order(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """Return the program's inputs in the order of `labels`. Keyword inputs are found by name. Raises UsageError."""
+def _match_entries(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """Return the program's input for each label: keyword inputs by name, the others by position. Raises UsageError."""
     by_name = {entry.name: entry for entry in program_entries}
     positional = iter([entry for entry in program_entries if not entry.keyword])
     ordered = []
@@ -143,12 +151,15 @@ def _named_dims(program_entries: Sequence[Any], inputs: Sequence[SpecInput]) -> 
     """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol."""
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
-    places: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    axes_by_symbol: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for entry, spec_input in zip(
-        _in_order(program_entries, [spec_input.name for spec_input in inputs]), inputs, strict=True
+        _match_entries(program_entries, [spec_input.name for spec_input in inputs]), inputs, strict=True
     ):
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):
-                places.setdefault((axis.symbol, axis.unit), []).append((spec_input.name, number))
-    dims = [NamedDim(f"dim{k}", tuple(axes), unit) for k, ((_, unit), axes) in enumerate(places.items())]
+                axes_by_symbol.setdefault((axis.symbol, axis.unit), []).append((spec_input.name, number))
+    dims = [
+        NamedDim(f"dim{dim_number}", tuple(axes), unit)
+        for dim_number, ((_, unit), axes) in enumerate(axes_by_symbol.items())
+    ]
     return tuple(dim for dim in dims if len(dim.at) > 1 or dim.multiple_of > 1)

@@ -3,12 +3,12 @@
 Rules
 1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor, which gives a
    static shape and a dtype. `kwarg_inputs` are passed by name, `inputs` by position.
-2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All have the
-   same inputs; only the shapes differ.
+2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All profiles
+   have the same inputs. Only the shapes differ.
 3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's
    argument. If the module has no such argument, the name is ``input_<number>``.
 4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
-   ``{"at": […], "multiple_of": 32}``. `shared_dims` of an `Input` is another form of the same: axes with one name are one
+   ``{"at": […], "multiple_of": 32}``. The `shared_dims` of an `Input` also name its axes: axes with the same name are one
    dim. `dynamic_shapes` has the format of torch.export (`export_dims`).
 """
 
@@ -20,10 +20,10 @@ from typing import Any
 
 from trtbuild.core.model import spec
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
-from trtbuild.core.values.value_ranges import Misfit, ValueRange, value_range
+from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
 from trtbuild.driver.in_program.arguments import checked
-from trtbuild.driver.in_program.arguments.described import Described
-from trtbuild.driver.in_program.arguments.export_dims import with_dims
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
+from trtbuild.driver.in_program.arguments.export_dims import apply_export_dims
 from trtbuild.errors import UsageError
 
 Shape = Sequence[int]
@@ -52,32 +52,34 @@ class Input:
         range: Sequence[float] | None = None,
         shared_dims: Mapping[int, str] | None = None,
     ) -> None:
-        ranged = (min_shape, opt_shape, max_shape)
-        if shape is not None and any(sizes is not None for sizes in ranged):
+        shapes = (min_shape, opt_shape, max_shape)
+        if shape is not None and any(sizes is not None for sizes in shapes):
             raise UsageError(
-                f"Input{_label(name)} has shape and a range of shapes",
+                f"Input{_quoted_name(name)} has shape and a range of shapes",
                 hint="give shape, or min_shape, opt_shape, max_shape",
             )
         if shape is not None:
-            ranged = (shape, shape, shape)
-        low, mid, high = ranged
-        if low is None or mid is None or high is None:
+            shapes = (shape, shape, shape)
+        min_sizes, opt_sizes, max_sizes = shapes
+        if min_sizes is None or opt_sizes is None or max_sizes is None:
             names = ("min_shape", "opt_shape", "max_shape")
-            missing = [text for text, sizes in zip(names, ranged, strict=True) if sizes is None]
+            missing = [text for text, sizes in zip(names, shapes, strict=True) if sizes is None]
             raise UsageError(
-                f"Input{_label(name)} lacks {' and '.join(missing)}",
+                f"Input{_quoted_name(name)} lacks {' and '.join(missing)}",
                 hint="give shape, or all of min_shape, opt_shape and max_shape",
             )
         if format is not None and "contiguous" not in str(format):
             raise UsageError(
-                f"Input{_label(name)} has format {format}; engines take contiguous tensors",
+                f"Input{_quoted_name(name)} has format {format}; engines take contiguous tensors",
                 hint="leave format out; other layouts are copied when the module is called",
             )
-        self.shapes = ShapeRange(_sizes(low, name), _sizes(mid, name), _sizes(high, name))
+        self.shapes = ShapeRange(
+            _checked_sizes(min_sizes, name), _checked_sizes(opt_sizes, name), _checked_sizes(max_sizes, name)
+        )
         self.dtype = dtype_name(dtype)
-        self.range = None if range is None else _values(self.dtype, range, name)
+        self.range = None if range is None else _checked_range(self.dtype, range, name)
         self.name = name
-        self.shared_dims = {} if shared_dims is None else _shared(shared_dims, len(self.shapes.opt), name)
+        self.shared_dims = {} if shared_dims is None else _checked_shared_dims(shared_dims, len(self.shapes.opt), name)
 
     @classmethod
     def from_tensor(cls, tensor: Any, name: str = "") -> Input:
@@ -94,17 +96,17 @@ class Input:
         return f"Input({shape}, dtype={self.dtype!r}{values}" + (f", name={self.name!r})" if self.name else ")")
 
 
-def describe(
+def describe_inputs(
     inputs: Any,
     kwarg_inputs: Any = None,
     *,
     arguments: Sequence[str] = (),
     dims: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-) -> Described:
-    """Return the described inputs of a module. `arguments` are the names of its positional arguments. Raises UsageError."""
-    by_position = [_one_profile(profile, arguments) for profile in _profiles(inputs)]
-    by_name = [dict(profile) for profile in _named_profiles(kwarg_inputs)]
+) -> ModuleInputs:
+    """Return the inputs of a module. `arguments` are the names of the module's positional arguments. Raises UsageError."""
+    by_position = [_named_inputs(profile, arguments) for profile in _positional_profiles(inputs)]
+    by_name = [dict(profile) for profile in _keyword_profiles(kwarg_inputs)]
     count = max(len(by_position), len(by_name))
     if {len(by_position), len(by_name)} - {1, count}:
         raise UsageError(
@@ -117,13 +119,13 @@ def describe(
     for positional, keywords in zip(by_position, by_name, strict=True):
         entries = [(spec.Input(name, entry.dtype, range=entry.range), entry.shapes) for name, entry in positional]
         for name, value in keywords.items():
-            entry = _input(value, f"kwarg_inputs[{name!r}]")
+            entry = _as_input(value, f"kwarg_inputs[{name!r}]")
             entries.append((spec.Input(str(name), entry.dtype, True, entry.range), entry.shapes))
         profiles.append(entries)
-    first = tuple(entry for entry, _ in profiles[0])
-    _check_names(first)
+    first_inputs = tuple(entry for entry, _ in profiles[0])
+    _check_names(first_inputs)
     for number, entries in enumerate(profiles):
-        if tuple(entry for entry, _ in entries) != first:
+        if tuple(entry for entry, _ in entries) != first_inputs:
             raise UsageError(
                 f"the inputs of profile {number} differ from those of profile 0: {[e.name for e, _ in entries]}",
                 hint="all profiles have the same inputs, in one order, with the same dtypes and ranges; only shapes differ",
@@ -132,40 +134,40 @@ def describe(
         Profile(str(number), tuple((entry.name, shape) for entry, shape in entries))
         for number, entries in enumerate(profiles)
     )
-    listed_dims = {} if dims is None else checked.mapping("dims", dims, '{"batch": ["x.0", "mask.0"]}')
-    listed_dims = _with_shared(listed_dims, by_position[0], by_name[0])
-    described = Described(first, spec_profiles, _named_dims(listed_dims, first))
-    return described if dynamic_shapes is None else with_dims(described, dynamic_shapes)
+    all_dims = {} if dims is None else checked.mapping("dims", dims, '{"batch": ["x.0", "mask.0"]}')
+    all_dims = _add_shared_dims(all_dims, by_position[0], by_name[0])
+    module_inputs = ModuleInputs(first_inputs, spec_profiles, _named_dims(all_dims, first_inputs))
+    return module_inputs if dynamic_shapes is None else apply_export_dims(module_inputs, dynamic_shapes)
 
 
-def _with_shared(
+def _add_shared_dims(
     dims: dict[str, Any], positional: Sequence[tuple[str, Input]], keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Add the dims that `shared_dims` of inputs name. Raises UsageError for a name that `dims` has, too."""
+    """Return `dims` and the dims of the inputs' `shared_dims`. Raises UsageError for a name that is in both."""
     entries = [*positional, *((name, value) for name, value in keywords.items() if isinstance(value, Input))]
-    places: dict[str, list[str]] = {}
+    axes_by_dim: dict[str, list[str]] = {}
     for name, entry in entries:
         for axis, dim in entry.shared_dims.items():
-            places.setdefault(dim, []).append(f"{name}.{axis}")
-    twice = sorted(dims.keys() & places.keys())
-    if twice:
+            axes_by_dim.setdefault(dim, []).append(f"{name}.{axis}")
+    duplicates = sorted(dims.keys() & axes_by_dim.keys())
+    if duplicates:
         raise UsageError(
-            f"the dim {twice[0]!r} is in dims and in shared_dims", hint="name all its axes in one of the two"
+            f"the dim {duplicates[0]!r} is in dims and in shared_dims", hint="name all its axes in one of the two"
         )
-    return {**dims, **places}
+    return {**dims, **axes_by_dim}
 
 
 def dtype_name(dtype: Any) -> str:
     """Return the manifest's name of a dtype of torch, numpy or a manifest, such as ``float32``. Raises UsageError."""
     text = dtype if isinstance(dtype, str) else str(getattr(dtype, "__name__", dtype))
-    name = SHORT.get(text.removeprefix("torch."), text.removeprefix("torch."))
+    name = DTYPE_ALIASES.get(text.removeprefix("torch."), text.removeprefix("torch."))
     if name not in _DTYPES:
         raise UsageError(f"{dtype!r} is not a dtype of inputs", hint=f"the dtypes are: {', '.join(_DTYPES)}")
     return name
 
 
-#: Other names of dtypes, of PyTorch and of TensorRT's tools.
-SHORT = (
+#: PyTorch's other names of dtypes, and those of TensorRT's tools → the manifest's name.
+DTYPE_ALIASES = (
     {"half": "float16", "float": "float32", "double": "float64", "long": "int64", "int": "int32"}
     | {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "fp32": "float32"}
     | {"i8": "int8", "i32": "int32", "i64": "int64", "u8": "uint8"}
@@ -174,49 +176,50 @@ SHORT = (
 _DTYPES = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
-def _label(name: str) -> str:
+def _quoted_name(name: str) -> str:
     return f" {name!r}" if name else ""
 
 
-def _sizes(shape: Shape, name: str) -> tuple[int, ...]:
+def _checked_sizes(shape: Shape, name: str) -> tuple[int, ...]:
     try:
         sizes = tuple(index(size) for size in shape)
     except TypeError:
         raise UsageError(
-            f"{shape!r} is not a shape for Input{_label(name)}", hint="write a sequence of sizes"
+            f"{shape!r} is not a shape for Input{_quoted_name(name)}", hint="write a sequence of sizes"
         ) from None
     if any(size < 0 for size in sizes):
         raise UsageError(
-            f"Input{_label(name)} has the shape {list(sizes)}: a size cannot be negative",
+            f"Input{_quoted_name(name)} has the shape {list(sizes)}: a size cannot be negative",
             hint="a dynamic size is a range: min_shape, opt_shape and max_shape",
         )
     return sizes
 
 
-def _shared(named: Any, rank: int, name: str) -> dict[int, str]:
-    """Return axis → name of its dim."""
-    is_named = isinstance(named, Mapping) and all(
+def _checked_shared_dims(shared_dims: Any, rank: int, name: str) -> dict[int, str]:
+    """Return axis → name of its dim. Raises UsageError if `shared_dims` of the input `name` is something else."""
+    is_valid = isinstance(shared_dims, Mapping) and all(
         isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < rank and isinstance(dim, str) and dim
-        for axis, dim in named.items()
+        for axis, dim in shared_dims.items()
     )
-    if not is_named:
+    if not is_valid:
         raise UsageError(
-            f"shared_dims of Input{_label(name)} is {named!r:.60}",
+            f"shared_dims of Input{_quoted_name(name)} is {shared_dims!r:.60}",
             hint='write axis: name of a dim, such as {0: "batch"}',
         )
-    return dict(named)
+    return dict(shared_dims)
 
 
-def _values(dtype: str, ends: Any, name: str) -> ValueRange:
+def _checked_range(dtype: str, limits: Any, name: str) -> ValueRange:
     try:
-        low, high = ends
+        low, high = limits
     except (TypeError, ValueError):
         raise UsageError(
-            f"range of Input{_label(name)} is {ends!r:.40}", hint="write the smallest and the largest value: (0, 30521)"
+            f"range of Input{_quoted_name(name)} is {limits!r:.40}",
+            hint="write the smallest and the largest value: (0, 30521)",
         ) from None
     parsed = value_range(dtype, low, high)
-    if isinstance(parsed, Misfit):
-        raise UsageError(f"Input{_label(name)}: {parsed.text}", hint=parsed.hint)
+    if isinstance(parsed, InvalidRange):
+        raise UsageError(f"Input{_quoted_name(name)}: {parsed.text}", hint=parsed.hint)
     return parsed
 
 
@@ -224,41 +227,41 @@ def is_tensor(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, Input)
 
 
-def _input(value: Any, where: str) -> Input:
+def _as_input(value: Any, place: str) -> Input:
     if isinstance(value, Input):
         return value
     if is_tensor(value):
         return Input.from_tensor(value)
     raise UsageError(
-        f"{where} is {value!r:.40}, neither an Input nor a tensor",
+        f"{place} is {value!r:.40}, neither an Input nor a tensor",
         hint="leave it out, and pass the inputs after it in kwarg_inputs: the engine contains forward's default for it"
         if value is None
         else "write a shape as trtbuild.Input((1, 3, 224, 224)); other arguments must be fixed in the module",
     )
 
 
-def _profiles(inputs: Any) -> list[list[Any]]:
+def _positional_profiles(inputs: Any) -> list[list[Any]]:
     if inputs is None:
         return [[]]
     if isinstance(inputs, Input) or is_tensor(inputs):
         return [[inputs]]
-    entries = checked.listed("inputs", inputs, "[trtbuild.Input((1, 3, 224, 224))]")
+    entries = checked.items("inputs", inputs, "[trtbuild.Input((1, 3, 224, 224))]")
     if entries and all(isinstance(entry, list | tuple) for entry in entries):
         return [list(entry) for entry in entries]
     return [entries]
 
 
-def _named_profiles(kwarg_inputs: Any) -> list[Mapping[str, Any]]:
+def _keyword_profiles(kwarg_inputs: Any) -> list[Mapping[str, Any]]:
     if kwarg_inputs is None:
         return [{}]
     profiles = kwarg_inputs if isinstance(kwarg_inputs, list | tuple) else [kwarg_inputs]
     return [checked.mapping("kwarg_inputs", entry, '{"mask": trtbuild.Input((8, 128))}') for entry in profiles]
 
 
-def _one_profile(inputs: Sequence[Any], arguments: Sequence[str]) -> list[tuple[str, Input]]:
+def _named_inputs(inputs: Sequence[Any], arguments: Sequence[str]) -> list[tuple[str, Input]]:
     entries = []
     for number, value in enumerate(inputs):
-        entry = _input(value, f"inputs[{number}]")
+        entry = _as_input(value, f"inputs[{number}]")
         entries.append((entry.name or (arguments[number] if number < len(arguments) else f"input_{number}"), entry))
     return entries
 
@@ -279,22 +282,22 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
     named_dims = []
     for name, value in dims.items():
         at = value.get("at") if isinstance(value, Mapping) else value
-        unit = value.get("multiple_of", 1) if isinstance(value, Mapping) else 1
+        factor = value.get("multiple_of", 1) if isinstance(value, Mapping) else 1
         has_known_fields = not isinstance(value, Mapping) or value.keys() <= {"at", "multiple_of"}
         if not at or not isinstance(at, str | list | tuple) or not has_known_fields:
             raise UsageError(
                 f"dim {name!r} is {value!r}, which names no axes",
                 hint='write ["x.0", "mask.0"], or {"at": ["x.0"], "multiple_of": 32}',
             )
-        checked.count(f"multiple_of of dim {name!r}", unit)
-        places = []
+        checked.count(f"multiple_of of dim {name!r}", factor)
+        axes = []
         for place in [at] if isinstance(at, str) else at:
-            owner, _, axis = str(place).rpartition(".")
-            if owner not in order or not axis.isdigit():
+            input_name, _, axis = str(place).rpartition(".")
+            if input_name not in order or not axis.isdigit():
                 raise UsageError(
                     f"dim {name!r} is at {place!r}, which is not an axis of an input",
                     hint=f"write <input>.<axis>; the inputs are: {', '.join(order)}",
                 )
-            places.append((owner, int(axis)))
-        named_dims.append(NamedDim(str(name), tuple(sorted(places, key=lambda at: (order[at[0]], at[1]))), unit))
+            axes.append((input_name, int(axis)))
+        named_dims.append(NamedDim(str(name), tuple(sorted(axes, key=lambda at: (order[at[0]], at[1]))), factor))
     return tuple(sorted(named_dims, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))

@@ -5,21 +5,21 @@ it traces the module again.
 
 Rules
 1. Inputs have the number, the names (of keyword inputs), the dtypes and the ranks of the module's inputs.
-2. A static shape, or a tensor, is an example: one of the module's profiles has to accept it.
-3. An `Input` with a range, or a Dim of `dynamic_shapes`, has the min and the max of the compiled range. With
-   `dynamic_shapes`, an axis without a Dim is static.
+2. A static shape, or a tensor, is an example. One of the module's profiles has to accept all examples.
+3. The range of an `Input`, or of a Dim of `dynamic_shapes`, must equal the compiled range. With `dynamic_shapes`, an axis
+   without a Dim is static.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from trtbuild.core.model.spec import Input, Profile, ShapeRange
 from trtbuild.core.packages.package_index import PackageIndex
-from trtbuild.driver.in_program.arguments.described import Described
-from trtbuild.driver.in_program.arguments.export_dims import with_dims
-from trtbuild.driver.in_program.arguments.inputs import describe
+from trtbuild.driver.in_program.arguments.described import ModuleInputs
+from trtbuild.driver.in_program.arguments.export_dims import apply_export_dims
+from trtbuild.driver.in_program.arguments.inputs import describe_inputs
 from trtbuild.errors import UsageError
 
 _HINT = (
@@ -29,54 +29,54 @@ _DIMS_HINT = "leave dynamic_shapes out: a file has the compiled ranges; or compi
 
 
 def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dynamic_shapes: Any) -> None:
-    """Raise UsageError if the given inputs are not those that a module was compiled for. None is not checked."""
+    """Raise UsageError if a module was not compiled for the given inputs. Arguments that are None are not checked."""
     positional = [entry for entry in index.inputs if not entry.keyword]
     if inputs is not None or kwarg_inputs:
-        described = describe(inputs, kwarg_inputs, arguments=[entry.name for entry in positional])
-        _check(index, described, _pairs(index, described, inputs is not None))
+        given_inputs = describe_inputs(inputs, kwarg_inputs, arguments=[entry.name for entry in positional])
+        _check_inputs(index, given_inputs, _number_pairs(index, given_inputs, inputs is not None))
     if dynamic_shapes is not None:
-        _check_dims(index, with_dims(_examples(index), dynamic_shapes))
+        _check_dims(index, apply_export_dims(_examples(index), dynamic_shapes))
 
 
-def _pairs(index: PackageIndex, described: Described, has_positional: bool) -> list[tuple[int, int]]:
-    """Return the number of each described input, and the number of the same input of the module."""
-    named = {entry.name: number for number, entry in enumerate(index.inputs) if entry.keyword}
-    by_position = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
-    positional = [number for number, entry in enumerate(described.inputs) if not entry.keyword]
-    if has_positional and len(positional) != len(by_position):
+def _number_pairs(index: PackageIndex, given_inputs: ModuleInputs, has_positional: bool) -> list[tuple[int, int]]:
+    """Return (number among the given inputs, number among the module's inputs) of each given input."""
+    number_by_name = {entry.name: number for number, entry in enumerate(index.inputs) if entry.keyword}
+    compiled_positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
+    positional = [number for number, entry in enumerate(given_inputs.inputs) if not entry.keyword]
+    if has_positional and len(positional) != len(compiled_positional):
         raise UsageError(
-            f"{len(positional)} positional inputs are given, and the module was compiled for {len(by_position)}",
+            f"{len(positional)} positional inputs are given, and the module was compiled for {len(compiled_positional)}",
             hint=_HINT,
         )
-    pairs = list(zip(positional, by_position, strict=False))
-    for number, entry in enumerate(described.inputs):
+    pairs = list(zip(positional, compiled_positional, strict=False))
+    for number, entry in enumerate(given_inputs.inputs):
         if entry.keyword:
-            if entry.name not in named:
+            if entry.name not in number_by_name:
                 raise UsageError(
-                    f"kwarg_inputs has {entry.name!r}, and the module was compiled for {_listed(list(named))}",
+                    f"kwarg_inputs has {entry.name!r}, and the module was compiled for {_keyword_text(number_by_name)}",
                     hint=_HINT,
                 )
-            pairs.append((number, named[entry.name]))
+            pairs.append((number, number_by_name[entry.name]))
     return pairs
 
 
-def _check(index: PackageIndex, described: Described, pairs: Sequence[tuple[int, int]]) -> None:
-    for number, packed_number in pairs:
-        entry, packed = described.inputs[number], index.inputs[packed_number]
-        for profile in described.profiles:
+def _check_inputs(index: PackageIndex, given_inputs: ModuleInputs, pairs: Sequence[tuple[int, int]]) -> None:
+    for number, compiled_number in pairs:
+        entry, compiled = given_inputs.inputs[number], index.inputs[compiled_number]
+        for profile in given_inputs.profiles:
             shape = profile.shapes[number][1]
-            if entry.dtype != packed.dtype or len(shape.opt) != len(packed.shape):
+            if entry.dtype != compiled.dtype or len(shape.opt) != len(compiled.shape):
                 raise UsageError(
-                    f"input {packed.name!r} is {entry.dtype} with {len(shape.opt)} axes, and the module was compiled for "
-                    f"{packed.dtype} with {len(packed.shape)}",
+                    f"input {compiled.name!r} is {entry.dtype} with {len(shape.opt)} axes, and the module was compiled for "
+                    f"{compiled.dtype} with {len(compiled.shape)}",
                     hint=_HINT,
                 )
-    for profile in described.profiles:
-        shapes = {packed_number: profile.shapes[number][1] for number, packed_number in pairs}
+    for profile in given_inputs.profiles:
+        shapes = {compiled_number: profile.shapes[number][1] for number, compiled_number in pairs}
         if not _fits_any(shapes, index):
-            alone = [number for number, shape in shapes.items() if not _fits_any({number: shape}, index)]
-            number = alone[0] if alone else next(iter(shapes))
-            raise _misfit(index, number, shapes[number])
+            misfits = [number for number, shape in shapes.items() if not _fits_any({number: shape}, index)]
+            number = misfits[0] if misfits else next(iter(shapes))
+            raise _misfit_error(index, number, shapes[number])
 
 
 def _fits_any(shapes: dict[int, ShapeRange], index: PackageIndex) -> bool:
@@ -84,58 +84,58 @@ def _fits_any(shapes: dict[int, ShapeRange], index: PackageIndex) -> bool:
 
 
 def _fits(shapes: dict[int, ShapeRange], compiled_shapes: Sequence[ShapeRange]) -> bool:
-    """Whether a profile accepts examples, and has the ranges of the inputs that are ranges."""
+    """Whether a profile accepts the static `shapes` (examples), and has the same ranges as the other `shapes`."""
     for number, shape in shapes.items():
         compiled = compiled_shapes[number]
         if shape.min == shape.max:
-            inside = all(
+            is_inside = all(
                 low <= size <= high for low, size, high in zip(compiled.min, shape.opt, compiled.max, strict=True)
             )
-            if not inside:
+            if not is_inside:
                 return False
         elif (shape.min, shape.max) != (compiled.min, compiled.max):
             return False
     return True
 
 
-def _misfit(index: PackageIndex, number: int, shape: ShapeRange) -> UsageError:
-    compiled = " or ".join(_range(profile.shapes[number]) for profile in index.profiles)
+def _misfit_error(index: PackageIndex, number: int, shape: ShapeRange) -> UsageError:
+    compiled = " or ".join(_range_text(profile.shapes[number]) for profile in index.profiles)
     return UsageError(
-        f"input {index.inputs[number].name!r} is {_range(shape)}, and the module was compiled for {compiled}",
+        f"input {index.inputs[number].name!r} is {_range_text(shape)}, and the module was compiled for {compiled}",
         hint=_HINT,
     )
 
 
-def _range(shape: ShapeRange) -> str:
+def _range_text(shape: ShapeRange) -> str:
     return f"{list(shape.min)} to {list(shape.max)}" if shape.min != shape.max else str(list(shape.min))
 
 
-def _examples(index: PackageIndex) -> Described:
+def _examples(index: PackageIndex) -> ModuleInputs:
     """Return the module's inputs with static shapes."""
     inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
     shapes = index.profiles[0].shapes
     static = tuple((entry.name, ShapeRange(s.opt, s.opt, s.opt)) for entry, s in zip(inputs, shapes, strict=True))
-    return Described(inputs, (Profile("0", static),))
+    return ModuleInputs(inputs, (Profile("0", static),))
 
 
-def _check_dims(index: PackageIndex, described: Described) -> None:
-    """Raise UsageError if the Dims are not the ranges of the module (rule 3)."""
-    (profile,) = described.profiles
+def _check_dims(index: PackageIndex, given_inputs: ModuleInputs) -> None:
+    """Raise UsageError if the ranges of the Dims are not those of the module (rule 3)."""
+    (profile,) = given_inputs.profiles
     for number, (name, shape) in enumerate(profile.shapes):
         for axis, (low, high) in enumerate(zip(shape.min, shape.max, strict=True)):
-            compiled = [each.shapes[number] for each in index.profiles]
-            least = min(each.min[axis] for each in compiled)
-            most = max(each.max[axis] for each in compiled)
-            if low == high and least == most:  # an axis without a Dim
+            compiled_shapes = [each.shapes[number] for each in index.profiles]
+            lowest = min(each.min[axis] for each in compiled_shapes)
+            highest = max(each.max[axis] for each in compiled_shapes)
+            if low == high and lowest == highest:  # an axis without a Dim
                 continue
-            if (max(low, 1), high) != (max(least, 1), most):
+            if (max(low, 1), high) != (max(lowest, 1), highest):
                 given_range = f"{low} to {high}" if low != high else "static"
-                own_range = f"{least} to {most}" if least != most else f"{least} alone"
+                compiled_range = f"{lowest} to {highest}" if lowest != highest else f"{lowest} alone"
                 raise UsageError(
-                    f"in dynamic_shapes {name}.{axis} is {given_range}, and the module was compiled for {own_range}",
+                    f"in dynamic_shapes {name}.{axis} is {given_range}, and the module was compiled for {compiled_range}",
                     hint=_DIMS_HINT,
                 )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _keyword_text(names: Collection[str]) -> str:
     return f"the keyword inputs {', '.join(names)}" if names else "no keyword input"

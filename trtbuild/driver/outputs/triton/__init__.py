@@ -3,9 +3,10 @@
 Rules
 1. A model has the directory `<repository>/<model>`. If Triton runs its engines itself, each engine also has the directory
    `<repository>/<model>.<partition>`. The manifest's reader ensures that the directories of two models never collide.
-2. A configuration is written after the files that it names, and an ensemble's configuration after those of its steps.
-3. `<model>/1/trtbuild.json` lists the written files, so that the next build can remove old ones. It is written last. It
-   also creates the version directory that Triton requires for an ensemble.
+2. A configuration is written after the files that it names. An ensemble's configuration is written after the
+   configurations of its steps.
+3. `<model>/1/trtbuild.json` lists the written files, so that the next build can remove old ones. It is written last. Its
+   directory `1` is also the version directory that Triton requires for an ensemble.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trtbuild.core.packages.package_reading import read_index
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs import packages
-from trtbuild.driver.outputs.files import OutputFile, generated
+from trtbuild.driver.outputs.files import OutputFile, generated_file
 from trtbuild.driver.outputs.triton import native, served
 from trtbuild.driver.outputs.triton.native_support import unsupported_reason
 from trtbuild.driver.outputs.triton.text_format import Message, render
@@ -43,7 +44,7 @@ def model_files(root: str, index: PackageIndex, record: Record) -> list[OutputFi
     """Return the files of one model. Raises UsageError for a dtype without a Triton type, ValueError for invalid names."""
     _check_names(index)
     reason = unsupported_reason(index)
-    result = _native(root, index) if reason is None else _served(root, index, record, reason)
+    result = _native_files(root, index) if reason is None else _served_files(root, index, record, reason)
     listing = {
         "schema": SCHEMA,
         "model": index.model,
@@ -53,46 +54,50 @@ def model_files(root: str, index: PackageIndex, record: Record) -> list[OutputFi
         "files": {file.path[len(root) + 1 :]: {"sha256": file.sha256} for file in result},
     }
     data = json.dumps(listing, indent=1, sort_keys=True).encode()
-    return [*result, generated(f"{root}/{index.model}/{LISTING}", data, turn=4)]
+    return [*result, generated_file(f"{root}/{index.model}/{LISTING}", data, turn=4)]
 
 
 def _check_names(index: PackageIndex) -> None:
     """Check the names that become directories and files, because the index may come from a remote. Raises ValueError."""
-    parts = [part.name for target in index.targets.values() for part in target.partitions.partitions]
-    for name in (index.model, *index.targets, *parts):
+    partitions = [partition.name for target in index.targets.values() for partition in target.partitions.partitions]
+    for name in (index.model, *index.targets, *partitions):
         if not name.isprintable() or name.startswith(".") or "/" in name or "\\" in name or not name:
             raise ValueError(f"not a name of a model, target or partition: {name!r:.80}")
 
 
-def _native(root: str, index: PackageIndex) -> list[OutputFile]:
+def _native_files(root: str, index: PackageIndex) -> list[OutputFile]:
     result = [OutputFile(f"{root}/{path}", index.files[plan].sha256) for path, plan in native.plan_files(index)]
     model = index.model
-    head = f"an engine of {model}, which Triton runs; the model is the ensemble {model}"
-    for name, message in native.engine_models(index).items():
-        result.append(generated(f"{root}/{name}/{CONFIGURATION}", _text(head, message), turn=2))
-    text = _text(f"{model}: its engines, which Triton runs, as one model", native.ensemble(index))
-    return [*result, generated(f"{root}/{model}/{CONFIGURATION}", text, turn=3)]
+    comment = f"an engine of {model}, which Triton runs; the model is the ensemble {model}"
+    for name, message in native.engine_configurations(index).items():
+        result.append(generated_file(f"{root}/{name}/{CONFIGURATION}", _configuration_bytes(comment, message), turn=2))
+    data = _configuration_bytes(
+        f"{model}: its engines, which Triton runs, as one model", native.ensemble_configuration(index)
+    )
+    return [*result, generated_file(f"{root}/{model}/{CONFIGURATION}", data, turn=3)]
 
 
-def _served(root: str, index: PackageIndex, record: Record, reason: str) -> list[OutputFile]:
+def _served_files(root: str, index: PackageIndex, record: Record, reason: str) -> list[OutputFile]:
     base = f"{root}/{index.model}"
     digests = {path: file.sha256 for path, file in index.files.items()}
     result = packages.files_below(f"{base}/{served.PACKAGE}", digests, record)
-    result.append(generated(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
-    text = _text(f"{index.model}, which trtbuild's runtime serves: {reason}", served.configuration(index))
-    return [*result, generated(f"{base}/{CONFIGURATION}", text, turn=3)]
+    result.append(generated_file(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
+    data = _configuration_bytes(
+        f"{index.model}, which trtbuild's runtime serves: {reason}", served.configuration(index)
+    )
+    return [*result, generated_file(f"{base}/{CONFIGURATION}", data, turn=3)]
 
 
-def _text(head: str, message: Message) -> bytes:
+def _configuration_bytes(comment: str, message: Message) -> bytes:
     lines = [
-        f"# Written by trtbuild: {head}.",
+        f"# Written by trtbuild: {comment}.",
         "# The next build writes it again. For changes of your own: configs/<name>.pbtxt and tritonserver",
         "# --model-config-name=<name>.",
     ]
     return "".join(f"{line}\n" for line in [*lines, ""]).encode() + render(message).encode()
 
 
-def before(root: Path, files: Sequence[OutputFile], last: Recipe | None) -> list[Path]:
+def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
     """Return the files that the existing listing names, except those outside of this model's directories."""
     model = PurePosixPath(files[-1].path).parts[-3]
     try:

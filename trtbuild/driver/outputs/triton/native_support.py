@@ -5,8 +5,8 @@ Rules (with their place in triton-inference-server's sources)
 2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
    the same SM, or two targets of different platforms.
 3. An ensemble's tensors come from requests and from steps. So an output of the model cannot be one of its inputs, a weight,
-   or a second name of another output. Every step needs an input (ensemble_utils.cc).
-4. Bindings have the dtypes of the plan. They equal the partition's dtypes only if this TensorRT supports the type.
+   or the same tensor as another output. Every step needs an input (ensemble_utils.cc).
+4. The dtypes of a plan's inputs and outputs equal the partition's dtypes only if this version of TensorRT supports them.
 5. The backend computes the sizes of outputs from input shapes.
 6. The backend's configuration check reads axis 0 of tensors, so one tensor of a plan must have an axis (model_state.cc).
 """
@@ -55,42 +55,44 @@ def _ambiguous_targets(targets: Mapping[str, PackedTarget]) -> Iterator[str]:
 
 
 def served_sms(target: PackedTarget) -> list[int | str]:
-    """Return the SMs of a target's plans; ``["default"]`` for a plan that also runs on other GPUs."""
+    """Return the SMs that a target's plans are for; ``["default"]`` for plans that also run on other GPUs."""
     return ["default"] if target.compatibility == "ampere_plus" else [*(target.sms or (target.sm,))]
 
 
 def _interface(target: PackedTarget) -> object:
     """Return the inputs and outputs of a target's partitions, for a comparison with other targets."""
-    partitions = target.partitions
-    return [(part.name, part.inputs, part.outputs) for part in partitions.partitions], partitions.outputs
+    partitioning = target.partitions
+    return [
+        (partition.name, partition.inputs, partition.outputs) for partition in partitioning.partitions
+    ], partitioning.outputs
 
 
 def _partition_reasons(index: PackageIndex, target: PackedTarget) -> Iterator[str]:
     """Yield the reasons about a target's partitions (rules 3 to 6)."""
-    supported = release("tensorrt", target.version).dtypes
-    used: set[str] = set()
-    for part in target.partitions.partitions:
-        name = part.name
-        if part.kind != "tensorrt":
+    supported_dtypes = release("tensorrt", target.version).dtypes
+    used_sources: set[str] = set()
+    for partition in target.partitions.partitions:
+        name = partition.name
+        if partition.kind != "tensorrt":
             yield f"partition {name} runs in PyTorch"
-        sources = [source for source, _ in part.inputs]
-        used.update(sources)
+        sources = [source for source, _ in partition.inputs]
+        used_sources.update(sources)
         if not sources:
             yield f"partition {name} has no input"
         if any(source.startswith("weight:") for source in sources):
             yield f"partition {name} has a weight as an input"
-        tensors = [*(type_ for _, type_ in part.inputs), *part.outputs]
+        tensors = [*(type_ for _, type_ in partition.inputs), *partition.outputs]
         for type_ in tensors:
-            if type_.dtype not in supported:
+            if type_.dtype not in supported_dtypes:
                 yield f"partition {name} has the type {type_.dtype}, which TensorRT {target.version} does not support"
         if not any(type_.shape for type_ in tensors):
             yield f"partition {name} has only scalar tensors"
-        if any(depends_on_data(size) for type_ in part.outputs for size in type_.shape):
+        if any(depends_on_data(size) for type_ in partition.outputs for size in type_.shape):
             yield f"partition {name} has an output whose size depends on the values of its inputs"
     if not target.partitions.partitions:
         yield "it has no engine"
     outputs = target.partitions.outputs
     if len(set(outputs)) < len(outputs) or any(source.startswith(("input:", "weight:")) for source in outputs):
         yield "an output of the model is also an input, a weight or another output"
-    if any(f"input:{number}" not in used for number in range(len(index.inputs))):
+    if any(f"input:{number}" not in used_sources for number in range(len(index.inputs))):
         yield "an input of the model is not used"

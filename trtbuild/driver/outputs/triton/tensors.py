@@ -1,13 +1,15 @@
 """The inputs and outputs of a model configuration: types, dims, and the batch size.
 
 Rules
-1. A dynamic dim is -1. A dim of size 0 is -1, too, because Triton allows 0 in requests but not in configurations.
-2. Triton has no tensors of rank 0. Their dims are [1], and `reshape` removes the axis for the engine. An ensemble has no
-   `reshape`; its tensors always have [1].
+1. A dynamic dim is -1. A dim of size 0 is also -1, because Triton allows 0 in requests but not in configurations.
+2. Triton has no tensors of rank 0. The dims of such a tensor are [1], and `reshape` removes the axis for the engine. An
+   ensemble has no `reshape`, so the dims of its tensors stay [1].
 3. `max_batch_size` N promises that every request of 1 to N rows is served, and that the rows are the same axis in every
-   tensor. So `max_batch_size` is 0 unless all of this is true: axis 0 of every input and output is the same dim; no other
-   axis depends on that dim; the profiles together cover all sizes from 1 to its max; every tensor has a second axis
-   (otherwise its dims would be empty). Dynamic batching is never turned on, because rows may depend on one another.
+   tensor. So `max_batch_size` is 0 unless all of these conditions are met:
+   * Axis 0 of every input and output is the same dim, and no other axis depends on that dim.
+   * The profiles together cover all sizes from 1 to the dim's max.
+   * Every tensor has a second axis, because its dims must not be empty.
+4. Dynamic batching is never turned on, because rows may depend on one another.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from typing import Any
 from trtbuild.core.packages.package_index import PackageIndex, PackedTensor
 from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import symbols_of
-from trtbuild.driver.outputs.triton.text_format import Message, Word
+from trtbuild.driver.outputs.triton.text_format import EnumValue, Message
 from trtbuild.errors import UsageError
 
-_TYPES = {
+_TRITON_TYPES = {
     "bool": "TYPE_BOOL",
     "uint8": "TYPE_UINT8",
     "uint16": "TYPE_UINT16",
@@ -38,13 +40,15 @@ _TYPES = {
 }
 
 
-def described(name: str, tensor: PackedTensor | TensorType, *, batched: bool = False, reshape: bool = False) -> Message:
-    """Return one input or output of a configuration. `batched` leaves out axis 0."""
+def tensor_fields(
+    name: str, tensor: PackedTensor | TensorType, *, batched: bool = False, reshape: bool = False
+) -> Message:
+    """Return the fields of one input or output in a configuration. `batched` leaves out axis 0."""
     shape = tensor.shape[1:] if batched else tensor.shape
     dims = [size if isinstance(size, int) and size > 0 else -1 for size in shape]
     fields: list[tuple[str, Any]] = [
         ("name", name),
-        ("data_type", Word(_type(name, tensor.dtype))),
+        ("data_type", EnumValue(_triton_type(name, tensor.dtype))),
         ("dims", dims or [1]),
     ]
     if reshape and not dims:
@@ -52,13 +56,13 @@ def described(name: str, tensor: PackedTensor | TensorType, *, batched: bool = F
     return tuple(fields)
 
 
-def _type(name: str, dtype: str) -> str:
-    if dtype not in _TYPES:
+def _triton_type(name: str, dtype: str) -> str:
+    if dtype not in _TRITON_TYPES:
         raise UsageError(
             f"Triton has no type for {name!r}, which is {dtype}",
             hint="leave `triton` out of the model's outputs, or give the tensor another dtype",
         )
-    return _TYPES[dtype]
+    return _TRITON_TYPES[dtype]
 
 
 def max_batch_size(index: PackageIndex) -> int:
@@ -66,21 +70,21 @@ def max_batch_size(index: PackageIndex) -> int:
     tensors = [*index.inputs, *index.outputs]
     if not index.inputs or any(len(tensor.shape) < 2 for tensor in tensors):
         return 0
-    rows = index.inputs[0].shape[0]
-    if isinstance(rows, int) or rows[0] != "sym":
+    row_count = index.inputs[0].shape[0]
+    if isinstance(row_count, int) or row_count[0] != "sym":
         return 0
-    symbol = next(iter(symbols_of(rows)))
+    symbol = next(iter(symbols_of(row_count)))
     if index.dims[symbol].multiple_of != 1:
         return 0
     for tensor in tensors:
-        first, *other_sizes = tensor.shape
-        if first != rows or any(symbol in symbols_of(size) for size in other_sizes):
+        first_size, *other_sizes = tensor.shape
+        if first_size != row_count or any(symbol in symbols_of(size) for size in other_sizes):
             return 0
     return _largest_covered_size([(profile.shapes[0].min[0], profile.shapes[0].max[0]) for profile in index.profiles])
 
 
 def _largest_covered_size(ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the largest size if the ranges cover all sizes from 1 to it; otherwise 0."""
+    """Return the largest size of the ranges if they cover all sizes from 1 on; otherwise 0."""
     covered = 0
     for low, high in sorted(ranges):
         if low > covered + 1:

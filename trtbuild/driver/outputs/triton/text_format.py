@@ -8,43 +8,43 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True)
-class Word:
+class EnumValue:
     """The name of an enum's value, which is written without quotes."""
 
     text: str
 
 
-#: A message is a sequence of fields. A repeated field appears once for each message in it.
+#: A message is a sequence of fields. A repeated field appears once for each of its messages.
 Message: TypeAlias = "Sequence[tuple[str, Value]]"
-Value: TypeAlias = "str | int | bool | Word | list[int] | list[str] | tuple[tuple[str, Value], ...]"
+Value: TypeAlias = "str | int | bool | EnumValue | list[int] | list[str] | tuple[tuple[str, Value], ...]"
 
 
 def render(message: Message) -> str:
     """Return the text of a message."""
-    return "".join(f"{line}\n" for line in _lines(message, ""))
+    return "".join(f"{line}\n" for line in _message_lines(message, ""))
 
 
-def _lines(message: Message, indent: str) -> Iterator[str]:
+def _message_lines(message: Message, indent: str) -> Iterator[str]:
     for name, value in message:
         if isinstance(value, tuple):
             yield f"{indent}{name} {{"
-            yield from _lines(value, indent + "  ")
+            yield from _message_lines(value, indent + "  ")
             yield f"{indent}}}"
         else:
-            yield f"{indent}{name}: {_scalar(value)}"
+            yield f"{indent}{name}: {_scalar_text(value)}"
 
 
-def _scalar(value: str | int | bool | Word | list[int] | list[str]) -> str:
+def _scalar_text(value: str | int | bool | EnumValue | list[int] | list[str]) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_scalar(item) for item in value)}]" if value else "[]"
-    if isinstance(value, Word):
+        return f"[{', '.join(_scalar_text(item) for item in value)}]" if value else "[]"
+    if isinstance(value, EnumValue):
         return value.text
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _quoted(value) if isinstance(value, str) else str(value)
+    return _string_literal(value) if isinstance(value, str) else str(value)
 
 
-def _quoted(text: str) -> str:
+def _string_literal(text: str) -> str:
     """Return a string literal. Bytes of the UTF-8 text that are not printable ASCII become octal escapes."""
     pieces = []
     for byte in text.encode("utf-8", "surrogateescape"):

@@ -1,4 +1,4 @@
 """Lower to half precision: decide which calls compute in half and which in float32, and insert casts.
 
-Uses `modules`, `propagate` and `request`.
+These files use `modules`, `propagate` and `request` of the lower step.
 """

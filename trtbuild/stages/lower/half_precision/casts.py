@@ -1,14 +1,13 @@
 """Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
 Rules
-1. There is one cast for each value, dtype and repeated module that reads the value. All readers in one module share this
-   cast.
-2. A cast to half belongs to the module that computes the value, or for a weight to the module that reads it. A cast to
-   float32 belongs to the module that reads the value. So repeated modules exchange values in half, and equal layers have
-   equal casts.
+1. There is one cast for each value, dtype and repeated module that reads the value. (A repeated module is a module with a
+   number in its path, such as ``layers.3``.) All readers in one repeated module share this cast.
+2. A cast to half belongs to the module that computes the value. A cast of a weight to half, and a cast to float32, belong
+   to the module that reads the value. So repeated modules exchange values in half, and equal layers have equal casts.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
 4. Only float32 values are cast, never integers, booleans and other floating types.
-5. The parameters of a `SCALING` operator stay float32 beside an input in half.
+5. The parameters of a `SCALING` operator stay float32, even if its input is in half.
 6. Each changed node is run again on fake values, and must return the dtype that was decided.
 """
 
@@ -25,21 +24,21 @@ from trtbuild.stages.lower.modules import common_stack, set_stack, stack_of
 from trtbuild.stages.lower.propagate import propagate, refresh
 from trtbuild.stages.program.text import target_name
 
-_cast = torch.ops.aten._to_copy.default
+_TO_COPY = torch.ops.aten._to_copy.default
 
 
-class Casts:
-    """Rewrites one graph in place, as `dtypes` decided. `half` is the half precision type."""
+class CastInserter:
+    """Inserts the casts into one graph, as `dtypes` decided. `half` is the half-precision dtype."""
 
     def __init__(self, graph: torch.fx.Graph, half: torch.dtype, dtypes: Dtypes) -> None:
         self._graph = graph
         self._half = half
         self._dtypes = dtypes
-        # nodes that are float32 before the rewriting, which changes dtypes
+        # inserting casts changes dtypes, so the nodes that are float32 before are stored here
         self._float32_nodes = {node for node in graph.nodes if is_float32(node)}
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
-        self._shapes = {node for node, role in roles.items() if role is Role.SHAPE}
-        self._scalings = {node for node, role in roles.items() if role is Role.SCALING}
+        self._shape_nodes = {node for node, role in roles.items() if role is Role.SHAPE}
+        self._scaling_nodes = {node for node, role in roles.items() if role is Role.SCALING}
         self._casts: dict[tuple[torch.fx.Node, torch.dtype, str], torch.fx.Node] = {}
         self._changed: set[torch.fx.Node] = set()
 
@@ -49,63 +48,63 @@ class Casts:
             if node.op not in ("call_function", "output") or node.target is operator.getitem:
                 self._refresh(node)
                 continue
-            if node in self._shapes:
+            if node in self._shape_nodes:
                 self._set_float32(node)
                 continue
             dtype = self._half if node in self._dtypes.half else torch.float32
-            for source in self._cast_inputs(node):
-                converted = self._in_dtype(source, dtype, node) if source in self._float32_nodes else source
+            for source in self._inputs_to_cast(node):
+                converted = self._cast_to(source, dtype, node) if source in self._float32_nodes else source
                 if converted is not source:
                     node.replace_input_with(source, converted)
                     self._changed.add(node)
             self._refresh(node)
 
-    def _cast_inputs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+    def _inputs_to_cast(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         """The inputs that `node` needs in the dtype that it computes in (rule 5)."""
-        if node in self._scalings and node in self._dtypes.half:
+        if node in self._scaling_nodes and node in self._dtypes.half:
             return list(node.all_input_nodes[:1])
         return list(node.all_input_nodes)
 
-    def _in_dtype(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+    def _cast_to(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
         is_half = source in self._dtypes.half
-        crossing = self._dtypes.crosses(source, reader)
-        if dtype is torch.float32 and not is_half and not crossing:
+        crosses = self._dtypes.crosses_in_half(source, reader)
+        if dtype is torch.float32 and not is_half and not crosses:
             return source
-        down = source if is_half else self._cast_down(source, reader)
-        return down if dtype is self._half else self._cast(source, down, torch.float32, reader)
+        half_value = source if is_half else self._cast_to_half(source, reader)
+        return half_value if dtype is self._half else self._insert_cast(source, half_value, torch.float32, reader)
 
-    def _cast_down(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
-        if source in self._dtypes.owned or self._dtypes.ranges[source] >= Range.WIDE:
-            return self._cast(source, source, self._half, reader)
+    def _cast_to_half(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
+        if source in self._dtypes.weights_and_constants or self._dtypes.ranges[source] >= Range.WIDE:
+            return self._insert_cast(source, source, self._half, reader)
         key = (source, self._half, "")
         if key not in self._casts:
             is_call = source.op == "call_function"
             with self._graph.inserting_after(source) if is_call else self._graph.inserting_before(reader):
-                self._casts[key] = self._new(source, self._half)
+                self._casts[key] = self._call_cast(source, self._half)
             set_stack(self._casts[key], stack_of(source))
         return self._casts[key]
 
-    def _cast(
+    def _insert_cast(
         self, value: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node
     ) -> torch.fx.Node:
-        """Insert a cast for the readers in one repeated module. It is before the first reader, in the innermost module call
-        that encloses all readers."""
+        """Insert a cast for the readers in one repeated module. The cast stands before its first reader, and belongs to the
+        innermost module call that encloses all its readers."""
         key = (value, dtype, repeat_of(reader))
         if key in self._casts:
             set_stack(self._casts[key], common_stack([stack_of(self._casts[key]), stack_of(reader)]))
             return self._casts[key]
         with self._graph.inserting_before(reader):
-            self._casts[key] = self._new(source, dtype)
+            self._casts[key] = self._call_cast(source, dtype)
         set_stack(self._casts[key], stack_of(reader))
         return self._casts[key]
 
-    def _new(self, source: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
-        cast = self._graph.call_function(_cast, (source,), {"dtype": dtype})
+    def _call_cast(self, source: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        cast = self._graph.call_function(_TO_COPY, (source,), {"dtype": dtype})
         propagate(cast)
         return cast
 
     def _set_float32(self, node: torch.fx.Node) -> None:
-        """Set an explicit dtype: a constant with the shape of another value would get that value's dtype."""
+        """Write float32 as the dtype of a call such as ``zeros_like``, which otherwise returns the dtype of its input."""
         if node in self._float32_nodes and node.kwargs.get("dtype") is None:
             node.kwargs = {**node.kwargs, "dtype": torch.float32}
 

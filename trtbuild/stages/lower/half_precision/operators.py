@@ -1,7 +1,7 @@
 """The table of operators for precision: which operators compute in half and which stay in float32, with reasons.
 
 Rules
-1. An operator has its aten name, without the overload. A row is for all overloads except those in `OVERLOADS`.
+1. Operators are named as in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
 2. An operator without a row stays in float32. So do operators outside aten, and every operator that reads or returns a
    floating type other than float32 (float64, complex, half in the user's code).
 3. The list of float32 operators begins with that of ``torch.autocast`` (torch.amp's op reference). It adds operators
@@ -51,7 +51,7 @@ def _rows(role: Role, result: Result, reason: str, names: str) -> Iterable[tuple
     return ((name, row) for name in names.split())
 
 
-_KEPT: tuple[tuple[Result, str, str], ...] = (
+_FLOAT32_OPERATORS: tuple[tuple[Result, str, str], ...] = (
     (
         Result.FITS,
         "softmax: exponentials are summed over a row, and masks hold float32's minimum",
@@ -185,7 +185,7 @@ _SHAPES = (
 #: Operator name → its row.
 OPERATORS: dict[str, Row] = dict(
     [
-        *(pair for result, reason, names in _KEPT for pair in _rows(Role.KEEP, result, reason, names)),
+        *(pair for result, reason, names in _FLOAT32_OPERATORS for pair in _rows(Role.KEEP, result, reason, names)),
         *_rows(Role.CONTRACTION, Result.FITS, "half precision is made for these", _CONTRACTIONS),
         *_rows(Role.ELEMENTWISE, Result.FOLLOWS, "one rounding per value", _ELEMENTWISE),
         *_rows(Role.ELEMENTWISE, Result.FITS, "bounded for every input", _ELEMENTWISE_BOUNDED),
@@ -196,16 +196,16 @@ OPERATORS: dict[str, Row] = dict(
     ]
 )
 
-_UNKNOWN = Row(Role.KEEP, Result.FOLLOWS, "not known to be right in half")
+_UNKNOWN_OPERATOR = Row(Role.KEEP, Result.FOLLOWS, "not known to be right in half")
 
-#: An additive mask must reach these operators, and comparisons, without a cast.
-EXPONENTIALS = frozenset(
+#: These operators, and comparisons, must read an additive mask without a cast.
+EXPONENTIAL_OPERATORS = frozenset(
     {"softmax", "_softmax", "_safe_softmax", "special_softmax", "log_softmax", "_log_softmax", "special_log_softmax"}
     | {"exp", "logsumexp"}
 )
 
 #: Overloads that differ from their operator's row.
-OVERLOADS: dict[str, Row] = {
+OVERLOAD_ROWS: dict[str, Row] = {
     "div.Tensor_mode": OPERATORS["floor_divide"],
     "div.Scalar_mode": OPERATORS["floor_divide"],
     "scatter.reduce": OPERATORS["scatter_add"],
@@ -213,9 +213,9 @@ OVERLOADS: dict[str, Row] = {
 }
 
 
-def row(target: object) -> Row:
+def row_of(target: object) -> Row:
     """The row of a node's target; an operator without a row stays in float32."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
-        return _UNKNOWN
+        return _UNKNOWN_OPERATOR
     name = target._opname
-    return OVERLOADS.get(f"{name}.{target._overloadname}") or OPERATORS.get(name, _UNKNOWN)
+    return OVERLOAD_ROWS.get(f"{name}.{target._overloadname}") or OPERATORS.get(name, _UNKNOWN_OPERATOR)

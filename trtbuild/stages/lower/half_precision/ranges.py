@@ -1,4 +1,4 @@
-"""Find the values of a program that may not fit half precision, forward from constants and operators.
+"""Find the values of a program that may not fit half precision, from the inputs to the outputs.
 
 Rules
 1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an unchanged value of an input or weight. It may be a mask, and
@@ -6,8 +6,8 @@ Rules
    has (a sum of squares, a tiny epsilon). Arithmetic stays in float32 until an operator whose result fits, or a matrix
    product, reads the value. `BEYOND`: the value contains numbers that half cannot represent (``torch.finfo.min``,
    integers). Matrix products stay in float32, too.
-2. The range of a constant follows from its values. The values of weights and inputs are not known here. Arithmetic
-   turns them into an activation, which is `HALF`.
+2. The range of a constant follows from its values. The values of weights and inputs are not known here. The result of
+   arithmetic on them is an activation, and an activation is `HALF`.
 3. Half can represent -inf, inf and NaN.
 4. A float that is converted from integers is `BEYOND`: integers are mostly positions and sizes, and float16 counts only to
    2,048. A float that is converted from booleans is `HALF`.
@@ -25,14 +25,14 @@ from collections.abc import Iterator, Mapping
 import torch
 import torch.utils._pytree as pytree
 
-from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, row
+from trtbuild.stages.lower.half_precision.operators import Result, Role, Row, row_of
 
-#: Above this, neighbouring float16 numbers are more than 1 apart; bfloat16 gets the same bound.
-_COARSE = 2048.0
+#: Above this number, neighbouring float16 numbers are more than 1 apart. The same bound is used for bfloat16.
+_LARGEST_FINE_NUMBER = 2048.0
 #: Operators whose scalars are bounds. A bound beyond half's range has no effect, and does not make values large.
-_BOUNDED_BY = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
-#: Operators of data movement and constants with an argument that becomes a value → (its position, its keyword).
-_FILLS = {
+_CLAMPING_OPERATORS = frozenset({"clamp", "clamp_min", "clamp_max", "clip", "hardtanh"})
+#: Operator → (position, keyword) of the argument that becomes an element of the result.
+_FILL_ARGUMENTS = {
     "constant_pad_nd": (2, "value"),
     "pad": (3, "value"),
     "scatter": (3, "value"),
@@ -53,16 +53,16 @@ class Range(enum.IntEnum):
     BEYOND = 3
 
 
-def ranges(
+def find_ranges(
     graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor], half: torch.dtype
 ) -> dict[torch.fx.Node, Range]:
     """Find the range of each node's value. `constants` are the lifted constants by placeholder name."""
     results: dict[torch.fx.Node, Range] = {}
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in constants:
-            results[node] = _of_tensor(constants[node.name], half)
+            results[node] = _range_of_tensor(constants[node.name], half)
         elif node.op == "call_function":
-            results[node] = _of_call(node, results, half)
+            results[node] = _range_of_call(node, results, half)
         else:
             results[node] = Range.UNSEEN if is_float32(node) else Range.HALF
     return results
@@ -83,17 +83,17 @@ def tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
 
 
-def _of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range], half: torch.dtype) -> Range:
+def _range_of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range], half: torch.dtype) -> Range:
     if node.target is operator.getitem:
         return ranges_by_node[node.all_input_nodes[0]]
-    table_row = row(node.target)
+    table_row = row_of(node.target)
     name = getattr(node.target, "_opname", "")
-    result = max(_of_conversion(node, table_row), _of_fill(node, name, half))
+    result = max(_range_of_conversion(node, table_row), _range_of_fill(node, name, half))
     input_range = widest_input(node, ranges_by_node)
     if table_row.role is Role.CONTRACTION:
         return Range.WIDE if input_range is Range.BEYOND else Range.HALF
     if table_row.role is Role.ELEMENTWISE:
-        result = max(result, _of_scalars(node, name, half))
+        result = max(result, _range_of_scalars(node, name, half))
         if table_row.result is Result.FITS or _is_clamped(node, name, half):
             return Range.HALF
         if input_range is Range.UNSEEN:
@@ -103,7 +103,7 @@ def _of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, Range],
     return max(result, input_range, Range.WIDE if table_row.result is Result.WIDE else Range.HALF)
 
 
-def _of_conversion(node: torch.fx.Node, table_row: Row) -> Range:
+def _range_of_conversion(node: torch.fx.Node, table_row: Row) -> Range:
     """The range of a value that was converted from another dtype than float32 (rule 4)."""
     name = getattr(node.target, "_opname", "")
     if name in ("_to_copy", "to", "type_as"):
@@ -118,28 +118,28 @@ def _of_conversion(node: torch.fx.Node, table_row: Row) -> Range:
     return Range.WIDE if all(dtype.is_floating_point for dtype in dtypes) else Range.BEYOND
 
 
-def _of_fill(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
+def _range_of_fill(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
     if name in ("arange", "linspace", "logspace"):
         return Range.BEYOND
-    if name not in _FILLS:
+    if name not in _FILL_ARGUMENTS:
         return Range.HALF
-    position, keyword = _FILLS[name]
+    position, keyword = _FILL_ARGUMENTS[name]
     value = node.kwargs.get(keyword, node.args[position] if len(node.args) > position else None)
     if isinstance(value, torch.fx.Node):
         return Range.HALF if is_float32(value) else Range.BEYOND
-    return _of_number(float(value), half) if isinstance(value, int | float) else Range.HALF
+    return _range_of_number(float(value), half) if isinstance(value, int | float) else Range.HALF
 
 
-def _of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
+def _range_of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
     widest = Range.HALF
     for value in (*node.args, *node.kwargs.values()):  # lists contain sizes
         if isinstance(value, torch.fx.Node):
             # a size that is used as a number: lengths and counts
-            scalar = isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat | int | float)
-            widest = max(widest, Range.WIDE if scalar else Range.HALF)
+            is_scalar = isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat | int | float)
+            widest = max(widest, Range.WIDE if is_scalar else Range.HALF)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            is_bound = name in _BOUNDED_BY and abs(value) >= 1.0
-            widest = max(widest, Range.HALF if is_bound else _of_number(float(value), half))
+            is_bound = name in _CLAMPING_OPERATORS and abs(value) >= 1.0
+            widest = max(widest, Range.HALF if is_bound else _range_of_number(float(value), half))
     return widest
 
 
@@ -148,25 +148,25 @@ def _is_clamped(node: torch.fx.Node, name: str, half: torch.dtype) -> bool:
         return False
     bounds = [*node.args[1:], *(node.kwargs.get(key) for key in ("min", "max") if key in node.kwargs)]
     return len(bounds) == 2 and all(
-        isinstance(bound, int | float) and _of_number(float(bound), half) is Range.HALF for bound in bounds
+        isinstance(bound, int | float) and _range_of_number(float(bound), half) is Range.HALF for bound in bounds
     )
 
 
-def _of_number(value: float, half: torch.dtype) -> Range:
+def _range_of_number(value: float, half: torch.dtype) -> Range:
     magnitude = abs(value)
     limits = torch.finfo(half)
     if not math.isfinite(value) or magnitude == 0.0:
         return Range.HALF
     if magnitude > limits.max:
         return Range.BEYOND
-    return Range.WIDE if magnitude > _COARSE or magnitude < limits.tiny else Range.HALF
+    return Range.WIDE if magnitude > _LARGEST_FINE_NUMBER or magnitude < limits.tiny else Range.HALF
 
 
-def _of_tensor(tensor: torch.Tensor, half: torch.dtype) -> Range:
+def _range_of_tensor(tensor: torch.Tensor, half: torch.dtype) -> Range:
     if tensor.dtype is not torch.float32:
         return Range.HALF
     magnitudes = tensor.detach().abs().reshape(-1)
     magnitudes = magnitudes[torch.isfinite(magnitudes) & (magnitudes > 0)]
     if not magnitudes.numel():
         return Range.HALF
-    return max(_of_number(float(magnitudes.max()), half), _of_number(float(magnitudes.min()), half))
+    return max(_range_of_number(float(magnitudes.max()), half), _range_of_number(float(magnitudes.min()), half))

@@ -1,1 +1,1 @@
-"""Single operators, written in the way that the ONNX exporter and TensorRT's parser take."""
+"""Write single operators in the form that the ONNX exporter and TensorRT's parser accept."""

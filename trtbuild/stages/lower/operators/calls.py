@@ -25,8 +25,8 @@ def change_calls(program: Program, targets: Collection[Any], change: Callable[[t
     return program
 
 
-def insert(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-    """Insert a call before a call, in the same module. Returns its node."""
+def insert_call(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """Insert a call of `target` before the call `before`, in the same module. Returns the new node."""
     with before.graph.inserting_before(before):
         call = before.graph.call_function(target, args, kwargs)
     set_stack(call, stack_of(before))
@@ -34,12 +34,12 @@ def insert(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> tor
     return call
 
 
-def replace(node: torch.fx.Node, by: torch.fx.Node) -> None:
-    """Let the readers of `node` read `by`, and remove `node`."""
-    node.replace_all_uses_with(by)
+def replace(node: torch.fx.Node, replacement: torch.fx.Node) -> None:
+    """Let the readers of `node` read `replacement`, and remove `node`."""
+    node.replace_all_uses_with(replacement)
     node.graph.erase_node(node)
 
 
-def argument(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
-    """An argument of a call, by its position or its name."""
+def argument_of(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
+    """Return an argument of a call, by its position or its name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)

@@ -1,9 +1,10 @@
-"""Write indices in the form that ONNX defines.
+"""Change calls with indices to the form that ONNX defines.
 
 Rules
-1. Indices of GatherND and ScatterND are int64. PyTorch takes int32 too, and the translation passes them on. (The indices
-   of Gather, GatherElements and ScatterElements may be int32.)
-2. ScatterElements has an update for each index. PyTorch ignores the elements of the source outside the indices' sizes.
+1. ONNX's GatherND and ScatterND take int64 indices only. PyTorch takes int32, too, and the translation does not cast them.
+   So this pass does. (The indices of Gather, GatherElements and ScatterElements may be int32.)
+2. ONNX's ScatterElements needs as many updates as indices. PyTorch's source may be larger than the indices, and PyTorch
+   ignores the other elements. So this pass slices the source.
 """
 
 from __future__ import annotations
@@ -13,34 +14,36 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from trtbuild.stages.lower.operators.calls import change_calls, insert
+from trtbuild.stages.lower.operators.calls import change_calls, insert_call
 from trtbuild.stages.lower.propagate import propagate
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-_INDEXED = frozenset(
+_INDEXING_OPERATORS = frozenset(
     (_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten._unsafe_index_put.default)
 )
 #: Operators with the arguments self, dim, index, src.
-_SCATTERED = frozenset((_aten.scatter.src, _aten.scatter.reduce, _aten.scatter_add.default, _aten.scatter_reduce.two))
+_SCATTERING_OPERATORS = frozenset(
+    (_aten.scatter.src, _aten.scatter.reduce, _aten.scatter_add.default, _aten.scatter_reduce.two)
+)
 
 
-def write_indices(program: Program, request: Request) -> Program:
+def adapt_indices(program: Program, request: Request) -> Program:
     """Return `program` with int64 indices (rule 1) and with one source element for each index (rule 2)."""
-    return change_calls(change_calls(program, _INDEXED, _widen), _SCATTERED, _cut_source)
+    return change_calls(change_calls(program, _INDEXING_OPERATORS, _cast_indices), _SCATTERING_OPERATORS, _slice_source)
 
 
-def _widen(node: torch.fx.Node) -> None:
-    def wide(index: Any) -> Any:
-        is_narrow = index is not None and index.meta["val"].dtype is torch.int32
-        return insert(node, _aten._to_copy.default, index, dtype=torch.int64) if is_narrow else index
+def _cast_indices(node: torch.fx.Node) -> None:
+    def as_int64(index: Any) -> Any:
+        is_int32 = index is not None and index.meta["val"].dtype is torch.int32
+        return insert_call(node, _aten._to_copy.default, index, dtype=torch.int64) if is_int32 else index
 
     source, indices, *rest = node.args
-    node.args = (source, [wide(index) for index in indices], *rest)
+    node.args = (source, [as_int64(index) for index in indices], *rest)
 
 
-def _cut_source(node: torch.fx.Node) -> None:
+def _slice_source(node: torch.fx.Node) -> None:
     target, dim, index, source, *rest = node.args
     sizes, wanted = source.meta["val"].shape, index.meta["val"].shape
     if free_unbacked_symbols([*sizes, *wanted]):
@@ -48,8 +51,8 @@ def _cut_source(node: torch.fx.Node) -> None:
     for axis, (size, end) in enumerate(zip(sizes, wanted, strict=True)):
         # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
         if _expression(size) != _expression(end):
-            last = end if isinstance(end, int) else insert(node, _aten.sym_size.int, index, axis)
-            source = insert(node, _aten.slice.Tensor, source, axis, 0, last)
+            last = end if isinstance(end, int) else insert_call(node, _aten.sym_size.int, index, axis)
+            source = insert_call(node, _aten.slice.Tensor, source, axis, 0, last)
     node.args = (target, dim, index, source, *rest)
     propagate(node)
 

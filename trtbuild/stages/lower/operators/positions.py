@@ -1,6 +1,6 @@
-"""Look for the largest and the smallest element in a matrix, never in a vector: TensorRT's TopK needs two axes.
+"""Search the largest or smallest element in a matrix, never in a vector: TensorRT's TopK needs two axes.
 
-``argmax`` of all axes is a search in a vector, too.
+``argmax`` over all axes is a search in the flattened vector.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import operator
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from trtbuild.stages.lower.operators.calls import argument, change_calls, insert, replace
+from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call, replace
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-_ARGUMENTS = frozenset((_aten.argmax.default, _aten.argmin.default))
-_PAIRS = frozenset((_aten.max.dim, _aten.min.dim))
+_INDEX_SEARCHES = frozenset((_aten.argmax.default, _aten.argmin.default))
+_PAIR_SEARCHES = frozenset((_aten.max.dim, _aten.min.dim))
 
 
 def search_in_matrices(program: Program, request: Request) -> Program:
     """Return `program`, in which each search in a vector is a search in a matrix of one row."""
-    return change_calls(program, _ARGUMENTS | _PAIRS, _search)
+    return change_calls(program, _INDEX_SEARCHES | _PAIR_SEARCHES, _search)
 
 
 def _search(node: torch.fx.Node) -> None:
     source = node.args[0]
     value = source.meta["val"]
-    has_all_axes = argument(node, 1, "dim", None) is None
+    has_all_axes = argument_of(node, 1, "dim", None) is None
     if not (value.dim() == 1 or (has_all_axes and value.dim() > 1)) or free_unbacked_symbols(list(value.shape)):
         return
-    shape = [1] * value.dim() if argument(node, 2, "keepdim", False) else []
-    row = insert(node, _aten.reshape.default, source, [1, -1])
-    search = insert(node, node.target, row, 1)
-    if node.target in _ARGUMENTS:
-        replace(node, insert(node, _aten.reshape.default, search, shape))
+    shape = [1] * value.dim() if argument_of(node, 2, "keepdim", False) else []
+    row = insert_call(node, _aten.reshape.default, source, [1, -1])
+    search = insert_call(node, node.target, row, 1)
+    if node.target in _INDEX_SEARCHES:
+        replace(node, insert_call(node, _aten.reshape.default, search, shape))
         return
     for reader in list(node.users):
         if reader.target is operator.getitem:
-            part = insert(reader, operator.getitem, search, reader.args[1])
-            replace(reader, insert(reader, _aten.reshape.default, part, shape))
+            part = insert_call(reader, operator.getitem, search, reader.args[1])
+            replace(reader, insert_call(reader, _aten.reshape.default, part, shape))
     node.graph.erase_node(node)

@@ -1,12 +1,12 @@
-"""Decompositions that PyTorch does not have, of operators without an ONNX translation.
+"""Decompositions of operators that have neither an ONNX translation nor a suitable decomposition in PyTorch.
 
 Rules
 1. A decomposition is right for all sizes. PyTorch's decompositions of pooling assign elements to cells for the
-   sizes of the example, so `functionalize` uses these where an axis is dynamic.
+   sizes of the example. So `functionalize` uses the decompositions of this file where an axis is dynamic.
 2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
    one cell would make the others NaN.
-3. Distances are norms of differences. Eager PyTorch computes long Euclidean ones by a matrix product, and so does
-   `_distances` where the sizes are known.
+3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
+   `_distances` does the same where the sizes are known.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _aten = torch.ops.aten
 _PRODUCT_ROWS = 25
 
 
-def _pooled(x: torch.Tensor, cells: Sequence[Any]) -> torch.Tensor:
+def _pool(x: torch.Tensor, cells: Sequence[Any]) -> torch.Tensor:
     """Adaptive average pooling of the last axes. A cell is a box, so its mean is a mean of means, axis by axis."""
     dtype = x.dtype
     wide = x.float() if dtype in (torch.float16, torch.bfloat16) else x
     for axis, count in enumerate(cells, x.dim() - len(cells)):
-        wide = _pooled_axis(wide, axis, count)
+        wide = _pool_axis(wide, axis, count)
     return wide.to(dtype)
 
 
-def _pooled_axis(x: torch.Tensor, axis: int, cells: Any) -> torch.Tensor:
+def _pool_axis(x: torch.Tensor, axis: int, cells: Any) -> torch.Tensor:
     size = x.shape[axis]
     if isinstance(cells, int) and cells == 1:
         return x.mean(axis, keepdim=True)
@@ -53,10 +53,10 @@ def _pooled_axis(x: torch.Tensor, axis: int, cells: Any) -> torch.Tensor:
 
 
 def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
-    """``_cdist_forward``. `compute_mode` is 1 for a matrix product always, and 2 for never."""
+    """``_cdist_forward``. With the `compute_mode` 1 it always uses a matrix product, with 2 never."""
     rows = [size for size in (x1.shape[-2], x2.shape[-2]) if isinstance(size, int)]
-    is_long = compute_mode == 1 or (compute_mode in (None, 0) and max(rows, default=0) > _PRODUCT_ROWS)
-    if p != 2 or not is_long:
+    uses_product = compute_mode == 1 or (compute_mode in (None, 0) and max(rows, default=0) > _PRODUCT_ROWS)
+    if p != 2 or not uses_product:
         return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), ord=p, dim=-1)
     squares = x1.square().sum(-1, keepdim=True) + x2.square().sum(-1, keepdim=True).transpose(-2, -1)
     return (squares - 2 * (x1 @ x2.transpose(-2, -1))).clamp(min=0).sqrt()
@@ -72,21 +72,21 @@ def _pair_distances(x: torch.Tensor, p: float = 2) -> torch.Tensor:
     return torch.linalg.vector_norm(x.index_select(0, first) - x.index_select(0, second), ord=p, dim=-1)
 
 
-def _reshaped(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor:
+def _reshape(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor:
     return x.reshape(size)
 
 
 #: Operator → its decomposition, for all sizes.
-WRITTEN_OUT: Mapping[Any, Callable[..., Any]] = {
-    _aten._adaptive_avg_pool3d.default: _pooled,
+DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
+    _aten._adaptive_avg_pool3d.default: _pool,
     _aten._cdist_forward.default: _distances,
     _aten._pdist_forward.default: _pair_distances,
-    _aten._reshape_copy.default: _reshaped,
+    _aten._reshape_copy.default: _reshape,
 }
 
 #: Pooling to a number of cells → its decomposition for dynamic axes.
-POOLS: Mapping[Any, Callable[..., Any]] = {
-    packet.default: _pooled
+POOLING_DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
+    packet.default: _pool
     for packet in (
         *(_aten.adaptive_avg_pool1d, _aten.adaptive_avg_pool2d, _aten.adaptive_avg_pool3d),
         *(_aten._adaptive_avg_pool2d, _aten._adaptive_avg_pool3d),

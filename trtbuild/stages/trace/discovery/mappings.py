@@ -1,10 +1,11 @@
-"""Find files that are mapped into this process. It finds the files of readers without audit events and wrappers."""
+"""Find files that are mapped into this process. Some libraries read files by mapping them, without an audit event. This
+module finds these files if no wrapper (`wrappers`) exists for the library."""
 
 from __future__ import annotations
 
 
 def mapped_files() -> frozenset[str]:
-    """Paths of the files that are mapped now; empty on systems other than Linux."""
+    """The paths of the files that are mapped now; empty on systems other than Linux."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             lines = maps.read().splitlines()

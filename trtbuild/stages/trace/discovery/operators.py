@@ -1,11 +1,13 @@
 """Find the implementations of custom operators: the files or distributions that their digests cover.
 
 Rules
-1. Registrations of operators while user code runs are recorded. For a Python function its source file is recorded. For
-   a library that ``torch.ops.load_library`` or an import loads, the file of the library is recorded.
-2. An operator of an installed distribution is identified by the distribution's version.
-3. The digest covers whole files: any edit of the file that defines an operator changes it.
-4. An operator with an unknown implementation has no digest, and the trace is not cacheable.
+1. Registrations of operators while user code runs are recorded. If the implementation is a Python function, its source
+   file is recorded. If ``torch.ops.load_library`` loads the operator from a library, the file of the library is recorded.
+2. The digest of an operator of an installed distribution covers the name and version of the distribution.
+3. The digest of an operator of the user covers whole files: any edit of a file that defines the operator changes the
+   digest.
+4. An operator whose implementation cannot be found has no digest (`UNKNOWN_IMPLEMENTATION`), and the trace is not
+   cacheable.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import file_digest
 
-UNKNOWN = "unknown"
+UNKNOWN_IMPLEMENTATION = "unknown"
 
 
 class Operators:
@@ -28,9 +30,9 @@ class Operators:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._files: dict[str, set[str]] = {}
+        self._operator_files: dict[str, set[str]] = {}
         self._undo: list[Callable[[], None]] = []
-        #: Digest of each custom operator of the program, by its name with the overload.
+        #: Name of a custom operator of the program, with its overload → the digest of the implementation.
         self.digests: dict[str, str] = {}
 
     def install(self) -> None:
@@ -47,7 +49,7 @@ class Operators:
             before = set(torch._C._dispatch_get_all_op_names())
             result = original_load(path)
             for name in set(torch._C._dispatch_get_all_op_names()) - before:
-                self._files.setdefault(name.split(".")[0], set()).add(str(path))
+                self._operator_files.setdefault(name.split(".")[0], set()).add(str(path))
             return result
 
         library.impl = impl
@@ -59,43 +61,44 @@ class Operators:
         while self._undo:
             self._undo.pop()()
 
-    def implementation(self, name: str) -> str:
-        """The digest of the implementation of ``namespace.operator.overload``, for `program_text`."""
+    def implementation_digest(self, name: str) -> str:
+        """The digest of the implementation of ``namespace.operator.overload``. `program_text` writes it into the canonical
+        text."""
         if name not in self.digests:
             self.digests[name] = self._digest(name)
         return self.digests[name]
 
     def _digest(self, name: str) -> str:
         namespace, operator = name.split(".")[:2]
-        qualified = f"{namespace}::{operator}"
-        files = set(self._files.get(qualified, ()))
-        definition: Any = torch._library.custom_ops.OPDEFS.get(qualified)
+        qualified_name = f"{namespace}::{operator}"
+        files = set(self._operator_files.get(qualified_name, ()))
+        definition: Any = torch._library.custom_ops.OPDEFS.get(qualified_name)
         if definition is not None:
             kernels = list(getattr(definition, "_backend_fns", {}).values())
             for function in (definition._init_fn, getattr(definition, "_abstract_fn", None), *kernels):
-                files |= _source_of(function)
-        parts = []
+                files |= _source_file(function)
+        implementations = []
         for file in sorted(files):
             place = self._recorder.places.of(file)
             if place.distribution is not None and place.distribution != "torch":
-                self._recorder.distribution(place.distribution)
+                self._recorder.record_distribution(place.distribution)
                 from trtbuild.stages.trace.user_code.observe import installed_version
 
-                parts.append(f"{place.distribution} {installed_version(place.distribution)}")
+                implementations.append(f"{place.distribution} {installed_version(place.distribution)}")
             elif place.owner == "user":
-                self._recorder.file(file)
-                parts.append(file_digest(file) or UNKNOWN)
-        if not parts or UNKNOWN in parts:
-            self._recorder.refuse(f"the implementation of operator {qualified} cannot be found")
-            return UNKNOWN
-        return hashlib.sha256("\n".join(sorted(set(parts))).encode()).hexdigest()
+                self._recorder.record_file(file)
+                implementations.append(file_digest(file) or UNKNOWN_IMPLEMENTATION)
+        if not implementations or UNKNOWN_IMPLEMENTATION in implementations:
+            self._recorder.refuse_storage(f"the implementation of operator {qualified_name} cannot be found")
+            return UNKNOWN_IMPLEMENTATION
+        return hashlib.sha256("\n".join(sorted(set(implementations))).encode()).hexdigest()
 
-    def _record_source(self, qualified: str, function: Any) -> None:
-        self._files.setdefault(qualified.split(".")[0], set()).update(_source_of(function))
+    def _record_source(self, qualified_name: str, function: Any) -> None:
+        self._operator_files.setdefault(qualified_name.split(".")[0], set()).update(_source_file(function))
 
 
-def _source_of(function: Any) -> set[str]:
-    """The file of a Python function, through wrappers; empty for anything else."""
+def _source_file(function: Any) -> set[str]:
+    """The file that defines a Python function without its decorators; empty for any other object."""
     if function is None:
         return set()
     try:

@@ -1,8 +1,8 @@
 """``source.deps``: dependencies of a trace that the manifest declares.
 
-A pattern is a path relative to the project, with ``*``, ``?``, ``[…]`` and ``**``. Each match is a file dependency.
-Each directory that was searched is a listing dependency, so that a new match makes the trace stale. A directory stands
-for all files below it.
+A pattern is a path relative to the project. It may contain the wildcards ``*``, ``?``, ``[…]`` and ``**``. Each file that
+matches is a file dependency. If a directory matches, all files below it are dependencies. Each directory that is searched
+is a listing dependency: when a new file appears there, the trace runs again.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -18,8 +18,8 @@ from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES
 
 
-def add(pattern: str, project: Path, recorder: Recorder) -> None:
-    """Record the files and directories that `pattern` names."""
+def record_matches(pattern: str, project: Path, recorder: Recorder) -> None:
+    """Record the files that match `pattern`, and the directories that are searched."""
     _expand(os.fspath(project), [part for part in pattern.split("/") if part not in ("", ".")], recorder)
 
 
@@ -27,36 +27,36 @@ def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
     if not parts:
         _record_all(directory, recorder)
         return
-    head, rest = parts[0], parts[1:]
-    if head == "**":
-        _expand(directory, rest or ["*"], recorder)
+    first_part, other_parts = parts[0], parts[1:]
+    if first_part == "**":
+        _expand(directory, other_parts or ["*"], recorder)
         for name in _entries(directory, recorder):
             path = os.path.join(directory, name)
             if os.path.isdir(path) and not os.path.islink(path):
                 _expand(path, parts, recorder)
-    elif any(mark in head for mark in "*?["):
+    elif any(wildcard in first_part for wildcard in "*?["):
         for name in _entries(directory, recorder):
             path = os.path.join(directory, name)
-            if fnmatch.fnmatchcase(name, head) and (not rest or os.path.isdir(path)):
-                _expand(path, rest, recorder)
+            if fnmatch.fnmatchcase(name, first_part) and (not other_parts or os.path.isdir(path)):
+                _expand(path, other_parts, recorder)
     else:
-        path = os.path.join(directory, head)
-        if rest and not os.path.isdir(path):
-            recorder.file(path)  # the directory of the match is missing, or is not a directory
+        path = os.path.join(directory, first_part)
+        if other_parts and not os.path.isdir(path):
+            recorder.record_file(path)  # no file can match: `path` does not exist, or is not a directory
         else:
-            _expand(path, rest, recorder)
+            _expand(path, other_parts, recorder)
 
 
 def _record_all(path: str, recorder: Recorder) -> None:
     if not os.path.isdir(path):
-        recorder.file(path)
+        recorder.record_file(path)
         return
     for name in _entries(path, recorder):
         _record_all(os.path.join(path, name), recorder)
 
 
 def _entries(directory: str, recorder: Recorder) -> list[str]:
-    recorder.directory(directory)
+    recorder.record_listing(directory)
     try:
         return sorted(name for name in os.listdir(directory) if name not in IGNORED_ENTRIES)
     except OSError:

@@ -1,16 +1,17 @@
-"""Wrap functions that read files without an audit event, while a trace is recorded.
+"""Wrap functions that read files or variables without an audit event, while a trace is recorded.
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
-   inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these. Path resolution is not
-   recorded, except for the links that it follows.
+   inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four. When Python resolves a
+   path (``realpath``), only the symbolic links that it follows are recorded.
 2. ``os.environ``: a variable is recorded when user code reads it. Reads by installed code (``HF_HOME``,
-   ``OMP_NUM_THREADS``) are not recorded, because their values differ between machines without an effect. ``source: {env:
-   […]}`` declares variables that do have an effect. Reads of `MACHINE_VARIABLES` by the standard library are not
-   recorded either. Reading all variables at once makes the trace uncacheable. A variable that installed code sets and
-   user code reads is a dependency: installed code may have set it only because it was missing.
-3. Readers of files in C++ and Rust (`TORCH_READERS`, `READERS`): their path argument is a file dependency.
-4. ``importlib.metadata``: a lookup of a distribution is a dependency on it, found or not.
+   ``OMP_NUM_THREADS``) are not recorded, because these values differ between machines without an effect on the model.
+   ``source: {env: […]}`` declares variables that do have an effect. If user code calls the standard library, and the
+   library reads a ``PYTHON…`` variable or one of `MACHINE_VARIABLES`, this is not recorded either. If user code reads all
+   variables at once, the trace is not cacheable. A variable that installed code sets and user code reads is a dependency:
+   installed code may have set it only because it did not exist.
+3. Functions in C++ and Rust that read files (`TORCH_READERS`, `READERS`): their path argument is a file dependency.
+4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.frames import caller
+from trtbuild.stages.trace.user_code.frames import find_caller
 from trtbuild.stages.trace.user_code.observe import normalized
 
 #: Variables about the machine and its user, not about a model.
@@ -47,7 +48,7 @@ MACHINE_VARIABLES = frozenset(
     }
 )
 
-#: (object in torch, function, position of the path, its keyword).
+#: Functions of torch that read a file: (object in torch, function, position of the path argument, name of this argument).
 TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
     ("", "from_file", 0, "filename"),
     ("", "load", 0, "f"),
@@ -57,7 +58,8 @@ TORCH_READERS: tuple[tuple[str, str, int, str], ...] = (
     ("ops", "load_library", 0, "path"),
 )
 
-#: Module → (function, position of the path, its keyword), wrapped as soon as the module is imported.
+#: Module → its functions that read a file: (function, position of the path argument, name of this argument). They are
+#: wrapped as soon as the module is imported.
 READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
     "safetensors": (("safe_open", 0, "filename"),),
     "safetensors.torch": (("load_file", 0, "filename"), ("safe_open", 0, "filename")),
@@ -72,7 +74,7 @@ READERS: dict[str, tuple[tuple[str, int, str], ...]] = {
 }
 
 
-class Wrapping:
+class ReaderWrappers:
     """Installs and removes the wrappers."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -83,48 +85,50 @@ class Wrapping:
         import torch
 
         for name in ("stat", "lstat", "access", "readlink"):
-            self._set(os, name, self._recording_call(getattr(os, name), follow=name in ("stat", "access")))
-        self._environment()
-        self._metadata()
+            self._replace(
+                os, name, self._wrap_path_function(getattr(os, name), follows_links=name in ("stat", "access"))
+            )
+        self._wrap_environment()
+        self._wrap_metadata()
         for holder, name, position, keyword in TORCH_READERS:
             target = getattr(torch, holder) if holder else torch
-            self._reader(target, name, position, keyword)
+            self._wrap_reader(target, name, position, keyword)
         for module in READERS:
             if module in sys.modules:
-                self.patch(sys.modules[module])
+                self.wrap_readers(sys.modules[module])
 
     def remove(self) -> None:
         while self._undo:
             self._undo.pop()()
 
-    def patch(self, module: ModuleType) -> None:
-        """Wrap the readers of a module of `READERS` that was just imported."""
+    def wrap_readers(self, module: ModuleType) -> None:
+        """Wrap the functions of a module that `READERS` lists for it."""
         for path, position, keyword in READERS[module.__name__]:
             *holders, name = path.split(".")
             target: Any = module
             for holder in holders:
                 target = getattr(target, holder, None)
             if target is not None and hasattr(target, name):
-                self._reader(target, name, position, keyword)
+                self._wrap_reader(target, name, position, keyword)
 
-    def _set(self, target: Any, name: str, value: Any) -> None:
-        own = name in vars(target) if hasattr(target, "__dict__") else True
-        original = vars(target)[name] if own and hasattr(target, "__dict__") else getattr(target, name)
+    def _replace(self, target: Any, name: str, value: Any) -> None:
+        is_own_attribute = name in vars(target) if hasattr(target, "__dict__") else True
+        original = vars(target)[name] if is_own_attribute and hasattr(target, "__dict__") else getattr(target, name)
         try:
             setattr(target, name, value)
         except (AttributeError, TypeError):
-            return  # a type that cannot be changed: only `mappings` can find the files that it reads
-        self._undo.append(lambda: setattr(target, name, original) if own else delattr(target, name))
+            return  # this type cannot be changed: only `mappings` can find the files that it reads
+        self._undo.append(lambda: setattr(target, name, original) if is_own_attribute else delattr(target, name))
 
-    def _reader(self, target: Any, name: str, position: int, keyword: str) -> None:
+    def _wrap_reader(self, target: Any, name: str, position: int, keyword: str) -> None:
         recorder, original = self._recorder, getattr(target, name)
 
         @functools.wraps(original, updated=())
         def read(*args: Any, **kwargs: Any) -> Any:
             path = args[position] if position < len(args) else kwargs.get(keyword)
-            with recorder.own() as outermost:
+            with recorder.ignore_own_reads() as outermost:
                 if outermost and isinstance(path, str | bytes | os.PathLike):
-                    recorder.file(path)
+                    recorder.record_file(path)
             return original(*args, **kwargs)
 
         value: Any = read
@@ -132,65 +136,71 @@ class Wrapping:
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
             value = staticmethod(read)  # `original` is already a bound method
-        self._set(target, name, value)
+        self._replace(target, name, value)
 
-    def _recording_call(self, original: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:
+    def _wrap_path_function(self, original: Callable[..., Any], *, follows_links: bool) -> Callable[..., Any]:
         recorder = self._recorder
 
         def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(path, int) and kwargs.get("dir_fd") is None:
-                with recorder.own() as outermost:
-                    if outermost and self._is_recorded(path):
-                        recorder.file(path)
-                    if outermost and not follow and self._follows(path):
-                        recorder.link(path)
+                with recorder.ignore_own_reads() as outermost:
+                    if outermost and self._is_path_recorded(path):
+                        recorder.record_file(path)
+                    if outermost and not follows_links and self._is_link_recorded(path):
+                        recorder.record_link(path)
             return original(path, *args, **kwargs)
 
         call.__name__ = original.__name__
         return call
 
-    def _is_recorded(self, path: Any) -> bool:
+    def _is_path_recorded(self, path: Any) -> bool:
+        """Whether the current call with `path` is recorded (rule 1)."""
         places = self._recorder.places
         frame: Any = sys._getframe(2)
         if frame.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
             return False
         if frame.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
             return False
-        user_frame = caller(places)
+        user_frame = find_caller(places)
         if user_frame is not None and places.is_user(user_frame[0]):
             return True
         try:
-            return self._recorder.is_inside(os.fsdecode(path))
+            return self._recorder.is_in_project(os.fsdecode(path))
         except (TypeError, ValueError):
             return False
 
-    def _follows(self, path: Any) -> bool:
-        """Whether a followed link is recorded: user code follows it, or it is inside the project."""
-        user_frame = caller(self._recorder.places)
+    def _is_link_recorded(self, path: Any) -> bool:
+        """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project."""
+        user_frame = find_caller(self._recorder.places)
         if user_frame is not None and self._recorder.places.is_user(user_frame[0]):
             return True
         try:
             name = os.fsdecode(path)
         except (TypeError, ValueError):
             return False
-        return self._recorder.is_inside(name) and not name.startswith(sys.prefix + os.sep)
+        return self._recorder.is_in_project(name) and not name.startswith(sys.prefix + os.sep)
 
-    def _environment(self) -> None:
-        recorder, owner = self._recorder, type(os.environ)
-        get, put, delete, iterate = owner.__getitem__, owner.__setitem__, owner.__delitem__, owner.__iter__
+    def _wrap_environment(self) -> None:
+        recorder, environ_class = self._recorder, type(os.environ)
+        get, put, delete, iterate = (
+            environ_class.__getitem__,
+            environ_class.__setitem__,
+            environ_class.__delitem__,
+            environ_class.__iter__,
+        )
 
         def read(self: Any, key: Any) -> str:
-            with recorder.own() as outermost:
+            with recorder.ignore_own_reads() as outermost:
                 if outermost and isinstance(key, str | bytes):
                     name = os.fsdecode(key)
-                    if _reads_variable(recorder, name):
-                        recorder.environment(name)
+                    if _is_variable_recorded(recorder, name):
+                        recorder.record_variable(name)
             return get(self, key)
 
         def record_change(key: Any) -> None:
-            frame = caller(recorder.places)
+            frame = find_caller(recorder.places)
             if isinstance(key, str | bytes) and frame is not None and recorder.places.is_user(frame[0]):
-                recorder.environment_set(os.fsdecode(key))
+                recorder.record_variable_change(os.fsdecode(key))
 
         def write(self: Any, key: Any, value: Any) -> None:
             put(self, key, value)
@@ -201,11 +211,11 @@ class Wrapping:
             record_change(key)
 
         def iterate_all(self: Any) -> Any:
-            with recorder.own() as outermost:
-                frame = caller(recorder.places) if outermost else None
+            with recorder.ignore_own_reads() as outermost:
+                frame = find_caller(recorder.places) if outermost else None
                 if frame is not None and recorder.places.is_user(frame[0]):
-                    name = recorder.name(frame[0])
-                    recorder.refuse(
+                    name = recorder.dependency_name(frame[0])
+                    recorder.refuse_storage(
                         f"{name}:{frame[1]} reads all environment variables; read the ones you need by name"
                     )
             yield from iterate(self)
@@ -216,24 +226,24 @@ class Wrapping:
             ("__delitem__", remove),
             ("__iter__", iterate_all),
         ):
-            self._set(owner, name, value)
+            self._replace(environ_class, name, value)
 
-    def _metadata(self) -> None:
+    def _wrap_metadata(self) -> None:
         recorder, original = self._recorder, importlib.metadata.Distribution.from_name
 
         def from_name(cls: Any, name: str) -> Any:
-            with recorder.own():
+            with recorder.ignore_own_reads():
                 if isinstance(name, str):
-                    recorder.distribution(normalized(name))
+                    recorder.record_distribution(normalized(name))
             return original(name)
 
-        self._set(importlib.metadata.Distribution, "from_name", classmethod(from_name))
+        self._replace(importlib.metadata.Distribution, "from_name", classmethod(from_name))
 
 
-def _reads_variable(recorder: Recorder, name: str) -> bool:
-    """Whether the current read comes from user code (rule 2)."""
+def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
+    """Whether the current read of a variable is recorded (rule 2)."""
     places = recorder.places
-    user_frame = caller(places)
+    user_frame = find_caller(places)
     if user_frame is None or not places.is_user(user_frame[0]):
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):

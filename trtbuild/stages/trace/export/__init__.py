@@ -1,4 +1,4 @@
-"""torch.export under the declared ranges, with its constraints, guards, weights and interface.
+"""Call torch.export under the declared ranges; handle its constraints and guards, the weights and the interface.
 
-Uses `user_code`, `job` and `examples`.
+This folder uses `user_code`, `job` and `examples`.
 """

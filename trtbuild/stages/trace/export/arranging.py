@@ -1,15 +1,14 @@
-"""Bring a traced program into its final form: no duplicate weights, inputs in the manifest's order, the manifest's
-ranges.
+"""Bring a traced program into its final form: no duplicate weights, and the manifest's order of inputs and ranges.
 
 Rules
 1. Each weight has one placeholder. Unused weights and constants are removed.
-2. The other inputs are in the manifest's order, so symbol k of the program is symbol k of the shape plan.
-3. An axis that the manifest declares dynamic is exactly ``multiple_of × symbol``, and a static axis is its number. Any
-   other size from export is rejected.
-4. The ranges of the symbols are the manifest's. (torch leaves out size 1 of a derived dim, and its guards narrow ranges.
-   `proof` tries the sizes that this could hide.)
-5. An output that is returned twice is one output.
-6. A split along a dynamic axis has no unused pieces (`pieces`).
+2. The other inputs are in the manifest's order. So the symbols of the program are numbered as those of the shape plan.
+3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
+   the declared number. If torch.export gives an axis another size, the model is rejected.
+4. The symbols have the manifest's ranges, not those of torch: torch leaves out size 1 of a derived dim, and its guards
+   narrow ranges. `proof` tries the sizes that torch left out.
+5. A tensor that the module returns twice is one output of the program.
+6. If pieces of a split along a dynamic axis are not used, slices replace the split (`pieces`).
 7. A number that the module returns is a 0-d tensor (`leaves`).
 """
 
@@ -30,7 +29,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program, assemble, functional
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name, dtype_of
-from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.export.constraints import describe_symbol
 from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tensors
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
@@ -39,10 +38,13 @@ from trtbuild.stages.trace.quantization.zero_points import write_zero_points
 
 
 @dataclass
-class Arranged:
-    """A program in its final form. `weights` are the weights of its weight inputs, in order. `outputs` contains, for each
-    flat output of the module that is not a constant, its number among the program's outputs. `module_weights` are all
-    weights of the module. `leaves` are the leaves of the module's result."""
+class ArrangedProgram:
+    """A program in its final form.
+
+    `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
+    `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has an
+    entry for each leaf that is not a constant: the index of the program's output.
+    """
 
     program: Program
     weights: list[Weight]
@@ -51,11 +53,11 @@ class Arranged:
     leaves: list[Leaf]
 
 
-def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> Arranged:
+def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:
     """Bring a functionalized program into its final form. Raises SourceError (rule 3)."""
     leaves = leaves_of(exported)
     exported = numbers_as_tensors(exported)
-    values = _tensors(exported)
+    values = _tensors_by_name(exported)
     order = _manifest_order(exported, job)
     targets = {spec.arg.name: spec.target for spec in exported.graph_signature.input_specs}
     program, _ = functional(exported)
@@ -65,25 +67,25 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
         names = {node: str(targets[node.name]) for node in program.placeholders}
         write_zero_points(graph, {node: values[name] for node, name in names.items() if name in values})
     kinds = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
-    first: dict[int, torch.fx.Node] = {}
+    first_nodes: dict[int, torch.fx.Node] = {}
     used_weights: list[tuple[torch.fx.Node, Weight]] = []
     constants: list[torch.fx.Node] = []
     weight_nodes = program.weight_nodes
     inputs = [program.input_nodes[position] for position in order]
     for node in [*weight_nodes, *(n for n in program.placeholders if kinds[n.name].kind == InputKind.CONSTANT_TENSOR)]:
         value = values[str(targets[node.name])]
-        weight = weights.of(value)
+        weight = weights.find(value)
         if weight is None:
             if node in weight_nodes:
                 weight = Weight((str(targets[node.name]),), (), value)
             else:
-                _refuse_stale(value, weights, job)
+                _refuse_unregistered_view(value, weights, job)
                 constants.append(node)
                 continue
-        if id(weight) in first:
-            node.replace_all_uses_with(first[id(weight)])
+        if id(weight) in first_nodes:
+            node.replace_all_uses_with(first_nodes[id(weight)])
             continue
-        first[id(weight)] = node
+        first_nodes[id(weight)] = node
         used_weights.append((node, weight))
     used_weights = [(node, weight) for node, weight in used_weights if node.users]
     constants = [node for node in constants if node.users]
@@ -95,39 +97,43 @@ def arrange(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) ->
     for node in placeholders:
         anchor.prepend(node)
     (output,) = (node for node in graph.nodes if node.op == "output")
-    flat = list(output.args[0])
-    unique = list(dict.fromkeys(flat))
-    output.args = (tuple(unique),)
+    flat_outputs = list(output.args[0])
+    unique_outputs = list(dict.fromkeys(flat_outputs))
+    output.args = (tuple(unique_outputs),)
     specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in used_weights]
     specs += [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), kinds[n.name].target) for n in constants]
     specs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in inputs]
-    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in unique]
-    used = {str(kinds[node.name].target) for node in constants}
-    constant_values = {name: value for name, value in program.exported.constants.items() if name in used}
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in unique_outputs]
+    used_constants = {str(kinds[node.name].target) for node in constants}
+    constant_values = {name: value for name, value in program.exported.constants.items() if name in used_constants}
     ranges = dict(program.exported.range_constraints)
     module = program.exported.graph_module
     program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
-    return Arranged(
-        program, [weight for _, weight in used_weights], [unique.index(node) for node in flat], weights, leaves
+    return ArrangedProgram(
+        program,
+        [weight for _, weight in used_weights],
+        [unique_outputs.index(node) for node in flat_outputs],
+        weights,
+        leaves,
     )
 
 
-def _tensors(exported: ExportedProgram) -> dict[str, torch.Tensor]:
+def _tensors_by_name(exported: ExportedProgram) -> dict[str, torch.Tensor]:
     tensors = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
     return tensors | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
 
 
 def _manifest_order(exported: ExportedProgram, job: TraceJob) -> list[int]:
-    """For each of the manifest's inputs, its position among the program's inputs."""
+    """For each of the manifest's inputs, its index among the program's inputs."""
     spec = exported.call_spec.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     positional = iter(args)
     return [kwargs[entry.name] if entry.keyword else next(positional) for entry in job.inputs]
 
 
-def _refuse_stale(value: torch.Tensor, weights: ModuleWeights, job: TraceJob) -> None:
+def _refuse_unregistered_view(value: torch.Tensor, weights: ModuleWeights, job: TraceJob) -> None:
     if job.weights is not None and weights.shares_memory(value):
         raise SourceError(
             "the model keeps a view of one of its weights as a plain attribute, which `weights:` could not update",
@@ -151,16 +157,18 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
             )
         for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
             traced_size = symbols.expression(size)
-            if traced_size == _expected(axis, job):
+            if traced_size == _declared_size(axis, job):
                 continue
             if isinstance(axis, SymbolAxis):
-                problem = f"{describe(plan, job.inputs, axis.symbol)} is declared dynamic, but the traced program has "
-                problem += f"{traced_size if isinstance(traced_size, int) else json_like(traced_size)} there"
+                problem = (
+                    f"{describe_symbol(plan, job.inputs, axis.symbol)} is declared dynamic, but the traced program has "
+                )
+                problem += f"{traced_size if isinstance(traced_size, int) else size_text(traced_size)} there"
                 hint = f"make it static: write one size as min, opt and max of {entry.name}.{number} in every profile"
                 path = f"dims.{plan.symbols[axis.symbol].name}"
             else:
                 problem = f"{entry.name}.{number} is {axis} in the manifest and "
-                problem += f"{json_like(traced_size)} in the traced program"
+                problem += f"{size_text(traced_size)} in the traced program"
                 hint, path = "write the size that the model takes", ""
             raise SourceError(problem, code="constraint", hint=hint, **job.place(path, f"inputs.{entry.name}"))
     ranges = {
@@ -173,18 +181,18 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
     return ranges
 
 
-def _expected(axis: int | SymbolAxis, job: TraceJob) -> Expression:
+def _declared_size(axis: int | SymbolAxis, job: TraceJob) -> Expression:
     if isinstance(axis, int):
         return axis
-    unit = job.shapes.symbols[axis.symbol].multiple_of
-    return ["sym", axis.symbol] if unit == 1 else ["mul", unit, ["sym", axis.symbol]]
+    multiple = job.shapes.symbols[axis.symbol].multiple_of
+    return ["sym", axis.symbol] if multiple == 1 else ["mul", multiple, ["sym", axis.symbol]]
 
 
-def json_like(expression: Expression) -> str:
-    """Write a size expression for a message."""
+def size_text(expression: Expression) -> str:
+    """A size expression as text for a message."""
     if isinstance(expression, int):
         return str(expression)
     operator, *operands = expression
     if operator == "sym":
         return f"symbol {operands[0]}"
-    return f"{operator}({', '.join(json_like(o) for o in operands if not isinstance(o, str))})"
+    return f"{operator}({', '.join(size_text(o) for o in operands if not isinstance(o, str))})"

@@ -1,11 +1,11 @@
 """Reject models that torch.export would change without an error.
 
-1. A module in training mode gives another program than the deployed model.
-2. A mutated buffer or input is lost: engines write nothing back.
-3. A random operator gives other numbers in every run, and in TensorRT.
-4. At least one output is a tensor. The output structure may also contain numbers (sizes, for example), None and plain
-   constants.
-5. A tensor that is resized to more elements reads uninitialized memory.
+1. A module in training mode is rejected: in training mode it computes something else than the deployed model.
+2. A write to a buffer, a parameter or an input is rejected: engines write nothing back, so the write would be lost.
+3. A random operator is rejected: it gives other numbers in every run, and TensorRT has other random numbers.
+4. At least one output must be a tensor. The output structure may also contain numbers (sizes, for example), None and
+   plain constants.
+5. A resize to more elements is rejected: the new elements are uninitialized memory.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArg
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.export.leaves import KNOWN
+from trtbuild.stages.trace.export.leaves import RETURNED_ARGUMENTS
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
 
-#: Arguments that switch off the randomness of an operator if they are False or 0.
-_SWITCHES = ("train", "training", "dropout_p", "p", "dropout")
-_NAMED = 4
+#: Names of arguments. If such an argument is False or 0, the operator is not random.
+_RANDOMNESS_SWITCHES = ("train", "training", "dropout_p", "p", "dropout")
+#: A message lists at most this many names of modules.
+_MOST_NAMES = 4
 
 
 def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
     """Raise SourceError if any module of `module` is in training mode.
 
-    Every module counts, because trtbuild does not know which modules behave differently in training. ``.eval()`` on the
-    model costs nothing. `place` is the place where the module is created.
+    Every module counts, because trtbuild does not know which modules behave differently in training. ``.eval()`` of the
+    model costs nothing. `place` is the file and line of the function that creates the module.
     """
     names = [name for name, submodule in module.named_modules() if submodule.training]
     if not names:
@@ -40,10 +41,10 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
     if "" in names:
         problem = f"the model ({type(module).__name__}) is in training mode"
     else:
-        listed = ", ".join(f"{name} ({type(module.get_submodule(name)).__name__})" for name in names[:_NAMED])
+        listed = ", ".join(f"{name} ({type(module.get_submodule(name)).__name__})" for name in names[:_MOST_NAMES])
         count = "a module" if len(names) == 1 else f"{len(names)} modules"
         problem = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
-        problem += ", …" if names[_NAMED:] else ""
+        problem += ", …" if names[_MOST_NAMES:] else ""
     hint = "call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed"
     if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
         problem += ", as is every .module() of an exported program"
@@ -61,20 +62,20 @@ def refuse_mutation(
 ) -> None:
     """Raise SourceError if the functionalized `program` writes to a buffer, a parameter or an input.
 
-    `raw` still has its stack traces, from which `frames` finds the place.
+    `raw` is the program of torch.export. `frames` finds the place of the write in the stack traces of `raw`.
     """
     signature = program.graph_signature
     for spec in signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)):
             kind = "buffer" if spec.kind == OutputKind.BUFFER_MUTATION else "parameter"
-            raise mutated(kind, str(spec.target), job, _write_to(str(spec.target), raw, frames))
+            raise mutation_error(kind, str(spec.target), job, _place_of_write(str(spec.target), raw, frames))
         if spec.kind == OutputKind.USER_INPUT_MUTATION:
-            raise mutated("input", str(spec.target), job, _write_to(str(spec.target), raw, frames))
+            raise mutation_error("input", str(spec.target), job, _place_of_write(str(spec.target), raw, frames))
 
 
-def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None = None) -> SourceError:
+def mutation_error(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None = None) -> SourceError:
     """The error for a write that an engine cannot do. `kind` is ``buffer``, ``parameter`` or ``input``. `place` is the
-    place of the write, if it is known."""
+    file and line of the write, if they are known."""
     if kind == "input":
         return SourceError(
             f"the model writes to its input {name!r}, but an engine cannot change its inputs",
@@ -90,7 +91,7 @@ def mutated(kind: str, name: str, job: TraceJob, place: Mapping[str, Any] | None
     )
 
 
-def _write_to(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
+def _place_of_write(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
     """The place where a program first writes to an input, a buffer or a parameter."""
     if raw is None or frames is None:
         return {}
@@ -99,26 +100,26 @@ def _write_to(name: str, raw: ExportedProgram | None, frames: Frames | None) -> 
     for node in raw.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not node.all_input_nodes:
             continue
-        source = node.all_input_nodes[0]
-        if source.name not in views:
+        read_node = node.all_input_nodes[0]
+        if read_node.name not in views:
             continue
         if node.target._schema.is_mutable:
-            place = frames.in_stack_trace(node.meta.get("stack_trace"))
+            place = frames.place_in_stack_trace(node.meta.get("stack_trace"))
             return {"file": place[0], "line": place[1]} if place else {}
         if node.target.is_view:
             views.add(node.name)
     return {}
 
 
-def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
+def refuse_random_operators(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
     """Raise SourceError for the first operator that draws random numbers. `exported` still has its stack traces."""
-    for node in calls(exported.graph_module):
+    for node in call_nodes(exported.graph_module):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
             continue
         if is_switched_off(target, node.args, node.kwargs):
             continue
-        place = frames.in_stack_trace(node.meta.get("stack_trace"))
+        place = frames.place_in_stack_trace(node.meta.get("stack_trace"))
         where = {"file": place[0], "line": place[1]} if place else job.place("source")
         name = f"{target.namespace}.{target._opname}"
         dropout = "dropout" in target._opname
@@ -132,16 +133,16 @@ def refuse_random(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
         )
 
 
-def refuse_growth(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
+def refuse_growing_resize(exported: ExportedProgram, job: TraceJob, frames: Frames) -> None:
     """Raise SourceError for the first ``resize_`` to more elements. `exported` still has its stack traces."""
     aten = torch.ops.aten
-    for node in calls(exported.graph_module):
+    for node in call_nodes(exported.graph_module):
         if node.target not in (aten.resize_.default, aten.resize.default):
             continue
         before, after = node.args[0].meta["val"], node.meta["val"]
         if not statically_known_true(after.numel() > before.numel()):
             continue
-        place = frames.in_stack_trace(node.meta.get("stack_trace"))
+        place = frames.place_in_stack_trace(node.meta.get("stack_trace"))
         where = {"file": place[0], "line": place[1]} if place else job.place("source")
         raise SourceError(
             f"the model resizes a tensor of {before.numel()} elements to {after.numel()} (aten.resize_): the values of the "
@@ -152,12 +153,12 @@ def refuse_growth(exported: ExportedProgram, job: TraceJob, frames: Frames) -> N
         )
 
 
-def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
-    """Raise SourceError if no output is a tensor, or if one has an unknown kind. `place` is the place of
-    the model's forward."""
+def refuse_output_kinds(exported: ExportedProgram, job: TraceJob, place: Mapping[str, Any] | None = None) -> None:
+    """Raise SourceError if no output is a tensor, or if an output has an unknown kind. `place` is the file and line of the
+    model's forward."""
     user_outputs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     for number, spec in enumerate(user_outputs):
-        if not isinstance(spec.arg, KNOWN):
+        if not isinstance(spec.arg, RETURNED_ARGUMENTS):
             raise SourceError(
                 f"output {number} of the model is neither a tensor nor a number, but torch.export's "
                 f"{type(spec.arg).__name__}",
@@ -182,7 +183,7 @@ def refuse_odd_outputs(exported: ExportedProgram, job: TraceJob, place: Mapping[
     )
 
 
-def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
+def refuse_output_storage(number: int, value: torch.Tensor, job: TraceJob) -> None:
     """Raise SourceError if an output of the model is not in main memory, is not dense, or is quantized."""
     if value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized:
         return
@@ -198,7 +199,7 @@ def refuse_elsewhere(number: int, value: torch.Tensor, job: TraceJob) -> None:
     )
 
 
-def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+def call_nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
     """Yield every call of a graph and of the graphs nested in it."""
     for submodule in module.modules():
         if isinstance(submodule, torch.fx.GraphModule):
@@ -208,7 +209,7 @@ def calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an argument switches off the randomness of an operator's call."""
     for position, argument in enumerate(target._schema.arguments):
-        if argument.name not in _SWITCHES:
+        if argument.name not in _RANDOMNESS_SWITCHES:
             continue
         if argument.name in kwargs:
             value = kwargs[argument.name]

@@ -1,7 +1,8 @@
-"""Turn torch.export's report on a dimension that cannot be as dynamic as declared into advice for the manifest.
+"""Turn torch.export's report about dims into advice for the manifest.
 
-torch's report uses the dim names that `torch_name` makes. This module only converts text; the forms are those of torch
-2.9 to 2.13 (``ShapeEnv.produce_guards`` and ``_suggest_fixes``).
+torch.export reports a dim if the model does not allow all its declared sizes. The report uses the names that `torch_name`
+makes. This module only converts text. It knows the texts of torch 2.9 to 2.13 (``ShapeEnv.produce_guards`` and
+``_suggest_fixes``).
 """
 
 from __future__ import annotations
@@ -10,46 +11,47 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtbuild.core.model.shapes import ShapePlan, places_of
+from trtbuild.core.model.shapes import ShapePlan, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A problem and the text to write. `path` is the dotted place in the model, for its origin.
+    """A dim that the model restricts more than the manifest. `text` says what is wrong, and `hint` says what to write.
 
-    `symbol` is the restricted symbol. `equal` is the symbol that it must equal, and `size` is the only size that it may
-    have; each is None for a violation of another kind.
+    `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the restricted symbol. If it must
+    equal another symbol, this is `equal_symbol`. If it may have only one size, this is `only_size`.
     """
 
     text: str
     hint: str
     path: str
     symbol: int
-    equal: int | None = None
-    size: int | None = None
+    equal_symbol: int | None = None
+    only_size: int | None = None
 
 
 def torch_name(symbol: int) -> str:
-    """The name for torch of symbol number `symbol`, or of its unit if it has a ``multiple_of``."""
+    """The name of symbol number `symbol` for torch. The dim of a symbol with ``multiple_of: k`` is k times the torch Dim of
+    this name."""
     return f"trtdim{symbol}"
 
 
-def describe(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
-    """``dim 'height' (image.2)``."""
+def describe_symbol(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
+    """A symbol as text for a message: ``dim 'height' (image.2)``."""
     name = plan.symbols[symbol].name
-    places = places_of(plan, inputs, symbol)
-    return f"axis {places[0]}" if _is_unnamed(name, places) else f"dim {name!r} ({', '.join(places)})"
+    places = axes_of_symbol(plan, inputs, symbol)
+    return f"axis {places[0]}" if _has_generated_name(name, places) else f"dim {name!r} ({', '.join(places)})"
 
 
-def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[Violation]:
+def parse_violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[Violation]:
     """All violations in torch's message; empty if the message has no known form."""
     result: list[Violation] = []
     _, _, suggestions = message.partition("Suggested fixes:")
     for line in suggestions.splitlines():
         match = re.fullmatch(r"\s*trtdim(\d+) = (.+?)\s*", line)
         if match and int(match[1]) < len(plan.symbols):
-            result.append(_suggestion(int(match[1]), match[2], plan, inputs))
+            result.append(_violation_of_suggestion(int(match[1]), match[2], plan, inputs))
     if result:
         return result
     for line in message.splitlines():
@@ -58,55 +60,56 @@ def violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[V
             symbol = int(match[1])
             constant = re.search(r"specialized it to be a constant \((\d+)\)", line)
             if constant:  # a derived dim: the message has the size itself, and no suggestion
-                result.append(_fixed(symbol, int(constant[1]), plan, inputs))
+                result.append(_fixed_size_violation(symbol, int(constant[1]), plan, inputs))
                 continue
-            reason = _reason(line, plan, inputs)
+            reason = _reason_of_violation(line, plan, inputs)
             result.append(
                 Violation(
-                    f"{describe(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
-                    _static_hint(plan, inputs, symbol, None),
-                    _path(plan, inputs, symbol),
+                    f"{describe_symbol(plan, inputs, symbol)} cannot be dynamic as declared: {reason}",
+                    _hint_to_make_static(plan, inputs, symbol, None),
+                    _manifest_path(plan, inputs, symbol),
                     symbol,
                 )
             )
     return result
 
 
-def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
-    dim = describe(plan, inputs, symbol)
-    places = places_of(plan, inputs, symbol)
-    unit = plan.symbols[symbol].multiple_of
+def _violation_of_suggestion(symbol: int, suggestion: str, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
+    dim = describe_symbol(plan, inputs, symbol)
+    places = axes_of_symbol(plan, inputs, symbol)
+    multiple = plan.symbols[symbol].multiple_of
     name = plan.symbols[symbol].name
-    path = _path(plan, inputs, symbol)
-    if re.fullmatch(r"\d+", fix):
-        return _fixed(symbol, int(fix) * unit, plan, inputs)
-    match = re.fullmatch(r"(\d+)\*_trtdim\d+", fix)
+    path = _manifest_path(plan, inputs, symbol)
+    if re.fullmatch(r"\d+", suggestion):
+        return _fixed_size_violation(symbol, int(suggestion) * multiple, plan, inputs)
+    match = re.fullmatch(r"(\d+)\*_trtdim\d+", suggestion)
     if match:
-        step = int(match[1]) * unit
+        step = int(match[1]) * multiple
         return Violation(
-            f"{dim} may have any size that is a multiple of {unit}, but the model needs a multiple of {step}"
-            if unit > 1
+            f"{dim} may have any size that is a multiple of {multiple}, but the model needs a multiple of {step}"
+            if multiple > 1
             else f"{dim} may have any size, but the model needs a multiple of {step}",
             f"write dims: {{{name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}",
             path,
             symbol,
         )
-    match = re.fullmatch(r"trtdim(\d+)", fix)
+    match = re.fullmatch(r"trtdim(\d+)", suggestion)
     if match and int(match[1]) < len(plan.symbols):
         other_symbol = int(match[1])
-        all_places = [*places_of(plan, inputs, other_symbol), *places]
+        all_places = [*axes_of_symbol(plan, inputs, other_symbol), *places]
         shared = plan.symbols[other_symbol].name
         return Violation(
-            f"{dim} must always be as long as {describe(plan, inputs, other_symbol)}, but they are declared as two dims",
+            f"{dim} must always be as long as {describe_symbol(plan, inputs, other_symbol)}, but they are declared as two "
+            "dims",
             f"name one dim for all places: dims: {{{shared}: {{at: [{', '.join(all_places)}]}}}}",
             path,
             symbol,
-            equal=other_symbol,
+            equal_symbol=other_symbol,
         )
-    match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", fix)
+    match = re.fullmatch(r"Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)", suggestion)
     if match:
-        low = int(match[1]) * unit if match[1] else None
-        high = int(match[2]) * unit if match[2] else None
+        low = int(match[1]) * multiple if match[1] else None
+        high = int(match[2]) * multiple if match[2] else None
         bounds = " and ".join([f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None))
         declared = plan.symbols[symbol]
         return Violation(
@@ -116,7 +119,7 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
             path,
             symbol,
         )
-    relation = _named(fix, plan, inputs)
+    relation = _with_manifest_names(suggestion, plan, inputs)
     return Violation(
         f"{dim} must always be {relation}, but it is declared as a separate dim",
         f"a manifest cannot express this relation: derive {places[0]}'s size inside the model, or make it static "
@@ -126,18 +129,18 @@ def _suggestion(symbol: int, fix: str, plan: ShapePlan, inputs: Sequence[Input])
     )
 
 
-def _fixed(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
+def _fixed_size_violation(symbol: int, size: int, plan: ShapePlan, inputs: Sequence[Input]) -> Violation:
     return Violation(
-        f"{describe(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
-        _static_hint(plan, inputs, symbol, size),
-        _path(plan, inputs, symbol),
+        f"{describe_symbol(plan, inputs, symbol)} is declared dynamic, but the model fixes it to {size}",
+        _hint_to_make_static(plan, inputs, symbol, size),
+        _manifest_path(plan, inputs, symbol),
         symbol,
-        size=size,
+        only_size=size,
     )
 
 
-def _static_hint(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
-    place = places_of(plan, inputs, symbol)[0]
+def _hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
+    place = axes_of_symbol(plan, inputs, symbol)[0]
     number = f"{size} " if size is not None else "one size "
     return (
         f"make it static: write {number}as min, opt and max of {place} in every profile; or keep the model from turning "
@@ -145,16 +148,16 @@ def _static_hint(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: in
     )
 
 
-def _reason(line: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
+def _reason_of_violation(line: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
     text = line.strip().removeprefix("- ")
     match = re.search(r"satisfy the generated guard (.+?)\.?$", text)
     if match:
-        return f"the model only works where {_named(match[1], plan, inputs)}"
-    return _named(text, plan, inputs)
+        return f"the model only works where {_with_manifest_names(match[1], plan, inputs)}"
+    return _with_manifest_names(text, plan, inputs)
 
 
-def _named(text: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
-    """Write torch's expression with the manifest's names."""
+def _with_manifest_names(text: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
+    """Replace torch's names in an expression with the manifest's names."""
     text = re.sub(r" = L(?:\['?\w+'?\])+\.size\(\)\[\d+\]", "", text)
     text = re.sub(
         r"L\['(\w+)'\](?:\['?(\w+)'?\])?\.size\(\)\[(\d+)\]",
@@ -176,12 +179,12 @@ def _input_name(argument: str, item: str | None, inputs: Sequence[Input]) -> str
     return item if item is not None and not item.isdigit() else argument
 
 
-def _path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
-    places = places_of(plan, inputs, symbol)
+def _manifest_path(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
+    places = axes_of_symbol(plan, inputs, symbol)
     name = plan.symbols[symbol].name
-    return f"inputs.{places[0].rpartition('.')[0]}" if _is_unnamed(name, places) else f"dims.{name}"
+    return f"inputs.{places[0].rpartition('.')[0]}" if _has_generated_name(name, places) else f"dims.{name}"
 
 
-def _is_unnamed(name: str, places: Sequence[str]) -> bool:
+def _has_generated_name(name: str, places: Sequence[str]) -> bool:
     """Whether `trtbuild.core.model.declared_shapes` generated the name from the first place: ``<input>_<axis>``."""
     return name.rstrip("_") == places[0].replace(".", "_")

@@ -1,22 +1,22 @@
-"""Call torch.export, and turn its refusals into errors with the manifest's inputs and dims.
+"""Call torch.export, and turn its refusals into errors that name the manifest's inputs and dims.
 
 Rules
-1. All Dims are named, over the union of the profiles' ranges; ``Dim.AUTO`` would drop guards. A ``multiple_of`` is a
-   derived dim.
+1. Every dynamic axis has a named Dim, and its range covers the ranges of all profiles. ``Dim.AUTO`` is not used, because it
+   drops guards. The Dim of a symbol with ``multiple_of: k`` is k times another Dim (torch calls this a derived dim).
 2. A symbol at several axes is one Dim.
-3. The result is functionalized (``run_decompositions({})``, or `decomposing`). This removes in-place writes to views,
-   and makes mutated buffers visible.
-4. The guards that export does not report are returned (`Exported.guards`). They are about derived dims, relations
-   between dims, and sizes that are assumed not to be 1. `proof` tries the sizes that break them.
-5. torch assumes that every dynamic size is 2 or more, so it replaces a dim whose range ends at 2 by a number. Such a
-   dim is traced with a range up to `LEAST_MAX`. A model that does not allow this (it has a table of two rows) is traced
-   as declared.
-6. Symbols that must be equal, and are declared alike (`TraceJob.alike`), are tied: the model is traced again with one
-   symbol for both. Otherwise it is an error.
-7. If a guard fixes a symbol to the example's size, the model is traced with larger examples: the guard may be about a
-   derived size that is 1 in the example alone (``x[1:]`` with 2 rows). The proof decides whether the result is right.
-8. Keyword inputs of a program of torch.export must be in the program's order: torch.export reads them by position when
-   it traces such a module again (2.13), although the module itself reads them by name.
+3. The result is functionalized (by `decomposing`, or by ``run_decompositions({})``). This removes in-place writes to
+   views, and shows which buffers the model writes to.
+4. Guards that torch.export does not report are returned (`Exported.guards`). They are about derived dims, about relations
+   between dims, and about sizes that torch assumes not to be 1. `proof` tries the sizes that break them.
+5. torch assumes that every dynamic size is 2 or more. So it replaces a dim whose range ends at 2 by the number 2. Such a
+   dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (because it has a table of two rows), it
+   is traced with the declared range.
+6. If two symbols must be equal and are declared alike (`TraceJob.alike`), they are tied: the model is traced again with one
+   symbol for both. If they are not declared alike, this is an error.
+7. If a guard fixes a symbol to the example's size, the model is traced with larger examples. The guard may be about a
+   derived size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
+8. Keyword inputs of a program of torch.export must be in the program's order. torch.export reads them by position when it
+   traces such a module again (2.13), although the module itself reads them by name.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, kept_symbols
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
-from trtbuild.stages.trace.export.constraints import Violation, torch_name, violations
-from trtbuild.stages.trace.export.decomposing import decomposed
+from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
+from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
 from trtbuild.stages.trace.export.guard_filter import GuardFilter
-from trtbuild.stages.trace.export.guards import arguments_by_number
-from trtbuild.stages.trace.export.signature import bound_to_forward
+from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
+from trtbuild.stages.trace.export.signature import bind_to_forward
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
 from trtbuild.stages.trace.user_code.advice import shape_advice, text_of, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
-#: The smallest upper end of a dim's range, in its unit (rule 5).
+#: The range of a torch Dim ends here or later (rule 5).
 LEAST_MAX = 3
 #: Larger examples (rule 7) have at most this many elements.
-_MOST_ELEMENTS = 1 << 27
+_MAX_EXAMPLE_ELEMENTS = 1 << 27
 
 
 @dataclass
 class Exported:
     """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
 
-    `guards` are the guards that torch.export does not report. `assumed` are the guards that were taken out of its report
-    (`guard_filter`). The proof tries sizes that break them. `ties` are the pairs of symbols of the given job that are tied.
+    `guards` are the guards that torch.export does not report. `assumptions` are the guards that `guard_filter` took out of
+    its report. The proof tries sizes that break both. `ties` are pairs of the job's symbols that are tied (rule 6).
     """
 
     raw: ExportedProgram
     program: ExportedProgram
     guards: tuple[str, ...]
-    assumed: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     ties: tuple[tuple[int, int], ...] = ()
 
 
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
-    arguments = bound_to_forward(module, job, args, kwargs, frames)
+    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
+    arguments = bind_to_forward(module, job, args, kwargs, frames)
     exporter = _Exporter(module, job, arguments, frames)
     try:
         raw = exporter.export()
@@ -88,123 +88,123 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         )
     except (Exception, SystemExit) as error:
         _raise_violations(exporter, error, frames)
-        raise_eager(module, job, frames)
+        raise_model_error(module, job, frames)
         _raise_unknown_output(module, error, job, frames)
-        _raise_resized(error, job, frames)
+        _raise_resize_error(error, job, frames)
         frames.raise_from(error, "torch.export cannot trace the model", code="export", fallback=job.place("source"))
     guards = tuple(getattr(raw, "_guards_code", None) or ())
     try:
-        program = functionalized(raw)
+        program = functionalize(raw)
     except Exception as error:
         frames.raise_from(
             error, "torch cannot functionalize the traced model", code="export", fallback=job.place("source")
         )
-    return Exported(raw, program, guards, tuple(exporter.filter.assumed), tuple(exporter.ties))
+    return Exported(raw, program, guards, tuple(exporter.guard_filter.assumptions), tuple(exporter.ties))
 
 
-def functionalized(raw: ExportedProgram) -> ExportedProgram:
+def functionalize(raw: ExportedProgram) -> ExportedProgram:
     """A functionalized copy of `raw` (rule 3), with the same symbols and tensors. Raises torch's errors."""
-    return decomposed(raw) or raw.run_decompositions({})
+    return decompose_without_retrace(raw) or raw.run_decompositions({})
 
 
 class _Exporter:
     """Calls torch.export until it accepts the module, with ties (rule 6) and larger examples (rule 7).
 
-    `job` and `filter` belong to the last call whose error or program is returned.
+    `job` and `guard_filter` are those of the call whose program or error `export` returns or raises.
     """
 
     def __init__(self, module: torch.nn.Module, job: TraceJob, bound: inspect.BoundArguments, frames: Frames) -> None:
         self.ties: list[tuple[int, int]] = []
-        self._module, self._declared, self._bound, self._frames = module, job, bound, frames
-        self._choose(job)
+        self._module, self._declared_job, self._bound_arguments, self._frames = module, job, bound, frames
+        self._set_job(job)
 
-    def _choose(self, job: TraceJob) -> None:
+    def _set_job(self, job: TraceJob) -> None:
         self.job = job
-        self.filter = GuardFilter(job, arguments_by_number(self._bound.signature, job.inputs), self._frames)
+        self.guard_filter = GuardFilter(
+            job, arguments_as_input_numbers(self._bound_arguments.signature, job.inputs), self._frames
+        )
 
     def export(self) -> ExportedProgram:
-        """Raises the errors of torch.export."""
+        """Export the module. Raises the errors of torch.export."""
         while True:
             try:
                 return self._export()
             except Exception as error:
-                found = violations_in(error, self.job)
-                ties = self._ties(found)
+                found_violations = violations_in(error, self.job)
+                ties = self._find_ties(found_violations)
                 if not ties:
-                    program = self._export_larger(found)
+                    program = self._export_larger(found_violations)
                     if program is None:
                         raise
                     return program
                 self.ties += ties
-                self._choose(self._declared.tied(self.ties))
+                self._set_job(self._declared_job.tied(self.ties))
 
-    def _ties(self, found: Sequence[Violation]) -> list[tuple[int, int]]:
-        """The ties that remove violations, by the declared numbers of the symbols. Empty if one pair is not declared
-        alike: its error is reported then."""
-        declared = [*dict.fromkeys(kept_symbols(len(self._declared.shapes.symbols), self.ties))]
-        pairs = [(declared[v.symbol], declared[v.equal]) for v in found if v.equal is not None]
-        return pairs if all(self._declared.alike(*pair) for pair in pairs) else []
+    def _find_ties(self, found_violations: Sequence[Violation]) -> list[tuple[int, int]]:
+        """The pairs of symbols that must be equal, as numbers of symbols of the declared job. Empty if the two symbols of a
+        pair are not declared alike: then the violation is an error."""
+        declared = [*dict.fromkeys(kept_symbols(len(self._declared_job.shapes.symbols), self.ties))]
+        pairs = [(declared[v.symbol], declared[v.equal_symbol]) for v in found_violations if v.equal_symbol is not None]
+        return pairs if all(self._declared_job.alike(*pair) for pair in pairs) else []
 
-    def _export_larger(self, found: Sequence[Violation]) -> ExportedProgram | None:
-        """Export with larger examples of the symbols that are fixed to one size. None if that is not accepted either."""
-        job, used = self.job, self.filter
-        fixed = {violation.symbol for violation in found if violation.size is not None}
+    def _export_larger(self, found_violations: Sequence[Violation]) -> ExportedProgram | None:
+        """Export with larger examples of the symbols that are fixed to one size. None if torch.export rejects them, too."""
+        job, previous_filter = self.job, self.guard_filter
+        fixed = {violation.symbol for violation in found_violations if violation.only_size is not None}
         for shapes in larger_examples(job.shapes, fixed):
-            self._choose(replace(job, shapes=shapes))
-            with contextlib.suppress(Exception):  # the first error is the one that the user can do something about
+            self._set_job(replace(job, shapes=shapes))
+            with contextlib.suppress(Exception):  # the error of the first example is raised: the user can act on it
                 return self._export()
-        self.job, self.filter = job, used
+        self.job, self.guard_filter = job, previous_filter
         return None
 
     def _export(self) -> ExportedProgram:
         job = self.job
-        args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
-        kwargs = _in_order(self._module, self._bound.signature, kwargs)
+        args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
+        kwargs = _order_keywords(self._module, self._bound_arguments.signature, kwargs)
         if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
             try:
                 return self._export_up_to(LEAST_MAX, args, kwargs)
-            except Exception as error:  # the declared ranges, below, raise it again, but do not show equal sizes
-                if self._ties(violations_in(error, job)):
+            except Exception as error:  # the call below raises it again, but does not report sizes that must be equal
+                if self._find_ties(violations_in(error, job)):
                     raise
         return self._export_up_to(0, args, kwargs)
 
-    def _export_up_to(self, least: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
-        dynamic = _dynamic_shapes(self._bound, self.job, args, kwargs, dims_of(self.job.shapes, least))
-        with self.filter.active(sys._getframe()):
+    def _export_up_to(self, least_max: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+        dynamic = _dynamic_shapes(self._bound_arguments, self.job, args, kwargs, torch_dims(self.job.shapes, least_max))
+        with self.guard_filter.patch_torch(sys._getframe()):
             return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)
 
 
 def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
     """The plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
-    tried = {plan.example}
-    for enlarged in (lambda units: 2 * units + 1, lambda units: sys.maxsize):
+    tried = {plan.example_shapes}
+    for enlarge in (lambda value: 2 * value + 1, lambda value: sys.maxsize):
         symbols = tuple(
-            replace(
-                symbol, example=min(enlarged(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max)
-            )
+            replace(symbol, example=min(enlarge(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max))
             if number in fixed
             else symbol
             for number, symbol in enumerate(plan.symbols)
         )
         larger = ShapePlan(symbols, plan.shapes)
-        if larger.example not in tried and sum(map(math.prod, larger.example)) <= _MOST_ELEMENTS:
-            tried.add(larger.example)
+        if larger.example_shapes not in tried and sum(map(math.prod, larger.example_shapes)) <= _MAX_EXAMPLE_ELEMENTS:
+            tried.add(larger.example_shapes)
             yield larger
 
 
-def dims_of(plan: ShapePlan, least: int = 0) -> list[Any]:
-    """Make one torch Dim for each symbol (a derived Dim for ``multiple_of``). A range ends at `least` units or
-    later."""
+def torch_dims(plan: ShapePlan, least_max: int = 0) -> list[Any]:
+    """Make one torch Dim for each symbol (a derived Dim for ``multiple_of``). The range of a Dim ends at `least_max` or
+    later, before it is multiplied."""
     dims = []
     for number, symbol in enumerate(plan.symbols):
-        unit = symbol.multiple_of
-        dim = Dim(torch_name(number), min=symbol.min // unit, max=max(symbol.max // unit, least))
-        dims.append(unit * dim if unit > 1 else dim)
+        multiple = symbol.multiple_of
+        dim = Dim(torch_name(number), min=symbol.min // multiple, max=max(symbol.max // multiple, least_max))
+        dims.append(multiple * dim if multiple > 1 else dim)
     return dims
 
 
-def _in_order(module: torch.nn.Module, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return `kwargs` in the order that torch.export needs (rule 6)."""
+def _order_keywords(module: torch.nn.Module, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return `kwargs` in the order that torch.export needs (rule 8)."""
     if not isinstance(module, torch.fx.GraphModule):
         return kwargs
     positions = {name: number for number, name in enumerate(signature.parameters)}
@@ -225,10 +225,9 @@ def _dynamic_shapes(
     return dict(rebound.arguments)
 
 
-def raise_eager(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Raise the error of the model itself if the model fails at the example. Its text has numbers instead of
-    symbols."""
-    shapes = job.shapes.example
+def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
+    """Call the model at the example shapes. If it fails, raise its own error, whose text has numbers instead of symbols."""
+    shapes = job.shapes.example_shapes
     args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
     try:
         module(*args, **kwargs)
@@ -255,11 +254,11 @@ def _raise_unknown_output(module: torch.nn.Module, error: BaseException, job: Tr
             f"the model returns a value of type {match[1]}, which is neither a tensor nor a plain constant",
             code="output",
             hint="return tensors, in tuples, lists, dicts or registered dataclasses",
-            **(frames.definition(module.forward) or job.place("source")),
+            **(frames.definition_place(module.forward) or job.place("source")),
         ) from error
 
 
-def _raise_resized(error: BaseException, job: TraceJob, frames: Frames) -> None:
+def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> None:
     if "directly modify sizes" in text_of(error):
         frames.raise_from(
             error,
@@ -274,15 +273,15 @@ def _raise_resized(error: BaseException, job: TraceJob, frames: Frames) -> None:
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
     """Raise the SourceError of a refusal of torch.export, at the line of user code that restricts the size."""
     job = exporter.job
-    found = violations_in(error, job)
-    if not found:
+    found_violations = violations_in(error, job)
+    if not found_violations:
         return
-    texts = [violation.text for violation in found]
-    hints = list(dict.fromkeys(violation.hint for violation in found))
-    declared = job.place(found[0].path)
-    places = exporter.filter.places
+    texts = [violation.text for violation in found_violations]
+    hints = list(dict.fromkeys(violation.hint for violation in found_violations))
+    declared = job.place(found_violations[0].path)
+    places = exporter.guard_filter.places
     # two dims that must be equal are a matter of the manifest
-    place = next((places[v.symbol] for v in found if v.equal is None and v.symbol in places), None)
+    place = next((places[v.symbol] for v in found_violations if v.equal_symbol is None and v.symbol in places), None)
     if place is None:
         raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **declared) from error
     if declared:
@@ -293,6 +292,7 @@ def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames)
 
 
 def violations_in(error: BaseException, job: TraceJob) -> list[Violation]:
+    """The violations that an error of torch.export reports."""
     if not isinstance(error, UserError | ConstraintViolationError | ValueError):
         return []
-    return violations(text_of(error), job.shapes, job.inputs)
+    return parse_violations(text_of(error), job.shapes, job.inputs)

@@ -1,17 +1,17 @@
-"""Remove guards from torch.export's check of the Dims if they restrict no declared size.
+"""Remove guards from torch.export's check of the Dims if they hold at every declared size.
 
-torch.export raises an error for every guard on one named Dim that its value ranges do not prove (torch 2.13,
-``ShapeEnv.produce_guards``). Many such guards hold at every declared size.
+torch.export raises an error for every guard on one named Dim, unless its analysis of value ranges proves the guard (torch
+2.13, ``ShapeEnv.produce_guards``). Many guards that it cannot prove hold at every declared size.
 
 Rules
-1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MOST_SIZES`.
-2. A guard that compares a derived size with a number (``x.shape[0] - 1 != 1``), and fails only where this size is 1, is
-   removed, too. torch assumes it for broadcasts and strides. It is returned as an assumption, and `proof` compares model
-   and program at sizes that break it.
-3. Every other guard stays, so torch reports it. The line of user code that made it is the place of the error.
+1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MAX_SIZES`.
+2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
+   size is 1, it is removed, too: torch makes this assumption for broadcasts and strides. `assumptions` contains the guard,
+   and `proof` compares model and program at sizes that break it.
+3. Every other guard stays, and torch reports it. The error names the line of user code that caused the guard.
 
-Two functions of torch are replaced while this thread exports a model. They are not public. If one of them does not exist,
-no guard is removed, and errors have no line of user code.
+Two functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
+of them, no guard is removed, and errors name no line of user code.
 """
 
 from __future__ import annotations
@@ -36,55 +36,61 @@ from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.user_code.frames import Frames
 
 #: The largest number of sizes of one symbol at which a guard is tried.
-_MOST_SIZES = 1_000_000
+_MAX_SIZES = 1_000_000
 
-#: Held while the functions of torch are replaced. Without it, two threads could restore them in the wrong order.
-_PATCHING = threading.RLock()
+#: A thread holds this lock while the functions of torch are replaced. Without the lock, two threads could restore them in
+#: the wrong order.
+_PATCH_LOCK = threading.RLock()
 
-Place = tuple[str, int]
+CodeLine = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class _UserLocation(SLoc):
     """torch's location of a guard, with the line of user code."""
 
-    place: Place | None = None
+    place: CodeLine | None = None
 
 
 class GuardFilter:
-    """`arguments` are the arguments of forward, with the number of the manifest's input instead of each tensor.
+    """Filters the guards of a call of torch.export.
 
-    After an export, `assumed` are the guards of rule 2 as Python expressions, and `places` has the line of user code that
-    restricted a symbol.
+    `arguments` are the arguments of forward, with the number of the manifest's input instead of each tensor. After an
+    export, `assumptions` are the guards of rule 2 as Python expressions. `places` maps a symbol to the line of user code
+    that restricts it.
     """
 
     def __init__(self, job: TraceJob, arguments: Mapping[str, Any], frames: Frames) -> None:
-        self.assumed: list[str] = []
-        self.places: dict[int, Place] = {}
+        self.assumptions: list[str] = []
+        self.places: dict[int, CodeLine] = {}
         self._job, self._arguments, self._frames = job, arguments, frames
 
     @contextlib.contextmanager
-    def active(self, outermost: FrameType) -> Iterator[None]:
-        """Filter the guards of one call of torch.export. User code is called below the frame `outermost`."""
-        self.assumed, self.places = [], {}
+    def patch_torch(self, outermost: FrameType) -> Iterator[None]:
+        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so the
+        frames of user code are below it."""
+        self.assumptions, self.places = [], {}
         names = ((torch.export._trace, "produce_guards_and_solve_constraints"), (ShapeEnv, "_get_sloc"))
-        if not all(hasattr(owner, name) for owner, name in names):
+        if not all(hasattr(holder, name) for holder, name in names):
             yield
             return
         thread = threading.get_ident()
-        with _PATCHING:
-            solve, locate = torch.export._trace.produce_guards_and_solve_constraints, ShapeEnv._get_sloc
+        with _PATCH_LOCK:
+            original_solve, original_locate = (
+                torch.export._trace.produce_guards_and_solve_constraints,
+                ShapeEnv._get_sloc,
+            )
 
             def filter_and_solve(fake_mode: Any, *args: Any, **kwargs: Any) -> Any:
                 if threading.get_ident() == thread:
-                    self._filter(fake_mode.shape_env)
-                return solve(fake_mode, *args, **kwargs)
+                    self._remove_harmless_guards(fake_mode.shape_env)
+                return original_solve(fake_mode, *args, **kwargs)
 
             def locate_in_user_code(env: ShapeEnv, *args: Any, **kwargs: Any) -> SLoc:
-                location = locate(env, *args, **kwargs)
+                location = original_locate(env, *args, **kwargs)
                 if threading.get_ident() != thread:
                     return location
-                place = self._frames.innermost(sys._getframe(1), outermost)
+                place = self._frames.place_between(sys._getframe(1), outermost)
                 return _UserLocation(location.framework_loc, location.maybe_user_loc, place)
 
             torch.export._trace.produce_guards_and_solve_constraints = filter_and_solve
@@ -92,53 +98,53 @@ class GuardFilter:
             try:
                 yield
             finally:
-                torch.export._trace.produce_guards_and_solve_constraints = solve
-                ShapeEnv._get_sloc = locate
+                torch.export._trace.produce_guards_and_solve_constraints = original_solve
+                ShapeEnv._get_sloc = original_locate
 
-    def _filter(self, env: ShapeEnv) -> None:
-        axes = _axes(env)
+    def _remove_harmless_guards(self, env: ShapeEnv) -> None:
+        axes = _axis_expressions(env)
         for symbol in axes:
             bounds = env.var_to_range_sloc.get(symbol)
-            self._note(axes, symbol, env.replacements_slocs.get(symbol))
+            self._record_place(axes, symbol, env.replacements_slocs.get(symbol))
             for place in (bounds.lower, bounds.upper) if bounds is not None else ():
-                self._note(axes, symbol, place)
-        kept = []
+                self._record_place(axes, symbol, place)
+        checked_guards = []
         for guard in env.guards:
             expression = env.simplify(guard.expr)
-            if self._restricts(expression, axes):
-                kept.append(guard)
+            if self._is_checked_by_torch(expression, axes):
+                checked_guards.append(guard)
                 for symbol in expression.free_symbols:
-                    self._note(axes, symbol, guard.sloc)
-        env.guards[:] = kept
+                    self._record_place(axes, symbol, guard.sloc)
+        env.guards[:] = checked_guards
 
-    def _restricts(self, expression: Any, axes: Mapping[Any, str]) -> bool:
-        """Whether torch has to check a guard. If not, and if it fails somewhere, it is noted as an assumption."""
+    def _is_checked_by_torch(self, expression: Any, axes: Mapping[Any, str]) -> bool:
+        """Whether torch has to check a guard (rule 3). If rule 2 applies, the guard is added to `assumptions`."""
         if len(expression.free_symbols) != 1 or not expression.free_symbols <= axes.keys():
             return True
-        guard = self._read(expression, axes)
+        guard = self._parse_guard(expression, axes)
         if guard is None or len(guard.symbols) != 1:
             return True
-        failing = guard.failing_at_every_size(_MOST_SIZES)
-        if failing is None:
+        failing_sizes = guard.all_failing_sizes(_MAX_SIZES)
+        if failing_sizes is None:
             return True
-        if failing and not self._excludes_size_one(expression, axes, failing):
+        if failing_sizes and not self._fails_only_at_size_one(expression, axes, failing_sizes):
             return True
-        if failing:
-            self.assumed.append(_code(expression, axes))
+        if failing_sizes:
+            self.assumptions.append(_guard_code(expression, axes))
         return False
 
-    def _excludes_size_one(self, expression: Any, axes: Mapping[Any, str], failing: Sequence[int]) -> bool:
+    def _fails_only_at_size_one(self, expression: Any, axes: Mapping[Any, str], failing_sizes: Sequence[int]) -> bool:
         """Whether a guard compares a derived size with a number, and the size is 1 wherever the guard fails."""
         if not isinstance(expression, sympy.core.relational.Relational):
             return False
         sizes = [side for side in expression.args if not side.is_number]
-        is_one = self._read(sympy.Eq(sizes[0], 1, evaluate=False), axes) if len(sizes) == 1 else None
-        return is_one is not None and all(is_one.holds([size]) for size in failing)
+        is_one = self._parse_guard(sympy.Eq(sizes[0], 1, evaluate=False), axes) if len(sizes) == 1 else None
+        return is_one is not None and all(is_one.holds([size]) for size in failing_sizes)
 
-    def _read(self, expression: Any, axes: Mapping[Any, str]) -> Guard | None:
-        return Guard.read(_code(expression, axes), self._arguments, self._job.shapes, self._job.inputs)
+    def _parse_guard(self, expression: Any, axes: Mapping[Any, str]) -> Guard | None:
+        return Guard.parse(_guard_code(expression, axes), self._arguments, self._job.shapes, self._job.inputs)
 
-    def _note(self, axes: Mapping[Any, str], symbol: Any, location: SLoc | None) -> None:
+    def _record_place(self, axes: Mapping[Any, str], symbol: Any, location: SLoc | None) -> None:
         place = getattr(location, "place", None)
         if place is None or symbol not in axes:
             return
@@ -147,14 +153,14 @@ class GuardFilter:
             self.places.setdefault(axis.symbol, place)
 
 
-def _code(expression: Any, axes: Mapping[Any, str]) -> str:
+def _guard_code(expression: Any, axes: Mapping[Any, str]) -> str:
     """A guard on one symbol as a Python expression over the axis of an argument."""
     (symbol,) = expression.free_symbols
     return re.sub(rf"\b{symbol.name}\b", lambda _: axes[symbol], PythonPrinter().doprint(expression))
 
 
-def _axes(env: ShapeEnv) -> dict[Any, str]:
-    """The expression of the axis that torch made each symbol for: ``L['x'].size()[0]``."""
+def _axis_expressions(env: ShapeEnv) -> dict[Any, str]:
+    """torch's symbol → the expression of the axis that it stands for: ``L['x'].size()[0]``."""
     axes = {}
     for symbol, sources in env.var_to_sources.items():
         names = [source.name if isinstance(source.name, str) else source.name() for source in sources]

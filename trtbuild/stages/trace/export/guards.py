@@ -1,10 +1,14 @@
-"""Find sizes inside the declared ranges at which a guard of torch.export does not hold.
+"""Find sizes inside the declared ranges at which a guard of torch.export fails.
 
-torch.export reports a guard on one named dim that fails inside its range. It does not report three kinds of guards
-(found by experiment, torch 2.13): guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``), relations
-between two dims (``h <= w``), and sizes that it assumes not to be 1. (It does report a derived size that it assumes not to
-be 1; `guard_filter` removes this report.) The program's guards contain these. Each guard is evaluated over the ranges, and
-`proof` tries the sizes at which it fails. If model and program agree there, too, the guard does no harm.
+If a guard on one named dim fails inside the dim's range, torch.export reports it. It does not report three kinds of guards
+(found by experiment, torch 2.13):
+* guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
+* relations between two dims (``h <= w``),
+* sizes that it assumes not to be 1. If such a size is a derived size, torch.export does report the guard, but
+  `guard_filter` removes the report.
+
+The guards of the exported program include all of these. This module evaluates each guard over the ranges. `proof` tries
+sizes at which a guard fails. If model and program agree there, the guard does no harm.
 """
 
 from __future__ import annotations
@@ -21,58 +25,60 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, places_of
+from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
 #: The largest number of sizes that are tried for one guard.
-_TRIED = 4_000
-#: The largest number of guards whose failing sizes are proven in addition to the profiles' sizes.
-_GUESSES = 12
+_MAX_TRIED_SIZES = 4_000
+#: As soon as there are this many new points for guards that torch.export does not report, no points are added for more.
+_MAX_FAILURES = 12
 
 
 @dataclass(frozen=True)
-class Guess:
-    """Sizes of all symbols at which the guard `text` fails, and a hint in case the proof fails there."""
+class GuardFailure:
+    """The sizes of all symbols at one point where a guard fails. `text` is the guard with the manifest's names. `hint` is
+    the advice for the case that model and program differ there."""
 
     sizes: tuple[int, ...]
     text: str
     hint: str | None = None
 
 
-def guesses(
+def guard_failures(
     guards: Iterable[str],
     arguments: Mapping[str, Any],
     plan: ShapePlan,
     inputs: Sequence[Input],
     points: Iterable[tuple[int, ...]] = (),
-    assumed: Sequence[str] = (),
-) -> list[Guess]:
-    """Find sizes that break guards. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. For a guard that one of `points` or an earlier guess breaks, that point is the only guess.
+    assumptions: Sequence[str] = (),
+) -> list[GuardFailure]:
+    """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
+    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, it gets only these
+    sizes.
 
-    `assumed` are guards that were taken out of torch's check (`guard_filter`). Each of them gets its own guesses. `guards`
-    get about `_GUESSES` new guesses together."""
-    results: list[Guess] = []
+    `assumptions` are guards that `guard_filter` took out of torch's check. Each of them gets its own sizes. All `guards`
+    together get about `_MAX_FAILURES` new points."""
+    results: list[GuardFailure] = []
     tried = list(points)
-    unreported = 0
-    for code, is_assumed in [*((code, False) for code in guards), *((code, True) for code in assumed)]:
-        guard = Guard.read(code, arguments, plan, inputs)
-        failing = guard.failing() if guard is not None and guard.symbols else []
-        if guard is None or not failing:
+    new_points = 0
+    for code, is_assumed in [*((code, False) for code in guards), *((code, True) for code in assumptions)]:
+        guard = Guard.parse(code, arguments, plan, inputs)
+        failures = guard.failing_sizes() if guard is not None and guard.symbols else []
+        if guard is None or not failures:
             continue
-        known = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
-        if known is not None and not is_assumed:
-            results.append(Guess(known, guard.text, guard.hint()))
+        known_sizes = next((sizes for sizes in tried if not guard.holds([sizes[s] for s in guard.symbols])), None)
+        if known_sizes is not None and not is_assumed:
+            results.append(GuardFailure(known_sizes, guard.text, guard.hint()))
             continue
-        if not is_assumed and unreported >= _GUESSES:
+        if not is_assumed and new_points >= _MAX_FAILURES:
             continue
-        for values in dict.fromkeys((failing[0], failing[len(failing) // 2], failing[-1])):
+        for values in dict.fromkeys((failures[0], failures[len(failures) // 2], failures[-1])):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
-            results.append(Guess(tuple(sizes), guard.text, guard.hint()))
+            results.append(GuardFailure(tuple(sizes), guard.text, guard.hint()))
             tried.append(tuple(sizes))
-            unreported += not is_assumed
+            new_points += not is_assumed
     return results
 
 
@@ -90,7 +96,7 @@ class Guard:
         self.symbols = tuple(sorted({axis.symbol for axis in names.values() if isinstance(axis, SymbolAxis)}))
 
     @classmethod
-    def read(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> Guard | None:
+    def parse(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> Guard | None:
         """Parse a guard; None if it is not about the sizes of inputs."""
         reader = _SizeReader(arguments, plan, inputs)
         try:
@@ -115,43 +121,44 @@ class Guard:
             name: by_symbol[axis.symbol] if isinstance(axis, SymbolAxis) else axis for name, axis in self._names.items()
         }
         try:
-            return bool(eval(self._code, _NAMESPACE, names))
+            return bool(eval(self._code, _GUARD_NAMESPACE, names))
         except (ZeroDivisionError, OverflowError):
             return False
 
-    def failing_at_every_size(self, most: int) -> list[int] | None:
-        """The sizes of its only symbol at which the guard fails, of all sizes. None if there are more than `most`."""
+    def all_failing_sizes(self, most: int) -> list[int] | None:
+        """All sizes at which a guard on one symbol fails. None if the symbol has more than `most` sizes."""
         (symbol,) = (self._plan.symbols[number] for number in self.symbols)
         sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
         return None if len(sizes) > most else [size for size in sizes if not self.holds([size])]
 
-    def failing(self) -> list[tuple[int, ...]]:
-        """Sizes at which the guard fails, smallest first. They are a sample if there are too many sizes."""
-        sizes_per_symbol = max(2, int(_TRIED ** (1 / len(self.symbols))))
-        ranges = [_sample(self._plan.symbols[symbol], sizes_per_symbol) for symbol in self.symbols]
+    def failing_sizes(self) -> list[tuple[int, ...]]:
+        """Sizes at which the guard fails, smallest first. If the symbols have too many sizes, only a sample is tried."""
+        sizes_per_symbol = max(2, int(_MAX_TRIED_SIZES ** (1 / len(self.symbols))))
+        ranges = [_sample_sizes(self._plan.symbols[symbol], sizes_per_symbol) for symbol in self.symbols]
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
-        """The manifest text with which the guard always holds, if it is about one dim only; otherwise None."""
+        """Advice about the manifest, after which the guard always holds. None if the guard is about several dims, or if
+        there is no such advice."""
         if len(self.symbols) != 1:
             return None
         (number,) = self.symbols
         symbol = self._plan.symbols[number]
-        sizes = _sample(symbol, _TRIED)
-        holding = [size for size in sizes if self.holds([size])]
-        if not holding:
+        sizes = _sample_sizes(symbol, _MAX_TRIED_SIZES)
+        holding_sizes = [size for size in sizes if self.holds([size])]
+        if not holding_sizes:
             return None
-        step = math.gcd(*holding)
-        places = places_of(self._plan, self._inputs, number)
-        if step > symbol.multiple_of and all(size in set(holding) for size in sizes if size % step == 0):
+        step = math.gcd(*holding_sizes)
+        places = axes_of_symbol(self._plan, self._inputs, number)
+        if step > symbol.multiple_of and all(size in set(holding_sizes) for size in sizes if size % step == 0):
             return f"write dims: {{{symbol.name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}"
-        if all(size in set(holding) for size in sizes if holding[0] <= size <= holding[-1]):
-            return f"change the profiles so that {places[0]} is at least {holding[0]} and at most {holding[-1]}"
+        if all(size in set(holding_sizes) for size in sizes if holding_sizes[0] <= size <= holding_sizes[-1]):
+            return f"change the profiles so that {places[0]} is at least {holding_sizes[0]} and at most {holding_sizes[-1]}"
         return None
 
 
 class _SizeReader(ast.NodeTransformer):
-    """Replaces ``L['x'].size()[2]`` by a name, and records its axis."""
+    """Replaces each ``L['x'].size()[2]`` in an expression by a name, and records the axis of that name."""
 
     def __init__(self, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> None:
         self._arguments = arguments
@@ -164,14 +171,14 @@ class _SizeReader(ast.NodeTransformer):
         call = node.value
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "size"):
             return self.generic_visit(node)
-        number = self._lookup(call.func.value)
+        number = self._input_number(call.func.value)
         axis = ast.literal_eval(node.slice)
         name = f"_size_{number}_{axis}_"
         self.names[name] = self._plan.shapes[number][axis]
         self.places[name] = f"{self._inputs[number].name}.{axis}"
         return ast.Name(name, ast.Load())
 
-    def _lookup(self, node: ast.expr) -> int:
+    def _input_number(self, node: ast.expr) -> int:
         path: list[Any] = []
         while isinstance(node, ast.Subscript):
             path.append(ast.literal_eval(node.slice))
@@ -196,16 +203,17 @@ def axis_of(
     return next(iter(reader.names.values()), None)
 
 
-def arguments_by_number(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
-    """The arguments of forward, with the number of the manifest's input instead of each tensor."""
+def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
+    """The arguments of forward. Instead of a tensor, each has the number of the manifest's input."""
     args = [number for number, entry in enumerate(inputs) if not entry.keyword]
     kwargs = {entry.name: number for number, entry in enumerate(inputs) if entry.keyword}
     bound = dict(signature.bind(*args, **kwargs).arguments)
     return kwargs | bound
 
 
-def _sample(symbol: Any, count: int) -> list[int]:
-    """Sizes of a symbol: all, or the two ends and an even spread between them."""
+def _sample_sizes(symbol: Any, count: int) -> list[int]:
+    """All sizes of a symbol, if there are at most `count`. Otherwise the smallest and largest sizes, and an even spread
+    between them."""
     sizes = range(symbol.min, symbol.max + 1, symbol.multiple_of)
     if len(sizes) <= count:
         return list(sizes)
@@ -214,4 +222,4 @@ def _sample(symbol: Any, count: int) -> list[int]:
     return sorted({*sizes[:third], *sizes[-third:], *spread})
 
 
-_NAMESPACE = {**SYMPY_INTERP, "math": math, "inf": math.inf, "torch": torch}
+_GUARD_NAMESPACE = {**SYMPY_INTERP, "math": math, "inf": math.inf, "torch": torch}

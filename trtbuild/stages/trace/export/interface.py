@@ -1,4 +1,4 @@
-"""Describe a traced program's interface as JSON: weights, inputs, outputs, symbols and the output structure."""
+"""Describe a traced program's interface as JSON values: weights, inputs, outputs, symbols and the output structure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from trtbuild.core.values.encoding import to_json
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name
-from trtbuild.stages.trace.export.arranging import Arranged
+from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.weights import ModuleWeights
 from trtbuild.stages.trace.job import TraceJob
 
-_NO_VALUE = object()
+_LEAF = object()
 
 
 def interface(
-    exported: ExportedProgram, arranged: Arranged, weights: ModuleWeights, job: TraceJob, ties: Ties = ()
+    exported: ExportedProgram, arranged: ArrangedProgram, weights: ModuleWeights, job: TraceJob, ties: Ties = ()
 ) -> dict[str, Any]:
-    """The interface of a program. `exported` is the program before `arrange`, which has the output structure. `ties` are
-    the ties of the declared symbols; `job` has the symbols that are left."""
+    """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
+    are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair."""
     program = arranged.program
     symbols = Symbols(program)
-    tree, names = _outputs(exported, arranged, job)
+    tree, names = _output_structure(exported, arranged, job)
     in_graph = {weight.name for weight in arranged.weights}
     return {
         "weights": [
@@ -41,14 +41,14 @@ def interface(
             }
             for weight in arranged.weights
         ],
-        "aliases": {other: w.name for w in arranged.weights for other in w.saved if other != w.name},
-        "unused": [name for weight in weights.all() if weight.name not in in_graph for name in weight.saved],
+        "aliases": {other: w.name for w in arranged.weights for other in w.saved_names if other != w.name},
+        "unused": [name for weight in weights.all() if weight.name not in in_graph for name in weight.saved_names],
         "inputs": [
-            {"name": entry.name, "keyword": entry.keyword, **_described(node.meta["val"], symbols)}
+            {"name": entry.name, "keyword": entry.keyword, **_tensor_type(node.meta["val"], symbols)}
             for entry, node in zip(job.inputs, program.input_nodes, strict=True)
         ],
         "outputs": [
-            {"name": name, **_described(node.meta["val"], symbols)}
+            {"name": name, **_tensor_type(node.meta["val"], symbols)}
             for name, node in zip(names, program.output_nodes, strict=True)
         ],
         "output_tree": tree,
@@ -59,17 +59,17 @@ def interface(
     }
 
 
-def _described(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
+def _tensor_type(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
     return {"dtype": dtype_name(value.dtype), "shape": [symbols.expression(size) for size in value.shape]}
 
 
-def _outputs(exported: ExportedProgram, arranged: Arranged, job: TraceJob) -> tuple[Any, list[str]]:
+def _output_structure(exported: ExportedProgram, arranged: ArrangedProgram, job: TraceJob) -> tuple[Any, list[str]]:
     """The output structure, and the name of each of the program's outputs."""
     positions = iter(arranged.outputs)
     leaves: list[Any] = []
     for leaf in arranged.leaves:
         if isinstance(leaf, ConstantLeaf):
-            leaves.append(_constant(leaf.value, job))
+            leaves.append(_constant_leaf(leaf.value, job))
         elif isinstance(leaf, NumberLeaf):
             leaves.append({"kind": "number", "type": leaf.type, "index": next(positions)})
         else:
@@ -81,7 +81,7 @@ def _outputs(exported: ExportedProgram, arranged: Arranged, job: TraceJob) -> tu
     used_names = {entry.name for entry in job.inputs}
     for path, entry in zip(paths, leaves, strict=True):
         if entry["kind"] in ("tensor", "number") and entry["index"] not in names:
-            names[entry["index"]] = _unique(_path_name(path), used_names)
+            names[entry["index"]] = _unique_name(_path_name(path), used_names)
     return _structure(spec, iter(leaves), job), [names[index] for index in range(len(names))]
 
 
@@ -89,7 +89,7 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, dict) and value.get("kind") in ("tensor", "number", "none", "constant")
 
 
-def _constant(value: Any, job: TraceJob) -> dict[str, Any]:
+def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
     if value is None:
         return {"kind": "none"}
     if isinstance(value, bool | int | float | str):
@@ -114,15 +114,15 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
     if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
-        _refuse_odd_keys(spec, job)
+        _refuse_other_keys(spec, job)
         return {"kind": "dict", "keys": keys, "items": items}
     if issubclass(kind, tuple):
         return {"kind": "namedtuple", "type": name, "keys": keys, "items": items}
     return {"kind": "dataclass", "type": name, "keys": keys, "items": items}
 
 
-def _refuse_odd_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
-    """Raise SourceError if a dict has keys that a package cannot store: it would return another dict."""
+def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
+    """Raise SourceError if a dict has a key that a package cannot store. The loaded package would return another dict."""
     context = (
         spec.context[-1] if isinstance(spec.context, tuple) else spec.context
     )  # a defaultdict also has its factory
@@ -138,7 +138,7 @@ def _refuse_odd_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
 
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
     """The keys or field names of a node's children."""
-    dummy = pytree.tree_unflatten([_NO_VALUE] * spec.num_leaves, spec)
+    dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
     children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
     return [_key(path[0]) for path, _ in children]
 
@@ -159,12 +159,12 @@ def _path_name(path: tuple[Any, ...]) -> str:
     return f"output_{name}" if name[:1].isdigit() else name or "output"
 
 
-def _unique(name: str, taken: set[str]) -> str:
+def _unique_name(name: str, used_names: set[str]) -> str:
     result, count = name, 1
-    if result in taken:
+    if result in used_names:
         result = f"{name}_out"
-    while result in taken:
+    while result in used_names:
         count += 1
         result = f"{name}_{count}"
-    taken.add(result)
+    used_names.add(result)
     return result

@@ -1,13 +1,14 @@
-"""The leaves of a module's result: tensors, numbers and constants. Numbers become 0-d tensors of the program.
+"""The leaves of a module's result: its tensors, numbers and constants, without the structure of tuples and dicts.
 
-A number is a size, a number that is computed from sizes, or a number that was read from a tensor (``item``).
+A number is a size, a number that is computed from sizes, or a number that was read from a tensor (``item``). The program
+returns a number as a 0-d tensor.
 
 Rules
-1. The element type holds every value of the number exactly (`NUMBER_TYPES`). So the number that a package returns is the
-   one that the model returns.
+1. The element type of this tensor holds every value of the number exactly (`NUMBER_TYPES`). So a package returns the same
+   number as the model.
 2. A number that is returned twice is one output.
-3. The new nodes are in no module, like the nodes that compute sizes. They name their device, as export does, so a
-   program that is moved to a GPU computes them there.
+3. The nodes that make these tensors are in no module, like the nodes that compute sizes. They name their device, as
+   torch.export does. So a program that is moved to a GPU computes them there.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from torch.export.graph_signature import (
 from trtbuild.core.values.numbers import NUMBER_TYPES
 from trtbuild.stages.trace.examples import dtype_of
 
-_TYPES: Mapping[type, str] = {SymIntArgument: "int", SymFloatArgument: "float", SymBoolArgument: "bool"}
-#: The kinds of leaves that a program may return.
-KNOWN = (TensorArgument, ConstantArgument, *_TYPES)
+_NUMBER_ARGUMENTS: Mapping[type, str] = {SymIntArgument: "int", SymFloatArgument: "float", SymBoolArgument: "bool"}
+#: torch.export's classes for the values that a program may return.
+RETURNED_ARGUMENTS = (TensorArgument, ConstantArgument, *_NUMBER_ARGUMENTS)
 #: Operators that read a number from a tensor.
-_READS = frozenset((torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default))
+_READ_OPERATORS = frozenset((torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default))
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,21 @@ class TensorLeaf:
 
 @dataclass(frozen=True)
 class NumberLeaf:
-    """A number of the Python type `type`. `read_from` is the type of the tensor that it was read from, the least exact
-    one if there are several; None for a number that is not read from a tensor of floats."""
+    """A number of the Python type `type`. `source_dtype` is the dtype of the float tensor that the number was read from. If
+    there are several such tensors, it is the least exact dtype. None if the number was not read from a float tensor."""
 
     type: str
-    read_from: torch.dtype | None
+    source_dtype: torch.dtype | None
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type of its tensor."""
+        """The element type of the number's tensor."""
         return dtype_of(NUMBER_TYPES[self.type])
 
 
 @dataclass(frozen=True)
 class ConstantLeaf:
-    """A value that export took from the example call."""
+    """A constant, with the value that torch.export saw in the example call."""
 
     value: Any
 
@@ -69,15 +70,15 @@ Leaf: TypeAlias = "TensorLeaf | NumberLeaf | ConstantLeaf"
 
 
 def leaves_of(exported: ExportedProgram) -> list[Leaf]:
-    """The leaves of the result of a functionalized program, in order."""
+    """The leaves of a functionalized program's result, in order."""
     (output,) = exported.graph.find_nodes(op="output")
     nodes = {node.name: node for node in output.all_input_nodes}
     leaves: list[Leaf] = []
     for spec in _user_outputs(exported):
         if isinstance(spec.arg, ConstantArgument):
             leaves.append(ConstantLeaf(spec.arg.value))
-        elif type(spec.arg) in _TYPES:
-            leaves.append(NumberLeaf(_TYPES[type(spec.arg)], _read_from(nodes[spec.arg.name])))
+        elif type(spec.arg) in _NUMBER_ARGUMENTS:
+            leaves.append(NumberLeaf(_NUMBER_ARGUMENTS[type(spec.arg)], _source_dtype(nodes[spec.arg.name])))
         else:
             leaves.append(TensorLeaf())
     return leaves
@@ -88,7 +89,11 @@ def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
 
     The graph of `exported` changes, too.
     """
-    types = {spec.arg.name: _TYPES[type(spec.arg)] for spec in _user_outputs(exported) if type(spec.arg) in _TYPES}
+    types = {
+        spec.arg.name: _NUMBER_ARGUMENTS[type(spec.arg)]
+        for spec in _user_outputs(exported)
+        if type(spec.arg) in _NUMBER_ARGUMENTS
+    }
     if not types:
         return exported
     (output,) = exported.graph.find_nodes(op="output")
@@ -96,10 +101,12 @@ def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
     for node in output.all_input_nodes:
         if node.name in types:
             with exported.graph.inserting_before(output):
-                tensors[node.name] = _tensor_of(node, dtype_of(NUMBER_TYPES[types[node.name]]))
+                tensors[node.name] = _add_tensor_of(node, dtype_of(NUMBER_TYPES[types[node.name]]))
     output.args = torch.fx.node.map_arg(output.args, lambda node: tensors.get(node.name, node))
     specs = [
-        replace(spec, arg=TensorArgument(name=tensors[spec.arg.name].name)) if type(spec.arg) in _TYPES else spec
+        replace(spec, arg=TensorArgument(name=tensors[spec.arg.name].name))
+        if type(spec.arg) in _NUMBER_ARGUMENTS
+        else spec
         for spec in exported.graph_signature.output_specs
     ]
     exported.graph_module.recompile()
@@ -119,31 +126,31 @@ def _user_outputs(exported: ExportedProgram) -> list[OutputSpec]:
     return [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
 
 
-def _tensor_of(number: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+def _add_tensor_of(number: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
     value = number.meta["val"]
     options = {"dtype": dtype, "device": torch.device("cpu")}
     scalar = number.graph.call_function(torch.ops.aten.scalar_tensor.default, (number,), options)
-    fakes = next(
+    fake_mode = next(
         node.meta["val"].fake_mode
         for node in number.graph.find_nodes(op="placeholder")
         if isinstance(node.meta.get("val"), torch._subclasses.FakeTensor)
     )
-    with fakes:
+    with fake_mode:
         scalar.meta = {"val": torch.ops.aten.scalar_tensor.default(value, **options)}
     return scalar
 
 
-def _read_from(number: torch.fx.Node) -> torch.dtype | None:
-    """The least exact floating type of the tensors that a number was read from; None if there is no such tensor."""
+def _source_dtype(number: torch.fx.Node) -> torch.dtype | None:
+    """The least exact floating dtype of the tensors that a number was read from; None if there is no such tensor."""
     dtypes: list[torch.dtype] = []
-    seen = {number}
-    waiting = [number]
-    while waiting:
-        node = waiting.pop()
-        if node.target in _READS:
+    visited_nodes = {number}
+    nodes_to_visit = [number]
+    while nodes_to_visit:
+        node = nodes_to_visit.pop()
+        if node.target in _READ_OPERATORS:
             dtypes += [source.meta["val"].dtype for source in node.all_input_nodes]
         elif not isinstance(node.meta.get("val"), torch.Tensor):
-            waiting += [source for source in node.all_input_nodes if source not in seen]
-            seen.update(node.all_input_nodes)
+            nodes_to_visit += [source for source in node.all_input_nodes if source not in visited_nodes]
+            visited_nodes.update(node.all_input_nodes)
     floating = [dtype for dtype in dtypes if dtype.is_floating_point]
     return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)

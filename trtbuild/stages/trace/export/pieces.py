@@ -1,4 +1,4 @@
-"""Replace the pieces of a tensor that is split along a dynamic axis."""
+"""Replace a split along a dynamic axis by slices."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _aten = torch.ops.aten
 
 
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
-    """Replace a split along a dynamic axis by slices, in place, where the graph does not use all pieces.
+    """Replace a split along a dynamic axis by slices if the graph does not use all pieces. This changes `graph`.
 
-    The program has as many pieces as the example. At a smaller size some pieces do not exist, and their declared size is
-    negative (``s - 6`` for s = 4). torch.export.load rejects a program with such a size (torch 2.13).
+    The split has as many pieces as in the example call. At a smaller size some pieces do not exist, and their declared
+    size is negative (``s - 6`` for s = 4). torch.export.load rejects a program with such a size (torch 2.13).
     """
     for node in graph.find_nodes(op="call_function", target=_aten.split.Tensor):
-        source, piece_size, axis = node.args[0], node.args[1], _axis(node)
+        source, piece_size, axis = node.args[0], node.args[1], _split_axis(node)
         is_dynamic = isinstance(source.meta["val"].shape[axis], torch.SymInt)
-        used = {user.args[1] for user in node.users}
-        if not is_dynamic or not isinstance(piece_size, int) or len(used) == len(node.meta["val"]):
+        used_indices = {user.args[1] for user in node.users}
+        if not is_dynamic or not isinstance(piece_size, int) or len(used_indices) == len(node.meta["val"]):
             continue
         for piece in list(node.users):
             start = piece.args[1] * piece_size
@@ -29,7 +29,7 @@ def slice_used_pieces(graph: torch.fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _axis(split: torch.fx.Node) -> int:
+def _split_axis(split: torch.fx.Node) -> int:
     axis = split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
     assert isinstance(axis, int)
     return axis

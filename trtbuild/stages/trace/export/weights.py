@@ -1,12 +1,13 @@
-"""Find the weights of a module with all their names, and check whether a ``weights:`` file fits.
+"""Find the weights of a module with all their names, and check whether a ``weights:`` file fits the module.
 
 Rules
-1. Tensors with the same memory, shape and strides are one weight with several names. Its name is the first one in
-   ``state_dict`` order (of those in the weights file, if there is a file). The other names are aliases.
-2. A weights file must fit as ``load_state_dict(strict=True)`` requires. Its dtypes must fit, too. One name of a tied
-   weight is enough. The values of the file are never read here.
-3. A module that loads its weights in a special way (a ``load_state_dict`` hook, a ``state_dict`` with more than
-   parameters and buffers) is rejected, because its weights cannot be bound by name.
+1. Tensors with the same memory, dtype, shape and strides are one weight with several names (a tied weight). The first name
+   in the order of ``state_dict`` identifies it; if there is a weights file, the first name that the file contains. The
+   other names are aliases.
+2. A weights file must fit as ``load_state_dict(strict=True)`` requires, and its dtypes must be those of the module. It
+   needs only one name of a tied weight. The values of the file are never read here.
+3. With a weights file, a module that loads its weights in a special way is rejected, because its weights cannot be bound by
+   name. It has a ``load_state_dict`` hook, or its ``state_dict`` contains more than parameters and buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.job import TraceJob
 
-_LISTED = 8
+#: A message lists at most this many names.
+_MAX_LISTED = 8
 
 #: A key that identifies a tensor: (address, dtype, shape, stride), or its object if it has no memory.
 Identity = tuple[Any, ...]
@@ -34,7 +36,7 @@ class Weight:
 
     names: tuple[str, ...]
     #: The names in `names` that ``state_dict`` contains.
-    saved: tuple[str, ...]
+    saved_names: tuple[str, ...]
     value: torch.Tensor
 
     @property
@@ -43,7 +45,7 @@ class Weight:
 
     @property
     def persistent(self) -> bool:
-        return bool(self.saved)
+        return bool(self.saved_names)
 
 
 def identity(tensor: torch.Tensor) -> Identity:
@@ -54,14 +56,14 @@ def identity(tensor: torch.Tensor) -> Identity:
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_neg())
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
+def stored_form(tensor: torch.Tensor) -> torch.Tensor:
     """A weight's values in their stored form: on the CPU, row-major, without a pending sign change."""
     return tensor.detach().cpu().resolve_neg().contiguous()
 
 
-def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError if a parameter or buffer has no plain values. This is so in a lazy module that was never called,
-    on the meta device without a weights file, and for a conjugate, which torch.export does not handle."""
+def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
+    """Raise SourceError if a parameter or buffer has no values. This is so in a lazy module that was never called, and on
+    the meta device without a weights file. Also rejects a conjugate of another tensor, which torch.export cannot handle."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
@@ -85,72 +87,75 @@ def refuse_unset(module: torch.nn.Module, job: TraceJob) -> None:
 class ModuleWeights:
     """All parameters and buffers of a module; tied names are one weight."""
 
-    def __init__(self, module: torch.nn.Module, in_file: Iterable[str] = ()) -> None:
-        known = frozenset(in_file)
+    def __init__(self, module: torch.nn.Module, names_in_file: Iterable[str] = ()) -> None:
+        file_names = frozenset(names_in_file)
         groups: dict[Identity, list[str]] = {}
         values: dict[Identity, torch.Tensor] = {}
-        everything = dict(module.named_parameters(remove_duplicate=False))
-        everything |= dict(module.named_buffers(remove_duplicate=False))
-        saved = [name for name in module.state_dict(keep_vars=True) if name in everything]
-        # saved names first, in their order: a weight's name should be one that a file can have
-        for name in [*saved, *(name for name in everything if name not in set(saved))]:
-            key = identity(everything[name])
+        tensors = dict(module.named_parameters(remove_duplicate=False))
+        tensors |= dict(module.named_buffers(remove_duplicate=False))
+        saved_names = [name for name in module.state_dict(keep_vars=True) if name in tensors]
+        # the names in state_dict come first: a weight should have a name that a weights file can contain
+        for name in [*saved_names, *(name for name in tensors if name not in set(saved_names))]:
+            key = identity(tensors[name])
             groups.setdefault(key, []).append(name)
-            values.setdefault(key, everything[name])
-        self.saved_names = tuple(saved)
+            values.setdefault(key, tensors[name])
+        self.saved_names = tuple(saved_names)
         self._by_identity: dict[Identity, Weight] = {}
         for key, names in groups.items():
-            ordered = sorted(names, key=lambda name: name not in known) if known else names
+            ordered = sorted(names, key=lambda name: name not in file_names) if file_names else names
             self._by_identity[key] = Weight(
-                tuple(ordered), tuple(name for name in ordered if name in set(saved)), values[key].detach()
+                tuple(ordered), tuple(name for name in ordered if name in set(saved_names)), values[key].detach()
             )
-        self._storages = {_storage(value) for value in values.values()}
+        self._storages = {_storage_address(value) for value in values.values()}
 
-    def of(self, tensor: torch.Tensor) -> Weight | None:
+    def find(self, tensor: torch.Tensor) -> Weight | None:
         """The weight of `tensor`; None if it is not a weight."""
         return self._by_identity.get(identity(tensor))
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is a view of a weight's memory."""
-        return tensor.layout is torch.strided and tensor.numel() > 0 and _storage(tensor) in self._storages
+        return tensor.layout is torch.strided and tensor.numel() > 0 and _storage_address(tensor) in self._storages
 
     def all(self) -> list[Weight]:
         return list(self._by_identity.values())
 
 
-def refuse_misfit(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    """Raise SourceError if the ``weights:`` file's names, dtypes or shapes are not those of the module."""
+def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
+    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module."""
     if job.weights is None:
         return
-    _refuse_own_loading(module, weights, job)
-    heads = {name: (dtype, tuple(shape)) for name, dtype, shape in job.weights}
+    _refuse_custom_loading(module, weights, job)
+    headers = {name: (dtype, tuple(shape)) for name, dtype, shape in job.weights}
     problems = []
     expected: dict[str, torch.Tensor] = {}
     for weight in weights.all():
-        expected |= dict.fromkeys(weight.saved, weight.value)
-        if weight.saved and not any(name in heads for name in weight.saved):
-            problems.append(f"missing: {weight.saved[0]}{_nearest(weight.saved[0], heads)}")
-    for name, (dtype, shape) in heads.items():
+        expected |= dict.fromkeys(weight.saved_names, weight.value)
+        if weight.saved_names and not any(name in headers for name in weight.saved_names):
+            problems.append(f"missing: {weight.saved_names[0]}{_nearest_hint(weight.saved_names[0], headers)}")
+    for name, (dtype, shape) in headers.items():
         value = expected.get(name)
         if value is None:
-            problems.append(f"unexpected: {name}{_nearest(name, expected)}")
+            problems.append(f"unexpected: {name}{_nearest_hint(name, expected)}")
         elif tuple(value.shape) != shape:
             problems.append(f"{name}: the file has shape {list(shape)}, the model {list(value.shape)}")
         elif dtype_name(value.dtype) != dtype:
             problems.append(f"{name}: the file has {dtype}, the model {dtype_name(value.dtype)}")
     if problems:
-        rest = [f"… and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+        rest = [f"… and {len(problems) - _MAX_LISTED} more"] if len(problems) > _MAX_LISTED else []
         raise SourceError(
-            "\n  ".join(["the weights file does not fit the model", *problems[:_LISTED], *rest]),
+            "\n  ".join(["the weights file does not fit the model", *problems[:_MAX_LISTED], *rest]),
             code="weights",
             hint="save it as `safetensors.torch.save_model(model, path)` or from `model.state_dict()` of this model",
             **job.place("weights"),
         )
 
 
-def fill_unset(weights: ModuleWeights) -> None:
-    """Fill weights without useful values (zeros, or the NaN of ``torch.empty``) with small random numbers, so that the
-    proof compares numbers. Only for a model with ``weights:``, whose file sets these weights later."""
+def fill_unset_weights(weights: ModuleWeights) -> None:
+    """Fill weights that have no useful values with small random numbers, so that the proof has numbers to compare.
+
+    Such weights are all zeros, or have infinities or NaN (as ``torch.empty`` leaves them). Call this only for a model with
+    ``weights:``: the file sets these weights later.
+    """
     generator = torch.Generator().manual_seed(0)
     for weight in weights.all():
         value = weight.value
@@ -160,19 +165,19 @@ def fill_unset(weights: ModuleWeights) -> None:
             value.copy_(torch.randn(value.shape, generator=generator) * 0.02)
 
 
-def _refuse_own_loading(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    extra = [name for name in module.state_dict(keep_vars=True) if name not in set(weights.saved_names)]
-    owners = [
+def _refuse_custom_loading(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
+    extra_names = [name for name in module.state_dict(keep_vars=True) if name not in set(weights.saved_names)]
+    custom_modules = [
         f"{name or 'the model'} ({type(submodule).__name__})"
         for name, submodule in module.named_modules()
         if _has_custom_loading(submodule)
     ]
-    if not extra and not owners:
+    if not extra_names and not custom_modules:
         return
     problem = (
-        f"state_dict() has entries that are not parameters or buffers: {', '.join(extra[:_LISTED])}"
-        if extra
-        else f"these change what they load: {', '.join(owners[:_LISTED])}"
+        f"state_dict() has entries that are not parameters or buffers: {', '.join(extra_names[:_MAX_LISTED])}"
+        if extra_names
+        else f"these change what they load: {', '.join(custom_modules[:_MAX_LISTED])}"
     )
     raise SourceError(
         f"weights: binds a file to the model by name, but {problem}",
@@ -190,10 +195,10 @@ def _has_custom_loading(module: torch.nn.Module) -> bool:
     return any(not (getattr(function, "__module__", None) or "").startswith("torch.") for function in functions)
 
 
-def _nearest(name: str, others: Mapping[str, object]) -> str:
+def _nearest_hint(name: str, others: Mapping[str, object]) -> str:
     matches = difflib.get_close_matches(name, list(others), n=1, cutoff=0.8)
     return f" (nearest: {matches[0]})" if matches else ""
 
 
-def _storage(tensor: torch.Tensor) -> Any:
+def _storage_address(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)

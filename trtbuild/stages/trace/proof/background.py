@@ -1,11 +1,11 @@
-"""Run a function in a forked copy of this process. Its changes of modules and globals, and its crashes, do not affect
-this process.
+"""Run a function in a forked copy of this process. If the function changes modules or globals, or crashes, this does not
+affect the process itself.
 
 Rules
-1. The copy answers with one JSON value. If there is no answer (it died, it hung, the fork failed), the answer is None.
-   This is not an error: the caller can do without the answer.
-2. The copy has only the calling thread. So torch computes in one thread there. A copy that takes too long is ended,
-   because it may wait for a lock that another thread held during the fork.
+1. The copy answers with one JSON value. If the copy dies or hangs, or if the fork fails, the answer is None. This is not an
+   error: the caller can do without the answer.
+2. A fork copies only the calling thread. So torch computes in one thread in the copy. A copy that takes too long is
+   killed, because it may wait for a lock that another thread held during the fork.
 3. The copy dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
 """
 
@@ -25,18 +25,18 @@ from typing import Any
 
 import torch
 
-#: A copy that has not answered after this many seconds is ended.
+#: If the copy has not answered after this many seconds, it is killed.
 PATIENCE_S = 120.0
 
 
 class ForkedCall:
-    """``with ForkedCall(function) as call: …; call.answer()``: `function` runs in the copy."""
+    """Runs `function` in a forked copy: ``with ForkedCall(function) as call: …; call.answer()``."""
 
     def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._function = function
         self._deadline = time.monotonic() + patience_s
         self._child: int | None = None
-        self._pipe: int | None = None
+        self._answer_pipe: int | None = None
 
     def __enter__(self) -> ForkedCall:
         if not hasattr(os, "fork") or sys.platform == "darwin":  # system libraries of macOS do not survive a fork
@@ -44,29 +44,29 @@ class ForkedCall:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # user code may have replaced these streams by other objects
                 stream.flush()
-        parent, (reading, writing) = os.getpid(), os.pipe()
+        parent, (read_end, write_end) = os.getpid(), os.pipe()
         try:
             child = os.fork()
         except OSError:
-            os.close(reading)
-            os.close(writing)
+            os.close(read_end)
+            os.close(write_end)
             return self
         if child == 0:
-            _answer(self._function, writing, parent)
-        os.close(writing)
-        self._child, self._pipe = child, reading
+            _run_copy(self._function, write_end, parent)
+        os.close(write_end)
+        self._child, self._answer_pipe = child, read_end
         return self
 
     def answer(self) -> Any:
         """The result of `function`; None if there is no answer."""
-        if self._pipe is None:
+        if self._answer_pipe is None:
             return None
         text = b""
         while True:
             remaining_s = self._deadline - time.monotonic()
-            if remaining_s <= 0 or not select.select([self._pipe], [], [], remaining_s)[0]:
+            if remaining_s <= 0 or not select.select([self._answer_pipe], [], [], remaining_s)[0]:
                 return None
-            block = os.read(self._pipe, 1 << 16)
+            block = os.read(self._answer_pipe, 1 << 16)
             if not block:
                 break
             text += block
@@ -76,16 +76,16 @@ class ForkedCall:
             return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._child is not None and self._pipe is not None:
-            os.close(self._pipe)
+        if self._child is not None and self._answer_pipe is not None:
+            os.close(self._answer_pipe)
             with contextlib.suppress(ProcessLookupError, ChildProcessError):  # user code may wait for any child
                 os.kill(self._child, signal.SIGKILL)  # the copy may have ended already
                 os.waitpid(self._child, 0)
-        self._child = self._pipe = None
+        self._child = self._answer_pipe = None
 
 
-def _answer(function: Callable[[], Any], writing: int, parent: int) -> None:
-    """Run the copy until it exits."""
+def _run_copy(function: Callable[[], Any], write_end: int, parent: int) -> None:
+    """Run `function` in the copy, write its result to the pipe, and exit."""
     try:
         if sys.platform == "linux":
             pr_set_pdeathsig = 1  # <linux/prctl.h>
@@ -98,7 +98,7 @@ def _answer(function: Callable[[], Any], writing: int, parent: int) -> None:
         torch.set_num_threads(1)
         text = json.dumps(function()).encode()
         while text:
-            text = text[os.write(writing, text) :]
+            text = text[os.write(write_end, text) :]
     except BaseException:
         os._exit(1)
     os._exit(0)

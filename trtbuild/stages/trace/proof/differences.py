@@ -1,10 +1,11 @@
-"""The difference of two tensors, and how large it may be."""
+"""Compare two tensors with a tolerance."""
 
 from __future__ import annotations
 
 import torch
 
-TOLERANCE: dict[torch.dtype, float] = {
+#: The largest relative difference of two tensors, by their dtype. Tensors of other dtypes must be equal.
+TOLERANCES: dict[torch.dtype, float] = {
     torch.float64: 1e-9,
     torch.complex128: 1e-9,
     torch.float32: 2e-5,
@@ -17,25 +18,26 @@ TOLERANCE: dict[torch.dtype, float] = {
 NAN_ELSEWHERE = "NaN at other places"
 
 
-def difference(got: torch.Tensor, want: torch.Tensor) -> float | str | None:
-    """The largest difference relative to the largest number; a text if it cannot be computed; None within `TOLERANCE`."""
-    if got.dtype != want.dtype:
-        return f"dtype {got.dtype} instead of {want.dtype}"
-    if got.shape != want.shape:
-        return f"shape {list(got.shape)} instead of {list(want.shape)}"
-    if not (want.is_floating_point() or want.is_complex()):
-        return None if torch.equal(got, want) else "other values"
-    if torch.equal(torch.isnan(got), torch.isnan(want)) is False:
+def difference(actual: torch.Tensor, expected: torch.Tensor) -> float | str | None:
+    """Compare two tensors. Returns None if they agree within `TOLERANCES`. Otherwise returns the largest difference,
+    relative to the largest expected number, or a text if the difference is not a number."""
+    if actual.dtype != expected.dtype:
+        return f"dtype {actual.dtype} instead of {expected.dtype}"
+    if actual.shape != expected.shape:
+        return f"shape {list(actual.shape)} instead of {list(expected.shape)}"
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return None if torch.equal(actual, expected) else "other values"
+    if torch.equal(torch.isnan(actual), torch.isnan(expected)) is False:
         return NAN_ELSEWHERE
-    same = (got == want) | torch.isnan(want)
-    if bool(same.all()):
+    same_mask = (actual == expected) | torch.isnan(expected)
+    if bool(same_mask.all()):
         return None
-    finite = torch.isfinite(want) & torch.isfinite(got)
-    if not bool((finite | same).all()):
+    finite_mask = torch.isfinite(expected) & torch.isfinite(actual)
+    if not bool((finite_mask | same_mask).all()):
         return "infinities at other places"
-    wide_dtype = torch.complex128 if want.is_complex() else torch.float64
-    a, b = got[finite].to(wide_dtype), want[finite].to(wide_dtype)
-    largest = float(b.abs().max())
-    largest_difference = float((a - b).abs().max())
+    wide_dtype = torch.complex128 if expected.is_complex() else torch.float64
+    actual_values, expected_values = actual[finite_mask].to(wide_dtype), expected[finite_mask].to(wide_dtype)
+    largest = float(expected_values.abs().max())
+    largest_difference = float((actual_values - expected_values).abs().max())
     relative = largest_difference / largest if largest else float("inf")
-    return None if relative <= TOLERANCE.get(want.dtype, 0.0) else relative
+    return None if relative <= TOLERANCES.get(expected.dtype, 0.0) else relative

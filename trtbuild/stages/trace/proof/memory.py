@@ -1,5 +1,5 @@
-"""Describe the memory of tensors while a call is recorded (`dataflow`): their places, their values, and the bytes of
-constants."""
+"""Describe the memory of tensors while a call is recorded (`dataflow`): their layout in memory, their values, and the
+bytes of constants."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 #: Constants larger than this, in bytes, are neither computed nor followed.
-_LARGEST_CONSTANT = 1 << 26
+_MAX_CONSTANT_BYTES = 1 << 26
 
-#: Storage, offset, sizes, strides and dtype: tensors with the same place have the same value.
-Place = tuple[Any, ...]
+#: The offset of a tensor in its storage, its sizes, strides and dtype. Tensors with the same storage and the same layout
+#: have the same value.
+Layout = tuple[Any, ...]
 
 
 class CannotFollow(Exception):
@@ -23,47 +24,52 @@ class CannotFollow(Exception):
 
 @dataclass
 class Value:
-    """A value's number, and a fake tensor of its size and type. `constant`: its elements are known."""
+    """A value: its number, and a fake tensor of its size and type. The elements of a constant are known."""
 
     number: int
     fake: torch.Tensor
-    constant: bool = False
+    is_constant: bool = False
 
 
 @dataclass
 class Memory:
-    """One storage. `own`: the call allocated it. `kept` prevents that the storage is freed and its address used again."""
+    """One storage, and the values that its tensors have by their layout.
 
-    kept: torch.Tensor
-    own: bool
-    values: dict[Place, Value] = field(default_factory=dict)
+    While `keepalive` exists, the storage is not freed, so its address is not used again.
+    """
+
+    keepalive: torch.Tensor
+    is_allocated_by_call: bool
+    values: dict[Layout, Value] = field(default_factory=dict)
 
 
-def where(tensor: torch.Tensor) -> tuple[int, Place]:
-    """The storage of a tensor, and its place there. Raises CannotFollow for a tensor that is not plain."""
+def storage_and_layout(tensor: torch.Tensor) -> tuple[int, Layout]:
+    """The storage of a tensor, and its layout there. Raises CannotFollow for a sparse tensor, a subclass of Tensor, and a
+    view that conjugates or negates."""
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise CannotFollow(f"a {type(tensor).__name__} of layout {tensor.layout}")
     if tensor.is_conj() or tensor.is_neg():
         raise CannotFollow("a view that conjugates or negates")
-    place = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-    return tensor.untyped_storage()._cdata, place
+    layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return tensor.untyped_storage()._cdata, layout
 
 
 def memory_like(fake: torch.Tensor) -> torch.Tensor:
-    """Make a tensor of the size, strides and type of `fake`. Its memory is not written, so most pages are never
-    mapped."""
+    """Make a tensor of the size, strides and type of `fake`. Nothing writes to its memory, so the system never provides
+    most of its pages."""
     with _disable_current_modes():
         return torch.empty_strided(tuple(fake.shape), fake.stride(), dtype=fake.dtype)
 
 
-def digest(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The key of a constant: its dtype, shape and bytes. Raises CannotFollow for a large one."""
-    if tensor.numel() * tensor.element_size() > _LARGEST_CONSTANT:
+def constant_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """The key of a constant: its dtype, shape and the SHA-256 of its bytes. Raises CannotFollow for a large constant."""
+    if tensor.numel() * tensor.element_size() > _MAX_CONSTANT_BYTES:
         raise CannotFollow("a large constant")
     with _disable_current_modes():
         value = tensor.detach().cpu().contiguous()
-        raw = _numpy(value.reshape(-1).view(torch.uint8)).tobytes() if value.numel() else b""
+        raw = _original_numpy(value.reshape(-1).view(torch.uint8)).tobytes() if value.numel() else b""
     return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(raw).digest()
 
 
-_numpy = torch.Tensor.numpy
+# `dataflow` replaces this method while it records a call
+_original_numpy = torch.Tensor.numpy

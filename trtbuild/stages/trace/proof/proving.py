@@ -1,19 +1,21 @@
-"""Prove a trace: the functional program equals the model, at the ends of every profile and at sizes that break a guard.
+"""Prove a trace: compare program and model at the ends of every profile, and at sizes that break a guard.
+
+A *point* is a size for each symbol.
 
 Rules
-1. The points are the example, the min and max of every profile, and for each guard that export does not report
-   (`guards`) a size at which it fails. Each point is compared once.
+1. The points are the example, the min and max of every profile, and sizes at which guards fail (`guards`). Each point is
+   compared once.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
-   difference must be at most `TOLERANCE` (`differences`) of the largest number. Integers, bools and constants must be
-   equal. A float that the model reads from a tensor (``item``) is compared in the tensor's type. Numbers are always
-   compared at the smallest point. If the other points would take long, it is enough that model and program call the same
-   operators on the same values there (`dataflow`). This is a stronger proof, and takes milliseconds. If it fails, numbers
-   are compared.
-3. A call may not write to its inputs or to the module's weights and buffers (a branch could do so at one size only).
-4. If the places of NaN are all that differs, bool inputs are tried as all False and as all True, too. One of them is a
-   mask that hides no key. The random mask of a single key may hide it, and PyTorch's implementations of attention differ
-   in what they return for a row without a key.
-5. The program runs on the stored form of the weights, like all later steps.
+   difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
+   must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.
+3. Values are always compared at the smallest point. If comparing values at the other points would take long, their flows
+   are compared instead (`dataflow`): model and program must call the same operators on the same values. This is a stronger
+   proof, and takes milliseconds. If the flows of a point differ, values are compared there, too.
+4. A call must not write to its inputs or to the module's weights and buffers. (A branch could do so at one size only.)
+5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. One of the two is a mask
+   that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
+   return different values for such a row.
+6. The program runs on the stored form of the weights, like all later steps.
 """
 
 from __future__ import annotations
@@ -28,73 +30,81 @@ from typing import Any
 
 import torch
 
-from trtbuild.core.model.shapes import places_of
+from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
-from trtbuild.stages.trace.export.arranging import Arranged
-from trtbuild.stages.trace.export.checks import mutated, refuse_elsewhere
-from trtbuild.stages.trace.export.exporting import raise_eager
-from trtbuild.stages.trace.export.guards import Guess
+from trtbuild.stages.trace.export.arranging import ArrangedProgram
+from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
+from trtbuild.stages.trace.export.exporting import raise_model_error
+from trtbuild.stages.trace.export.guards import GuardFailure
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
-from trtbuild.stages.trace.export.weights import identity, plain
+from trtbuild.stages.trace.export.weights import identity, stored_form
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.background import ForkedCall
-from trtbuild.stages.trace.proof.dataflow import Flows, Leaves
+from trtbuild.stages.trace.proof.dataflow import Flows, WeightKeys
 from trtbuild.stages.trace.proof.differences import NAN_ELSEWHERE, difference
 from trtbuild.stages.trace.proof.divergence import diverging_line
-from trtbuild.stages.trace.proof.returned import OtherResult, returned_tensors
+from trtbuild.stages.trace.proof.returned import ResultMismatch, returned_tensors
 from trtbuild.stages.trace.user_code.advice import value_advice
-from trtbuild.stages.trace.user_code.frames import Frames, described, first_lines
+from trtbuild.stages.trace.user_code.frames import Frames, describe_error, first_lines
 
-#: Numbers are compared at all points if the estimate from the first point is less than this.
-WORTHWHILE_S = 1.0
+#: If comparing values at all other points takes more seconds than this, by an estimate, flows are compared first (rule 3).
+FLOWS_WORTHWHILE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes of the symbols. If a guard that fails there is the reason to try them, `guess` is that guard."""
+    """The sizes of the symbols at one point. `guard_failure` describes the guard that fails there, None if the point is
+    tried for another reason only."""
 
     sizes: tuple[int, ...]
-    guess: Guess | None = None
+    guard_failure: GuardFailure | None = None
 
 
 class Proof:
-    """Compares program and model at every point: at the first point at once, at the other points in the background.
+    """Compares program and model: at the smallest point on entry, and at the other points in a forked copy or in `finish`.
 
-    `seen` returns a value that changes with each new dependency of user code.
+    `dependency_state` returns a value that changes with each new dependency of user code.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        arranged: Arranged,
-        guesses: Sequence[Guess],
+        arranged: ArrangedProgram,
+        guard_failures: Sequence[GuardFailure],
         job: TraceJob,
         frames: Frames,
-        seen: Callable[[], object] = lambda: None,
+        dependency_state: Callable[[], object] = lambda: None,
     ) -> None:
-        self._module, self._arranged, self._job, self._frames, self._seen = module, arranged, job, frames, seen
-        points = {sizes: Point(sizes) for sizes in dict.fromkeys((_example(job), *job.points))}
-        for guess in guesses:
-            point = points.setdefault(guess.sizes, Point(guess.sizes, guess))
-            if point.guess is None:
-                points[guess.sizes] = Point(guess.sizes, guess)
+        self._module, self._arranged, self._job, self._frames, self._dependency_state = (
+            module,
+            arranged,
+            job,
+            frames,
+            dependency_state,
+        )
+        points = {sizes: Point(sizes) for sizes in dict.fromkeys((_example_sizes(job), *job.points))}
+        for failure in guard_failures:
+            point = points.setdefault(failure.sizes, Point(failure.sizes, failure))
+            if point.guard_failure is None:
+                points[failure.sizes] = Point(failure.sizes, failure)
         # small points first: they show most errors in milliseconds
-        self._points = sorted(points.values(), key=lambda p: (_elements(p, job), p.sizes))
-        self._weights = [plain(weight.value) for weight in arranged.weights]
+        self._points = sorted(points.values(), key=lambda p: (_element_count(p, job), p.sizes))
+        self._weights = [stored_form(weight.value) for weight in arranged.weights]
         self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
-        """Compare numbers at the smallest point, and begin with the other points. Raises SourceError."""
+        """Compare values at the smallest point. If it is worthwhile, begin to compare flows at the other points, in a
+        forked copy. Raises SourceError."""
         first, *others = self._points
         duration_s = self._compare(first)
-        total = sum(_elements(point, self._job) for point in others)
-        if duration_s * total / max(_elements(first, self._job), 1) > WORTHWHILE_S:
+        total = sum(_element_count(point, self._job) for point in others)
+        if duration_s * total / max(_element_count(first, self._job), 1) > FLOWS_WORTHWHILE_S:
             self._comparison = ForkedCall(self._equal_flows).__enter__()
         return self
 
     def finish(self) -> None:
-        """Finish the comparison of all points. Raises SourceError."""
+        """Compare values at each point whose flows were not found to be equal. Raises SourceError."""
         others = self._points[1:]
         answer = self._comparison.answer() if self._comparison is not None else None
         for point, is_equal in zip(others, answer or [False] * len(others), strict=True):
@@ -106,10 +116,10 @@ class Proof:
             self._comparison.__exit__(kind, error, tb)
 
     def _compare(self, point: Point) -> float:
-        """Compare numbers at one point. Returns the seconds without garbage collection, which takes as long at every
-        point."""
+        """Compare values at one point. Returns the duration in seconds, without garbage collection: that takes equally long
+        at every point."""
         started = time.monotonic()
-        _prove_at(point, self._module, self._arranged, self._weights, self._job, self._frames)
+        _prove_point(point, self._module, self._arranged, self._weights, self._job, self._frames)
         duration_s = time.monotonic() - started
         gc.collect()
         return duration_s
@@ -119,86 +129,88 @@ class Proof:
         module_slots = {id(weight): str(slot) for slot, weight in enumerate(self._arranged.weights)}
         slots = {identity(value): str(slot) for slot, value in enumerate(self._weights)}
 
-        def leaf(tensor: torch.Tensor) -> str | None:
-            weight = self._arranged.module_weights.of(tensor)
+        def weight_key(tensor: torch.Tensor) -> str | None:
+            weight = self._arranged.module_weights.find(tensor)
             return slots.get(identity(tensor)) if weight is None else module_slots.get(id(weight))
 
-        before = self._seen()
-        found = []
+        before = self._dependency_state()
+        answers = []
         for point in self._points[1:]:
             equal = False
             with contextlib.suppress(Exception):
-                equal = self._has_equal_flow(point, leaf)
-            # a dependency that only the copy has seen would be lost
-            found.append(equal and self._seen() == before)
-        return found
+                equal = self._has_equal_flow(point, weight_key)
+            # if the call used a new dependency, only this copy would know it: then this process compares values
+            answers.append(equal and self._dependency_state() == before)
+        return answers
 
-    def _has_equal_flow(self, point: Point, leaf: Leaves) -> bool:
+    def _has_equal_flow(self, point: Point, weight_keys: WeightKeys) -> bool:
         flows = Flows()
-        values = tensors(self._job.inputs, self._job.shapes.sizes(point.sizes))
+        values = tensors(self._job.inputs, self._job.shapes.input_shapes(point.sizes))
 
-        def eager(inputs: list[torch.Tensor]) -> Any:
+        def call_model(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
             return returned_tensors(self._module(*args, **kwargs), self._arranged.leaves)
 
-        expected = flows.results(eager, values, leaf)
-        actual = flows.results(lambda inputs: _run(self._arranged, self._weights, inputs), values, leaf)
+        expected = flows.describe_results(call_model, values, weight_keys)
+        actual = flows.describe_results(
+            lambda inputs: _run_program(self._arranged, self._weights, inputs), values, weight_keys
+        )
         return [actual[index] for index in self._arranged.outputs] == expected
 
 
-def _prove_at(
+def _prove_point(
     point: Point,
     module: torch.nn.Module,
-    arranged: Arranged,
+    arranged: ArrangedProgram,
     weights: list[torch.Tensor],
     job: TraceJob,
     frames: Frames,
 ) -> None:
-    values = tensors(job.inputs, job.shapes.sizes(point.sizes))
-    problem = _problem_with(values, point, module, arranged, weights, job, frames)
-    # a mask that hides every key of a row gives NaN, or not, depending on the implementation of attention (rule 4)
+    values = tensors(job.inputs, job.shapes.input_shapes(point.sizes))
+    problem = _first_problem(values, point, module, arranged, weights, job, frames)
+    # if a mask hides every key of a row, some implementations of attention return NaN, and others do not (rule 5)
     for fill in (False, True) if any(value.dtype is torch.bool for value in values) else ():
         if problem is None or not problem.endswith(NAN_ELSEWHERE):
             break
         filled = [torch.full_like(value, fill) if value.dtype is torch.bool else value for value in values]
-        problem = _problem_with(filled, point, module, arranged, weights, job, frames)
+        problem = _first_problem(filled, point, module, arranged, weights, job, frames)
     if problem is not None:
-        raise _frozen(point, problem, module, job, frames)
+        raise _frozen_branch_error(point, problem, module, job, frames)
 
 
-def _problem_with(
+def _first_problem(
     values: list[torch.Tensor],
     point: Point,
     module: torch.nn.Module,
-    arranged: Arranged,
+    arranged: ArrangedProgram,
     weights: list[torch.Tensor],
     job: TraceJob,
     frames: Frames,
 ) -> str | None:
     """The first difference between program and model on `values`; None if they agree. Raises SourceError if the model
     fails."""
-    model_output = _eager(point, module, [value.clone() for value in values], job, frames)
+    model_output = _run_model(point, module, [value.clone() for value in values], job, frames)
     try:
-        outputs = _run(arranged, weights, values)
+        outputs = _run_program(arranged, weights, values)
     except Exception as error:
-        return f"it fails there: {first_lines(described(error), 1)}"
+        return f"it fails there: {first_lines(describe_error(error), 1)}"
     try:
         expected_tensors = returned_tensors(model_output, arranged.leaves)
-    except OtherResult as error:
+    except ResultMismatch as error:
         return str(error)
     leaves = [leaf for leaf in arranged.leaves if not isinstance(leaf, ConstantLeaf)]
     for number, (index, expected, leaf) in enumerate(zip(arranged.outputs, expected_tensors, leaves, strict=True)):
-        refuse_elsewhere(number, expected, job)
+        refuse_output_storage(number, expected, job)
         output = outputs[index]
-        if isinstance(leaf, NumberLeaf) and leaf.type == "float" and leaf.read_from is not None:
-            output, expected = output.to(leaf.read_from), expected.to(leaf.read_from)
+        if isinstance(leaf, NumberLeaf) and leaf.type == "float" and leaf.source_dtype is not None:
+            output, expected = output.to(leaf.source_dtype), expected.to(leaf.source_dtype)
         gap = difference(output, expected)
         if gap is not None:
             return f"output {number} has {gap if isinstance(gap, str) else f'a relative difference of {gap:.2g}'}"
     return None
 
 
-def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], job: TraceJob, frames: Frames) -> Any:
+def _run_model(point: Point, module: torch.nn.Module, values: list[torch.Tensor], job: TraceJob, frames: Frames) -> Any:
     state = [("parameter", name, tensor) for name, tensor in module.named_parameters()]
     state += [("buffer", name, tensor) for name, tensor in module.named_buffers()]
     state += [("input", entry.name, value) for entry, value in zip(job.inputs, values, strict=True)]
@@ -207,22 +219,24 @@ def _eager(point: Point, module: torch.nn.Module, values: list[torch.Tensor], jo
     try:
         output = module(*args, **kwargs)
     except (Exception, SystemExit) as error:
-        raise_eager(module, job, frames)  # an error at the example, too, has nothing to do with this size
+        raise_model_error(module, job, frames)  # if the model also fails at the example, this size is not the reason
         frames.raise_from(
             error,
-            f"the model itself fails at {_sizes(point, job)}, which the profiles allow",
+            f"the model itself fails at {_sizes_text(point, job)}, which the profiles allow",
             code="eager",
             hint=value_advice(error, job.inputs)
-            or (_hint(point, job) if point.guess else "change the profiles' shapes, or the model"),
-            fallback=_place(point, job),
+            or (_frozen_hint(point, job) if point.guard_failure else "change the profiles' shapes, or the model"),
+            fallback=_place_of_dim(point, job),
         )
     for (kind, name, tensor), version in zip(state, versions, strict=True):
         if tensor._version != version:
-            raise mutated(kind, name, job)
+            raise mutation_error(kind, name, job)
     return output
 
 
-def _run(arranged: Arranged, weights: list[torch.Tensor], values: list[torch.Tensor]) -> list[torch.Tensor]:
+def _run_program(
+    arranged: ArrangedProgram, weights: list[torch.Tensor], values: list[torch.Tensor]
+) -> list[torch.Tensor]:
     program = arranged.program
     values_by_node = dict(zip(program.weight_nodes, weights, strict=True)) | dict(
         zip(program.input_nodes, values, strict=True)
@@ -232,67 +246,71 @@ def _run(arranged: Arranged, weights: list[torch.Tensor], values: list[torch.Ten
     return list(program.exported.graph_module(*args))
 
 
-def _frozen(point: Point, problem: str, module: torch.nn.Module, job: TraceJob, frames: Frames) -> SourceError:
-    assumed = f" (export assumed {point.guess.text})" if point.guess else ""
-    place, hint = _place(point, job), _hint(point, job)
+def _frozen_branch_error(
+    point: Point, problem: str, module: torch.nn.Module, job: TraceJob, frames: Frames
+) -> SourceError:
+    assumed = f" (export assumed {point.guard_failure.text})" if point.guard_failure else ""
+    place, hint = _place_of_dim(point, job), _frozen_hint(point, job)
     text = (
-        f"the traced program is not the model at {_sizes(point, job)}: {problem}. The model takes another branch there "
+        f"the traced program is not the model at {_sizes_text(point, job)}: {problem}. The model takes another branch "
     )
-    text += f"than at the example{assumed}, and export kept only one"
-    found = diverging_line(
-        lambda: _call(module, point.sizes, job), lambda: _call(module, _example(job), job), frames.is_shown
+    text += f"there than at the example{assumed}, and export kept only one"
+    divergence = diverging_line(
+        lambda: _call_model(module, point.sizes, job),
+        lambda: _call_model(module, _example_sizes(job), job),
+        frames.is_shown,
     )
-    if found:
-        (file, line), is_here = found
-        size_texts = [_sizes(point, job), _sizes(Point(_example(job)), job)]
+    if divergence:
+        (file, line), is_here = divergence
+        size_texts = [_sizes_text(point, job), _sizes_text(Point(_example_sizes(job)), job)]
         text += f": this line runs at {size_texts[not is_here]}, and not at {size_texts[is_here]}"
         if place:
             hint += f"; the size is declared at {place['file']}:{place['line']}"
-        place = {"file": frames.shown(file), "line": line}
+        place = {"file": frames.shown_path(file), "line": line}
     return SourceError(text, code="frozen-branch", hint=hint, **place)
 
 
-def _example(job: TraceJob) -> tuple[int, ...]:
+def _example_sizes(job: TraceJob) -> tuple[int, ...]:
     return tuple(symbol.example for symbol in job.shapes.symbols)
 
 
-def _call(module: torch.nn.Module, sizes: tuple[int, ...], job: TraceJob) -> Any:
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.sizes(sizes)))
+def _call_model(module: torch.nn.Module, sizes: tuple[int, ...], job: TraceJob) -> Any:
+    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.input_shapes(sizes)))
     return module(*args, **kwargs)
 
 
-def _hint(point: Point, job: TraceJob) -> str:
-    if point.guess and point.guess.hint:
-        return point.guess.hint
+def _frozen_hint(point: Point, job: TraceJob) -> str:
+    if point.guard_failure and point.guard_failure.hint:
+        return point.guard_failure.hint
     return (
         "leave that size out of the profiles, write the branch with tensors (torch.where, torch.cond), or declare two "
         "models with their own profiles"
     )
 
 
-def _sizes(point: Point, job: TraceJob) -> str:
+def _sizes_text(point: Point, job: TraceJob) -> str:
     plan = job.shapes
     if not plan.symbols:
         return "the declared shapes"
     texts = []
     for number, size in enumerate(point.sizes):
-        places = places_of(plan, job.inputs, number)
+        places = axes_of_symbol(plan, job.inputs, number)
         texts.append(f"{' = '.join(places)} = {size}")
     return ", ".join(texts)
 
 
-def _place(point: Point, job: TraceJob) -> dict[str, Any]:
-    """The place of the dim whose size differs from the example's."""
+def _place_of_dim(point: Point, job: TraceJob) -> dict[str, Any]:
+    """The place in the manifest of the first dim whose size differs from the example's."""
     for number, symbol in enumerate(job.shapes.symbols):
         if point.sizes[number] != symbol.example:
-            entry = places_of(job.shapes, job.inputs, number)[0].rpartition(".")[0]
+            entry = axes_of_symbol(job.shapes, job.inputs, number)[0].rpartition(".")[0]
             return job.place(f"dims.{symbol.name}", f"inputs.{entry}")
     return job.place("source")
 
 
-def _elements(point: Point, job: TraceJob) -> int:
+def _element_count(point: Point, job: TraceJob) -> int:
     total = 0
-    for shape in job.shapes.sizes(point.sizes):
+    for shape in job.shapes.input_shapes(point.sizes):
         count = 1
         for size in shape:
             count *= size

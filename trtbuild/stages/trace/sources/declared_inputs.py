@@ -10,14 +10,15 @@ from trtbuild.core.model.spec import Input
 from trtbuild.core.values.expressions import Expression
 from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.export.constraints import describe
+from trtbuild.stages.trace.export.constraints import describe_symbol
 from trtbuild.stages.trace.job import TraceJob
 
 
-def refuse_other_names(names: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
+def refuse_other_input_names(names: Sequence[str], job: TraceJob, place: dict[str, Any] | None = None) -> None:
     """Raise SourceError if the names of the model's inputs are not those of the manifest. The order does not matter.
 
-    `place` is the place in the source where a declared input should be, if that is known.
+    `place` is the file and line of an error about an input that the manifest does not declare. By default it is the place
+    of the manifest's inputs.
     """
     target, declared = job.source.target, [entry.name for entry in job.inputs]
     for name in declared:
@@ -40,12 +41,14 @@ def refuse_other_names(names: Sequence[str], job: TraceJob, place: dict[str, Any
             )
 
 
-def refuse_misfit(
+def refuse_other_input(
     entry: Input, shape: Sequence[Axis], dtype: str, sizes: Sequence[int | None], job: TraceJob, place: Any = None
 ) -> None:
-    """Raise SourceError if an input of the model differs from the manifest. A size of None is dynamic.
+    """Raise SourceError if an input of the model differs from the manifest. `sizes` are the sizes in the model; None is a
+    dynamic size.
 
-    A fixed size of the model must be static in the manifest. A dynamic size may be either.
+    If a size is fixed in the model, the manifest must declare this size. If it is dynamic in the model, the manifest may
+    declare a static or a dynamic size.
     """
     target = job.source.target
     place = place or job.place(f"inputs.{entry.name}")
@@ -63,9 +66,8 @@ def refuse_misfit(
         where = f"{entry.name}.{number}"
         if isinstance(axis, SymbolAxis):
             symbol = job.shapes.symbols[axis.symbol]
-            declared = (
-                f"the profiles say {symbol.min}..{symbol.max} for {describe(job.shapes, job.inputs, axis.symbol)}"
-            )
+            subject = describe_symbol(job.shapes, job.inputs, axis.symbol)
+            declared = f"the profiles say {symbol.min}..{symbol.max} for {subject}"
         else:
             declared = f"the profiles say {axis}"
         raise SourceError(
@@ -78,20 +80,22 @@ def refuse_misfit(
         )
 
 
-def expression(axis: Axis, job: TraceJob) -> Expression:
-    """A declared axis as a size expression, in the graph's units (``multiple_of × symbol``)."""
+def size_expression(axis: Axis, job: TraceJob) -> Expression:
+    """The size of a declared axis as a size expression over the graph's symbols (``multiple_of × symbol``)."""
     if isinstance(axis, int):
         return axis
-    unit = job.shapes.symbols[axis.symbol].multiple_of
-    return ["sym", axis.symbol] if unit == 1 else ["mul", unit, ["sym", axis.symbol]]
+    multiple = job.shapes.symbols[axis.symbol].multiple_of
+    return ["sym", axis.symbol] if multiple == 1 else ["mul", multiple, ["sym", axis.symbol]]
 
 
-def interface_of(
+def graph_interface(
     job: TraceJob, weights: Sequence[dict[str, Any]], outputs: Sequence[tuple[str, str, Sequence[Expression]]]
 ) -> dict[str, Any]:
-    """The interface of a source that is a graph, in the form of `trtbuild.stages.trace.export.interface`. A model with one
-    output returns a tensor. A model with several outputs returns a tuple, in the model's order. `outputs` are (name,
-    dtype, shape)."""
+    """The interface of a source that is a graph already, in the form of `trtbuild.stages.trace.export.interface`.
+
+    `outputs` are (name, dtype, shape). A model with one output returns a tensor. A model with several outputs returns a
+    tuple, in the model's order.
+    """
     leaves = [{"kind": "tensor", "index": index} for index in range(len(outputs))]
     return {
         "weights": list(weights),
@@ -102,7 +106,7 @@ def interface_of(
                 "name": entry.name,
                 "keyword": entry.keyword,
                 "dtype": entry.dtype,
-                "shape": [expression(axis, job) for axis in shape],
+                "shape": [size_expression(axis, job) for axis in shape],
             }
             for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         ],

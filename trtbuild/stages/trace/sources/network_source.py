@@ -1,11 +1,11 @@
 """``network:`` sources: record the TensorRT network that a function of the project defines.
 
 Rules
-1. The function is ``define(network, trt, **kwargs)``: it adds the manifest's inputs by their names and its layers, and
-   marks the outputs. Dynamic sizes are -1. Optimization profiles come from the manifest.
-2. It runs only here, in the trace's process. Its dependencies are discovered as for a ``python:`` model. Engines are
-   compiled from the recording.
-3. An error names the line of the function.
+1. The function is ``define(network, trt, **kwargs)``. It adds the manifest's inputs by their names, adds layers, and marks
+   the outputs. Dynamic sizes are -1. Optimization profiles come from the manifest.
+2. The function runs only here, in the process of the trace. Its calls are recorded, and engines are compiled from this
+   recording. Its dependencies are discovered as for a ``python:`` model.
+3. An error names a line of the function.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError, TrtbuildError
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.sources.declared_inputs import expression, interface_of, refuse_misfit
-from trtbuild.stages.trace.sources.python_source import named, plain, refuse_kwargs
+from trtbuild.stages.trace.sources.declared_inputs import graph_interface, refuse_other_input, size_expression
+from trtbuild.stages.trace.sources.python_source import import_source_object, refuse_kwargs, yaml_values
 from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -32,10 +32,10 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 class NetworkSource(SourceReader):
     def read(self) -> SourceGraph:
-        """The network that the function of the source defines. Raises SourceError."""
+        """The recording of the network that the function of the source defines. Raises SourceError."""
         job, frames = self.job, self.frames
         target, place = job.source.target, job.place("source.network", "source")
-        function = named(job, self.project, frames)
+        function = import_source_object(job, self.project, frames)
         if not callable(function):
             raise SourceError(
                 f"{target} is a value of type {type(function).__name__}; it must be a function that takes a network",
@@ -43,11 +43,11 @@ class NetworkSource(SourceReader):
                 **place,
             )
         _refuse_signature(function, job, frames)
-        kwargs = plain(job.source.kwargs)
+        kwargs = yaml_values(job.source.kwargs)
         by_name = {entry.name: (entry, shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)}
 
-        def check(name: str, dtype: str, sizes: Sequence[int]) -> None:
-            place = _line(frames)
+        def check_input(name: str, dtype: str, sizes: Sequence[int]) -> None:
+            place = _running_line(frames)
             if name not in by_name:
                 raise SourceError(
                     f"{target} adds an input {name!r}, which the manifest does not declare",
@@ -56,34 +56,38 @@ class NetworkSource(SourceReader):
                     **(place or job.place("inputs", "source")),
                 )
             entry, shape = by_name[name]
-            refuse_misfit(entry, shape, dtype, [None if size < 0 else size for size in sizes], job, place)
+            refuse_other_input(entry, shape, dtype, [None if size < 0 else size for size in sizes], job, place)
 
-        declared = [
+        declared_inputs = [
             (entry.name, entry.dtype, tuple(f"d{a.symbol}" if isinstance(a, SymbolAxis) else a for a in shape))
             for entry, shape in by_name.values()
         ]
         try:
-            recorded = self.makers.record(lambda network, trt: function(network, trt, **kwargs), declared, check)
+            recording = self.makers.record(
+                lambda network, trt: function(network, trt, **kwargs), declared_inputs, check_input
+            )
         except TrtbuildError:
             raise
         except NotRecorded as error:
-            place_found = frames.deepest(frames.user(error.__traceback__))
-            where = (
+            place_found = frames.innermost_place(frames.user_frames(error.__traceback__))
+            error_place = (
                 {"file": place_found[0], "line": place_found[1]}
                 if place_found
-                else frames.definition(function) or place
+                else frames.definition_place(function) or place
             )
-            raise SourceError(f"{target}: {error}", code="network", hint=_hint(str(error)), **where) from error
+            raise SourceError(f"{target}: {error}", code="network", hint=_hint(str(error)), **error_place) from error
         except BaseException as error:
-            frames.raise_from(error, f"{target} fails", code="network", fallback=frames.definition(function) or place)
-        return self._source_graph(recorded)
+            frames.raise_from(
+                error, f"{target} fails", code="network", fallback=frames.definition_place(function) or place
+            )
+        return self._source_graph(recording)
 
-    def _source_graph(self, recorded: Any) -> SourceGraph:
+    def _source_graph(self, recording: Any) -> SourceGraph:
         """The recorded network, with the types of its inputs and outputs."""
         job = self.job
         outputs: list[tuple[str, str, list[Expression]]] = []
         data_sizes, used_names = 0, {entry.name for entry in job.inputs}
-        for name, dtype, sizes in recorded.outputs:
+        for name, dtype, sizes in recording.outputs:
             if name in used_names:
                 raise SourceError(
                     f"output {name!r} of {job.source.target} has the name of another input or output",
@@ -97,24 +101,24 @@ class NetworkSource(SourceReader):
                 shape.append(size if size >= 0 else ["data", data_sizes])
                 data_sizes += size < 0
             outputs.append((name, dtype, shape))
-        weights = [(slot, torch.from_numpy(array)) for slot, array in enumerate(recorded.weights)]
-        described = [
+        weights = [(slot, torch.from_numpy(array)) for slot, array in enumerate(recording.weights)]
+        weight_entries = [
             {"name": f"w{slot}", "dtype": str(array.dtype), "shape": list(array.shape), "persistent": True}
-            for slot, array in enumerate(recorded.weights)
+            for slot, array in enumerate(recording.weights)
         ]
         inputs = [
-            TensorType(entry.dtype, tuple(expression(axis, job) for axis in shape))
+            TensorType(entry.dtype, tuple(size_expression(axis, job) for axis in shape))
             for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         ]
-        types = [TensorType(dtype, tuple(shape)) for _, dtype, shape in outputs]
-        parts = (recorded.document, recorded.layers, len(weights), inputs, types)
-        return self.graph(parts, interface_of(job, described, outputs), weights)
+        output_types = [TensorType(dtype, tuple(shape)) for _, dtype, shape in outputs]
+        blob_arguments = (recording.document, recording.layers, len(weights), inputs, output_types)
+        return self.make_graph(blob_arguments, graph_interface(job, weight_entries, outputs), weights)
 
 
-def _line(frames: Frames) -> dict[str, Any]:
+def _running_line(frames: Frames) -> dict[str, Any]:
     """The line of user code that is running; empty if there is no such line."""
-    found = frames.deepest([frame for frame in traceback.extract_stack() if frames.is_shown(frame.filename)])
-    return {"file": found[0], "line": found[1]} if found else {}
+    line = frames.innermost_place([frame for frame in traceback.extract_stack() if frames.is_shown(frame.filename)])
+    return {"file": line[0], "line": line[1]} if line else {}
 
 
 def _hint(message: str) -> str | None:
@@ -136,6 +140,6 @@ def _refuse_signature(function: Callable[..., Any], job: TraceJob, frames: Frame
             "called with a network and TensorRT's module",
             code="network",
             hint="write `def define(network, trt, …)`",
-            **(frames.definition(function) or job.place("source.network", "source")),
+            **(frames.definition_place(function) or job.place("source.network", "source")),
         )
-    refuse_kwargs(function, plain(job.source.kwargs), job, leading=2)
+    refuse_kwargs(function, yaml_values(job.source.kwargs), job, leading=2)

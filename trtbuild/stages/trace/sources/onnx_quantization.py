@@ -74,7 +74,7 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
             if tensor.data_type in _UNSIGNED:
                 kind = str(onnx.TensorProto.DataType.Name(tensor.data_type)).lower()
                 raise _error(node, f"quantizes to {kind}, but TensorRT's types are signed", job)
-            points = read(tensor).astype(np.float32).ravel()
+            points: np.ndarray = read(tensor).astype(np.float32).ravel()
             if np.any(points != 0):
                 point = next(value for value in points if value != 0)
                 raise _error(node, f"has the zero point {point:g}, but TensorRT's zero points are 0", job)

@@ -1,14 +1,14 @@
 """``onnx:`` sources: read an ONNX file with its external data as a checked graph over the manifest's inputs and dims.
 
 Rules
-1. The file is read only here. It and the files of its external data are dependencies. Later keys do not contain names
-   of nodes and values, documentation, metadata, and the storage format of numbers.
+1. Only the trace reads the file. The file and the files of its external data are dependencies. The keys of later steps do
+   not contain: the names of nodes and values, documentation, metadata, the way in which numbers are stored.
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
-   fixed size must be equal to the manifest's. Outputs keep their names and their order.
-3. Large initializers are weights (blobs, by slot): `trtbuild.stages.trace.sources.onnx_weights`.
-4. An output's size is an expression of the manifest's symbols if ONNX's shape inference finds one; otherwise it depends
-   on data.
-5. Only ONNX's own operators are supported. The model's functions are inlined.
+   fixed size must be equal to the manifest's size. Outputs keep their names and their order.
+3. Large initializers are weights, and become blobs: `trtbuild.stages.trace.sources.onnx_weights`.
+4. If ONNX's shape inference finds the size of an output, the size is an expression over the manifest's symbols. Otherwise
+   the size counts as a size that depends on data.
+5. Only ONNX's own operators are supported. Functions that the model defines are inlined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.core.values.expressions import Expression
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.sources.declared_inputs import expression, interface_of, refuse_misfit, refuse_other_names
+from trtbuild.stages.trace.sources.declared_inputs import (
+    graph_interface,
+    refuse_other_input,
+    refuse_other_input_names,
+    size_expression,
+)
 from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, write_biases
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_initializers,
@@ -41,24 +46,24 @@ from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.sources.source_graph import SourceGraph
 from trtbuild.stages.trace.user_code.frames import first_lines
 
-_OWN_DOMAINS = ("", "ai.onnx")
+_ONNX_DOMAINS = ("", "ai.onnx")
 
 
 class OnnxSource(SourceReader):
     def read(self) -> SourceGraph:
         """The model of an ONNX file. Raises SourceError."""
         job, path = self.job, self.path
-        model = _loaded(path, job)
+        model = _load_model(path, job)
         graph = model.graph
         _refuse_unsupported(model, job)
         _name_nodes(graph)
         initializers = {tensor.name for tensor in graph.initializer}
         inputs = {
             value.name: value for value in graph.input if value.name not in initializers
-        }  # before IR 4 weights were inputs too
-        refuse_other_names(list(inputs), job)
+        }  # files before version 4 of ONNX's IR also list weights as inputs
+        refuse_other_input_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
-            _check(inputs[entry.name], entry, shape, job)
+            _refuse_other_value(inputs[entry.name], entry, shape, job)
         read = numbers_in(path.parent, job)
         refuse_asymmetric(graph, read, job)
         lift_constants(graph)
@@ -66,17 +71,17 @@ class OnnxSource(SourceReader):
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
         for name, value in weights.items():
-            graph.input.append(onnx.helper.make_tensor_value_info(name, _element(value), list(value.shape)))
+            graph.input.append(onnx.helper.make_tensor_value_info(name, _element_type(value), list(value.shape)))
         graph.input.extend(
             _with_sizes(inputs[entry.name], shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         )
-        outputs = _inferred(model, job)
+        outputs = _infer_outputs(model, job)
         types = [
-            TensorType(entry.dtype, tuple(expression(axis, job) for axis in shape))
+            TensorType(entry.dtype, tuple(size_expression(axis, job) for axis in shape))
             for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         ]
-        named_outputs = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
-        described = [
+        output_entries = [(value.name, dtype_name(value.type.tensor_type.elem_type), sizes) for value, sizes in outputs]
+        weight_entries = [
             {
                 "name": name,
                 "dtype": str(value.dtype).removeprefix("torch."),
@@ -85,11 +90,13 @@ class OnnxSource(SourceReader):
             }
             for name, value in weights.items()
         ]
-        parts = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example)
-        return self.graph(parts, interface_of(job, described, named_outputs), list(enumerate(weights.values())))
+        blob_arguments = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example_shapes)
+        return self.make_graph(
+            blob_arguments, graph_interface(job, weight_entries, output_entries), list(enumerate(weights.values()))
+        )
 
 
-def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
+def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
     place, target = job.place("source"), job.source.target
     if not path.is_file():
         raise SourceError(f"{target} does not exist", code="source", **place)
@@ -119,7 +126,7 @@ def _loaded(path: Path, job: TraceJob) -> onnx.ModelProto:
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
     place = job.place("source")
     for node in all_nodes(model.graph):
-        if node.domain not in _OWN_DOMAINS:
+        if node.domain not in _ONNX_DOMAINS:
             raise SourceError(
                 f"node {node.name!r} of {job.source.target} is {node.domain}.{node.op_type}, but only ONNX's own operators "
                 "can be built",
@@ -158,19 +165,19 @@ def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give each node without a name one for messages: its operator and number."""
+    """Give each node without a name a name for messages: its operator and its index."""
     for number, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
 
 
-def _check(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
+def _refuse_other_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job: TraceJob) -> None:
     tensor = value.type.tensor_type
     dtype = dtype_name(tensor.elem_type)
     if tensor.HasField("shape"):
         sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
     else:
         sizes = [None] * len(shape)
-    refuse_misfit(entry, shape, dtype, sizes, job)
+    refuse_other_input(entry, shape, dtype, sizes, job)
 
 
 def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
@@ -180,7 +187,8 @@ def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:
-    """Copy an input with the manifest's shape. Symbols get names that do not occur in ONNX files."""
+    """Make an input with the name and element type of `value`, and the manifest's shape. Symbols get names that do not
+    occur in ONNX files."""
     sizes = [_size_name(axis.symbol) if isinstance(axis, SymbolAxis) else axis for axis in shape]
     return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
 
@@ -189,7 +197,7 @@ def _size_name(symbol: int) -> str:
     return f"trtbuild:symbol:{symbol}"
 
 
-def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInfoProto, list[Expression]]]:
+def _infer_outputs(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInfoProto, list[Expression]]]:
     """Check a model, and return its outputs with their sizes, as far as shape inference finds them (rule 4)."""
     graph = model.graph
     graph.ClearField("value_info")
@@ -235,7 +243,7 @@ def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInf
             if size.HasField("dim_value"):
                 sizes.append(size.dim_value)
             elif size.dim_param in names:
-                sizes.append(expression(SymbolAxis(names[size.dim_param]), job))
+                sizes.append(size_expression(SymbolAxis(names[size.dim_param]), job))
             else:
                 sizes.append(["data", data_sizes])
                 data_sizes += 1
@@ -244,7 +252,7 @@ def _inferred(model: onnx.ModelProto, job: TraceJob) -> list[tuple[onnx.ValueInf
     return outputs
 
 
-def _element(value: torch.Tensor) -> int:
+def _element_type(value: torch.Tensor) -> int:
     name = str(value.dtype).removeprefix("torch.")
     element: int = onnx.TensorProto.DataType.Value({"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper()))
     return element

@@ -1,7 +1,7 @@
-"""Read the numbers of an ONNX file: the initializers that are weights, and their values.
+"""Take the weights out of an ONNX model, and read their values.
 
 Initializers of at least `WEIGHT_BYTES` bytes are weights. Smaller initializers, such as axes and shapes, stay in the
-graph. Their numbers are all stored as raw data.
+graph. There all numbers are stored in the same way, as raw data.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ from trtbuild.stages.trace.job import TraceJob
 
 #: Initializers of at least this size are weights.
 WEIGHT_BYTES = 1024
-#: Types with several elements in a byte, and their bits. Weights cannot have them, because torch has no such types.
-_SHARED_BYTES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+#: Element types with several elements in a byte → the bits of an element. Weights cannot have these types, because torch
+#: does not have them.
+_BITS_OF_SMALL_TYPES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
 def lift_constants(graph: onnx.GraphProto) -> None:
-    """Turn large tensors in Constant nodes into initializers."""
-    kept = []
+    """Replace Constant nodes that contain large tensors by initializers."""
+    kept_nodes = []
     for node in graph.node:
         tensor = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
         if tensor is not None and _size_bytes(tensor) >= WEIGHT_BYTES:
             graph.initializer.append(tensor)
             graph.initializer[-1].name = node.output[0]
         else:
-            kept.append(node)
-    if len(kept) < len(graph.node):
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+            kept_nodes.append(node)
+    if len(kept_nodes) < len(graph.node):
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept_nodes]
         graph.ClearField("node")
         graph.node.extend(nodes)
 
 
 def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
-    """Remove the weights from the graph. Returns name → value in the file's order, without unused weights."""
-    used = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
-    used |= {value.name for nested in nested_graphs(graph) for value in nested.output}
+    """Remove the weights from the graph. Returns the values of all used weights by name, in the file's order."""
+    used_names = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
+    used_names |= {value.name for nested in nested_graphs(graph) for value in nested.output}
     weights: dict[str, torch.Tensor] = {}
-    small = []
+    small_initializers = []
     for tensor in graph.initializer:
-        if tensor.name not in used:
+        if tensor.name not in used_names:
             continue
-        value = _value(tensor, folder, job)
+        value = _weight_value(tensor, folder, job)
         if value is not None and value.numel() * value.element_size() >= WEIGHT_BYTES:
             weights[tensor.name] = value
         else:
-            small.append(_inline(tensor, folder, job))
+            small_initializers.append(_with_raw_data(tensor, folder, job))
     graph.ClearField("initializer")
-    graph.initializer.extend(small)
+    graph.initializer.extend(small_initializers)
     for nested in nested_graphs(graph):
         for tensor in nested.initializer:
-            tensor.CopyFrom(_inline(tensor, folder, job))
+            tensor.CopyFrom(_with_raw_data(tensor, folder, job))
     return weights
 
 
 def numbers_in(folder: Path, job: TraceJob) -> Callable[[onnx.TensorProto], np.ndarray]:
     """Return a function that reads the numbers of an initializer. `folder` has the external data."""
-    return lambda tensor: onnx.numpy_helper.to_array(_inline(tensor, folder, job))
+    return lambda tensor: onnx.numpy_helper.to_array(_with_raw_data(tensor, folder, job))
 
 
 def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -74,13 +75,14 @@ def all_initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def location_of(tensor: onnx.TensorProto) -> str | None:
+    """The file with the external data of an initializer; None if the data is in the model."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes, those of nested graphs included."""
+    """Yield all nodes of a graph and of its nested graphs."""
     yield from graph.node
     for nested in nested_graphs(graph):
         yield from nested.node
@@ -95,17 +97,17 @@ def nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def dtype_name(element: int) -> str:
-    """torch's name of an ``onnx.TensorProto.DataType``."""
+    """torch's name for an ``onnx.TensorProto.DataType``."""
     name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
 
-def _value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
-    """An initializer's value; None if torch does not have its type."""
+def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
+    """An initializer's value; None if its element type cannot be that of a weight."""
     kind = getattr(torch, dtype_name(tensor.data_type), None)
     if not isinstance(kind, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
         return None
-    if _type_name(tensor) in _SHARED_BYTES:
+    if _type_name(tensor) in _BITS_OF_SMALL_TYPES:
         return None
     raw = _checked_bytes(tensor, folder, job)
     if not len(raw):
@@ -139,7 +141,7 @@ def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
     return bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data)
 
 
-def _inline(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.TensorProto:
+def _with_raw_data(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.TensorProto:
     """Copy the tensor with its numbers in `raw_data`."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return tensor
@@ -152,8 +154,8 @@ def _size_bytes(tensor: onnx.TensorProto) -> int:
     if tensor.data_type == onnx.TensorProto.STRING:
         return 0
     count = int(np.prod(list(tensor.dims), dtype=np.int64))
-    if _type_name(tensor) in _SHARED_BYTES:
-        return (count * _SHARED_BYTES[_type_name(tensor)] + 7) // 8
+    if _type_name(tensor) in _BITS_OF_SMALL_TYPES:
+        return (count * _BITS_OF_SMALL_TYPES[_type_name(tensor)] + 7) // 8
     return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 

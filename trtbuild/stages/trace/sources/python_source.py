@@ -1,7 +1,7 @@
-"""``python:`` sources: call a callable of the project, which returns the module.
+"""``python:`` sources: call a function or class of the project, which returns the module.
 
-An error names the place to correct: the callable if it does not return a module, the manifest if it names something that
-does not exist.
+An error names the place to correct. This is the callable if it does not return a module. It is the manifest if the manifest
+names something that does not exist.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 class PythonSource(SourceReader):
     def read(self) -> torch.nn.Module:
-        """The module that the callable of the source returns. Raises SourceError."""
+        """The module that the source names, or that the source's callable returns. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
         target, place = job.source.target, job.place("source.python", "source")
-        source_object = named(job, project, frames)
+        source_object = import_source_object(job, project, frames)
         if isinstance(source_object, torch.nn.Module) and not job.source.kwargs:
             model: Any = source_object
         elif not callable(source_object):
@@ -39,7 +39,7 @@ class PythonSource(SourceReader):
                 **place,
             )
         else:
-            place = frames.definition(source_object) or place
+            place = frames.definition_place(source_object) or place
             model = _call(source_object, job, frames)
         if not isinstance(model, torch.nn.Module):
             raise SourceError(
@@ -50,12 +50,12 @@ class PythonSource(SourceReader):
         return model
 
 
-def named(job: TraceJob, project: Path, frames: Frames) -> Any:
+def import_source_object(job: TraceJob, project: Path, frames: Frames) -> Any:
     """Import the object that the source's ``module:name`` names."""
     module_name, _, path = job.source.target.partition(":")
     place = job.place(f"source.{job.source.kind}", "source")
     try:
-        found: Any = importlib.import_module(module_name)
+        source_object: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise SourceError(
@@ -68,24 +68,24 @@ def named(job: TraceJob, project: Path, frames: Frames) -> Any:
     except BaseException as error:
         frames.raise_from(error, f"importing {module_name} fails", code="import", fallback=place)
     for name in path.split("."):
-        if not hasattr(found, name):
+        if not hasattr(source_object, name):
             raise SourceError(
                 f"module {module_name!r} has no {path!r}",
                 code="import",
-                hint=_name_hint(name, found, module_name, path),
+                hint=_name_hint(name, source_object, module_name, path),
                 **place,
             )
-        found = getattr(found, name)
-    return found
+        source_object = getattr(source_object, name)
+    return source_object
 
 
 def _module_hint(name: str, path: str, job: TraceJob, project: Path) -> str:
     if name.endswith(".py"):
         return f'modules are named without .py: write "{name.removesuffix(".py")}:{path}"'
-    similar = misspelt_module(name, [project / root for root in job.source.roots])
+    similar_name = misspelt_module(name, [project / root for root in job.source.roots])
     places = "the project" if job.source.roots == (".",) else ", ".join(f"{root}/" for root in job.source.roots)
     searched = f"it is searched in {places} and among the installed modules"
-    return f"did you mean {similar!r}? {searched}" if similar else searched
+    return f"did you mean {similar_name!r}? {searched}" if similar_name else searched
 
 
 def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
@@ -95,21 +95,21 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
         for key, value in vars(holder).items()
         if key[0] != "_" and callable(value) and getattr(value, "__module__", None) == module_name
     )
-    similar = nearest(name, defined)
+    similar_name = nearest(name, defined)
     prefix = path.rpartition(".")[0]
     sentence_start = f"{module_name}:{prefix} has" if prefix and hasattr(holder, "__qualname__") else "it has"
-    listed = (
+    defined_text = (
         f"{sentence_start}: {', '.join(defined)}"
         if defined
         else f"{sentence_start} no function or class that is defined there"
     )
-    return f"did you mean {similar!r}? {listed}" if similar else listed
+    return f"did you mean {similar_name!r}? {defined_text}" if similar_name else defined_text
 
 
 def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
-    kwargs = plain(job.source.kwargs)
+    kwargs = yaml_values(job.source.kwargs)
     refuse_kwargs(function, kwargs, job)
-    # torch then fills uninitialized memory, so torch.empty is the same in every process
+    # with this, torch.empty fills its memory, so a model that keeps such a tensor is the same in every process
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         return function(**kwargs)
@@ -126,7 +126,7 @@ def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
 
 
 def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: TraceJob, leading: int = 0) -> None:
-    """Raise SourceError if the callable does not take the manifest's kwargs after its first `leading` arguments."""
+    """Raise SourceError if the callable does not accept `leading` positional arguments and the manifest's kwargs."""
     try:
         signature = inspect.signature(function)
         parameters = dict(list(signature.parameters.items())[leading:])
@@ -139,27 +139,28 @@ def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: 
     names = [name for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = next((name for name in kwargs if name not in names and not any_name), None)
-    takes = f"it takes {signature.replace(return_annotation=inspect.Signature.empty)}"
+    takes_text = f"it takes {signature.replace(return_annotation=inspect.Signature.empty)}"
     if unknown is not None:
         similar_name = nearest(unknown, names)
-        text = f"{job.source.target} takes no argument {unknown!r}"
-        hint = f"did you mean {similar_name!r}? {takes}" if similar_name else takes
+        problem = f"{job.source.target} takes no argument {unknown!r}"
+        hint = f"did you mean {similar_name!r}? {takes_text}" if similar_name else takes_text
     else:
         needed = [name for name, p in parameters.items() if p.default is p.empty and name in names]
-        missing = [name for name in needed if name not in kwargs]
-        text = f"{job.source.target} needs a value for {', '.join(map(repr, missing)) or message}"
-        hint = f"write kwargs: {{{', '.join(f'{name}: …' for name in missing)}}} beside `{job.source.kind}:`; {takes}"
+        missing_names = [name for name in needed if name not in kwargs]
+        problem = f"{job.source.target} needs a value for {', '.join(map(repr, missing_names)) or message}"
+        values_text = ", ".join(f"{name}: …" for name in missing_names)
+        hint = f"write kwargs: {{{values_text}}} beside `{job.source.kind}:`; {takes_text}"
     raise SourceError(
-        text, code="source", hint=hint, **job.place("source.kwargs", f"source.{job.source.kind}", "source")
+        problem, code="source", hint=hint, **job.place("source.kwargs", f"source.{job.source.kind}", "source")
     )
 
 
-def plain(value: Any) -> Any:
-    """Convert mappings and sequences of a job to the dicts and lists of a YAML reader."""
+def yaml_values(value: Any) -> Any:
+    """Convert the mappings and sequences in a job's kwargs to dicts and lists, as a YAML reader returns them."""
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: yaml_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [yaml_values(item) for item in value]
     return value
 
 

@@ -1,4 +1,5 @@
-"""Read a source. A table names a class for each kind of source. The class returns a module to trace, or a graph."""
+"""Read the source of a model. A table names a class for each kind of source (`trtbuild.core.model.source_kinds`). The class
+returns a module to trace, or a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 class SourceReader(ABC):
-    """Reads the model that `job.source` names. A row of `trtbuild.core.model.source_kinds` names each subclass."""
+    """Reads the model that `job.source` names. There is a subclass for each kind of source."""
 
     def __init__(self, job: TraceJob, project: Path, frames: Frames, makers: Makers | None = None) -> None:
         self.job = job
@@ -27,7 +28,8 @@ class SourceReader(ABC):
 
     @abstractmethod
     def read(self) -> torch.nn.Module | SourceGraph:
-        """Return a module, ready to be called, or a graph, as the row of the kind declares. Raises SourceError."""
+        """Return a module that is ready to be called, or a graph. The row of the kind in the table declares which of the
+        two. Raises SourceError."""
 
     @property
     def path(self) -> Path:
@@ -40,12 +42,12 @@ class SourceReader(ABC):
             raise AssertionError("a source of this kind needs `makers`")
         return self._makers
 
-    def graph(
-        self, parts: Sequence[Any], interface: dict[str, Any], weights: list[tuple[int, torch.Tensor]]
+    def make_graph(
+        self, blob_arguments: Sequence[Any], interface: dict[str, Any], weights: list[tuple[int, torch.Tensor]]
     ) -> SourceGraph:
-        """The graph of this source. The handler of its kind makes the blob from `parts`."""
+        """Make the result of `read` for a graph. The handler of the graph's kind makes the blob from `blob_arguments`."""
         handler = self.makers.handler(self.job.source.graph.name)
-        blob = handler.blob(*parts)
+        blob = handler.blob(*blob_arguments)
         return SourceGraph(blob, handler.text(blob), handler.names(blob), interface, weights)
 
 

@@ -1,4 +1,4 @@
-"""Sources that are a graph already (ONNX models and TensorRT networks). Their trace does not call torch.export."""
+"""Describe sources that are a graph already: ONNX models and TensorRT networks. Their trace does not call torch.export."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceGraph:
-    """The graph of a source that is a graph already.
+    """The graph that a source describes, with its interface and its weights.
 
-    `blob` is the form in which the steps store the graph. `text` and `names` are the results of its handler for the blob
-    (`trtbuild.stages.graphs.handlers`). `interface` has the form of `trtbuild.stages.trace.export.interface`. `weights` are
-    (slot number, value) of all weights, on the CPU.
+    `blob` is the form in which the steps store the graph. The handler of the graph's kind
+    (`trtbuild.stages.graphs.handlers`) makes `text` and `names` from the blob. `interface` has the form of
+    `trtbuild.stages.trace.export.interface`. `weights` are (slot number, value) of all weights, on the CPU.
     """
 
     blob: bytes
@@ -41,11 +41,11 @@ class GraphHandler(Protocol):
 
 @dataclass(frozen=True)
 class Makers:
-    """Functions that read sources which are a graph already. The caller of a trace passes them, because a trace imports no
-    toolchain and no other stage.
+    """Functions that a trace calls for sources that are a graph already. The caller of the trace passes them, because a
+    trace imports neither a toolchain nor `trtbuild.stages.graphs`.
 
-    `handler` returns the handler of a kind of graph, by name. `record` runs a function that defines a TensorRT network, and
-    records its calls (`trtbuild.toolchain.networks.recording.record`).
+    `handler` returns the handler of a kind of graph, by the kind's name. `record` runs a function that defines a TensorRT
+    network, and records its calls (`trtbuild.toolchain.networks.recording.record`).
     """
 
     handler: Callable[[str], GraphHandler]

@@ -1,13 +1,13 @@
-"""``torchscript:`` sources, and scripts in memory: PyTorch's converter makes a graph. The script stays the reference.
+"""``torchscript:`` sources, and scripts in memory: PyTorch's converter makes a graph, and torch.export traces the graph.
 
 Rules
-1. The converter (``torch._export.converter.TS2EPConverter``, torch 2.9 to 2.13) makes the graph. Its last step exports
-   that graph with ``Dim.AUTO``, which drops guards. So this step is not used, and the graph is exported with the
-   manifest's dims, like every other source.
-2. A call of the module runs the script; only torch.export uses the converted graph. So the proof of a trace compares
-   with TorchScript itself, at the min and max of every profile.
-3. The converter changes its script, so it gets a copy of the script. Weights have the script's names. Tensors that the
-   converter lifted out of the graph are buffers that a weights file does not contain.
+1. The converter is ``torch._export.converter.TS2EPConverter`` (torch 2.9 to 2.13). Its last step exports the graph with
+   ``Dim.AUTO``, which drops guards. So this step is replaced: the graph is exported with the manifest's dims, like every
+   other source.
+2. A call of the module runs the script; only torch.export uses the converted graph. So the proof of a trace compares the
+   program with the script itself, at the min and max of every profile.
+3. The converter changes the script that it gets, so it gets a copy. Weights have the script's names. The converter also
+   makes buffers for tensors of the graph that are not weights. A weights file does not contain these buffers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
 #: Operator of TorchScript → the word for it in a message.
-_FLOW = {"Loop": "loop", "If": "branch"}
+_CONTROL_FLOW = {"Loop": "loop", "If": "branch"}
 
 
 class _Argument(NamedTuple):
@@ -47,11 +47,12 @@ class TorchScriptSource(SourceReader):
     def read(self) -> torch.nn.Module:
         """A module that runs the script when called, and its converted graph when exported. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
-        return as_module(lambda: _loaded(job, project, frames), job, frames)
+        return make_script_module(lambda: _load_script(job, project, frames), job, frames)
 
 
-def in_memory(script: torch.jit.ScriptModule, job: TraceJob, frames: Frames) -> torch.nn.Module:
-    """Do the same as `TorchScriptSource.read` for a script in memory, which does not change. Raises SourceError."""
+def module_of_script(script: torch.jit.ScriptModule, job: TraceJob, frames: Frames) -> torch.nn.Module:
+    """A module that runs a copy of `script` when called, and its converted graph when exported. `script` does not change.
+    Raises SourceError."""
     buffer = io.BytesIO()
     try:
         torch.jit.save(script, buffer)
@@ -59,10 +60,10 @@ def in_memory(script: torch.jit.ScriptModule, job: TraceJob, frames: Frames) -> 
         frames.raise_from(
             error, f"torch.jit.save cannot copy {job.source.target}", code="source", fallback=job.place("source")
         )
-    return as_module(lambda: torch.jit.load(io.BytesIO(buffer.getvalue()), map_location="cpu"), job, frames)
+    return make_script_module(lambda: torch.jit.load(io.BytesIO(buffer.getvalue()), map_location="cpu"), job, frames)
 
 
-def as_module(load: Callable[[], torch.jit.ScriptModule], job: TraceJob, frames: Frames) -> torch.nn.Module:
+def make_script_module(load: Callable[[], torch.jit.ScriptModule], job: TraceJob, frames: Frames) -> torch.nn.Module:
     """A module that runs the script when called, and its converted graph when exported. `load` returns a new copy of
     the script at each call. Raises SourceError."""
     script = load()
@@ -73,13 +74,13 @@ def as_module(load: Callable[[], torch.jit.ScriptModule], job: TraceJob, frames:
             **job.place("source"),
         )
     refuse_training_mode(script, job)
-    arguments = _arguments(script)
-    values = _values(arguments, job)
-    graph = _converted(load(), values, job, frames)
-    return _module(graph, script, arguments, _structure(script, values, job, frames))
+    arguments = _forward_arguments(script)
+    values = _example_values(arguments, job)
+    graph = _convert(load(), values, job, frames)
+    return _make_module(graph, script, arguments, _output_structure(script, values, job, frames))
 
 
-def _loaded(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptModule:
+def _load_script(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptModule:
     place = job.place("source")
     path = project / job.source.target
     if not path.is_file():
@@ -97,7 +98,7 @@ def _loaded(job: TraceJob, project: Path, frames: Frames) -> torch.jit.ScriptMod
         )
 
 
-def _arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
+def _forward_arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
     schema = script.forward.schema
     return [
         _Argument(
@@ -109,14 +110,16 @@ def _arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
     ]
 
 
-def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
-    """The value of each argument at the example. Raises SourceError if the manifest's inputs do not fit."""
-    positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example))
+def _example_values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
+    """The value of each argument in the example call. Raises SourceError if the manifest's inputs do not fit."""
+    positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
     names = [argument.name for argument in arguments]
-    passed = dict(zip(names, positional, strict=False)) | keyword
-    missing = [argument.name for argument in arguments if not argument.optional and argument.name not in passed]
-    unknown = [name for name in keyword if name not in names or name in names[: len(positional)]]
-    if len(positional) > len(names) or missing or unknown:
+    passed_values = dict(zip(names, positional, strict=False)) | keyword
+    missing_names = [
+        argument.name for argument in arguments if not argument.optional and argument.name not in passed_values
+    ]
+    unknown_names = [name for name in keyword if name not in names or name in names[: len(positional)]]
+    if len(positional) > len(names) or missing_names or unknown_names:
         declared = [entry.name + " (keyword)" * entry.keyword for entry in job.inputs]
         raise SourceError(
             f"{job.source.target} takes ({', '.join(names)}); the manifest declares {', '.join(declared)}",
@@ -124,10 +127,10 @@ def _values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
             hint="positional inputs are passed in order; `keyword: true` passes an input by its name",
             **job.place("inputs", *(f"inputs.{entry.name}" for entry in job.inputs)),
         )
-    return tuple(passed.get(argument.name, argument.default) for argument in arguments)
+    return tuple(passed_values.get(argument.name, argument.default) for argument in arguments)
 
 
-def _converted(
+def _convert(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> torch.fx.GraphModule:
     from torch._export.converter import TS2EPConverter
@@ -160,7 +163,8 @@ def _converted(
 
 
 def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: TraceJob) -> None:
-    """Raise SourceError if `error` is about a loop or a branch: its place in the script's source, if it is known."""
+    """Raise SourceError if `error` is about a loop or a branch. The message names its line in the script's source, if the
+    line is known."""
     match = re.search(r"failed for node prim::(Loop|If)\b", str(error))
     if match is None:
         return
@@ -169,7 +173,7 @@ def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: T
     shown = "; ".join(dict.fromkeys(line for line in lines if line))
     reason = str(error.__cause__ or "").strip().partition("\n")[0]
     raise SourceError(
-        f"{job.source.target} has a {_FLOW[match[1]]} that PyTorch's converter from TorchScript cannot convert"
+        f"{job.source.target} has a {_CONTROL_FLOW[match[1]]} that PyTorch's converter from TorchScript cannot convert"
         + (f": {shown}" if shown else "")
         + (f" ({reason})" if reason else ""),
         code="export",
@@ -180,21 +184,21 @@ def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: T
 
 
 def _line_of(node: Any) -> str:
-    """``net.py:12`` of a node of a script; empty if its source is not known."""
+    """The file and line of a node of a script (``net.py:12``); empty if they are not known."""
     match = re.search(r'File "([^"]+)", line (\d+)', node.sourceRange())
     return f"{Path(match[1]).name}:{match[2]}" if match else ""
 
 
-def _structure(
+def _output_structure(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> pytree.TreeSpec:
-    """The output structure of the script: the converter's graph returns lists instead of tuples."""
+    """The output structure of the script. The structure of the converted graph differs: it has lists instead of tuples."""
     try:
         with torch.no_grad():
             result = script(*values)
     except Exception as error:
         shapes = ", ".join(
-            f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, job.shapes.example, strict=True)
+            f"{entry.name} {list(shape)}" for entry, shape in zip(job.inputs, job.shapes.example_shapes, strict=True)
         )
         frames.raise_from(
             error,
@@ -207,26 +211,28 @@ def _structure(
     return pytree.tree_flatten(result)[1]
 
 
-def _module(
+def _make_module(
     graph: torch.fx.GraphModule, script: torch.jit.ScriptModule, arguments: list[_Argument], spec: pytree.TreeSpec
 ) -> torch.nn.Module:
-    """Make a module with the script's weights and arguments. It runs the script, or during an export the graph (rule
+    """Make a module with the script's weights and arguments. A call runs the script, and during an export the graph (rule
     2).
 
-    It is not a GraphModule, which torch.export would interpret instead of calling it.
+    The module is not a GraphModule: torch.export would interpret its graph instead of calling it.
     """
     run_graph = type(graph).forward
 
-    def run(module: torch.nn.Module, passed: Mapping[str, Any]) -> Any:
+    def run(module: torch.nn.Module, passed_values: Mapping[str, Any]) -> Any:
         values = [
-            argument.default if argument.optional and passed[argument.name] is None else passed[argument.name]
+            argument.default
+            if argument.optional and passed_values[argument.name] is None
+            else passed_values[argument.name]
             for argument in arguments
         ]
         if not torch.compiler.is_exporting():
             return script(*values)
         return pytree.tree_unflatten(pytree.tree_leaves(run_graph(module, *values)), spec)
 
-    module: torch.nn.Module = type("TorchScript", (torch.nn.Module,), {"forward": _forward(arguments, run)})()
+    module: torch.nn.Module = type("TorchScript", (torch.nn.Module,), {"forward": _make_forward(arguments, run)})()
     for name, child in graph.named_children():
         module.add_module(name, child)
     script_weights = script.state_dict(keep_vars=True)
@@ -236,15 +242,15 @@ def _module(
         **script_weights,
     }.items():  # includes weights that the graph does not read, because a weights file has them
         path, _, leaf = name.rpartition(".")
-        holder = _holder(module, path)
+        holder = _submodule_at(module, path)
         if hasattr(holder, leaf):
             delattr(holder, leaf)
         holder.register_buffer(leaf, value.detach(), persistent=name in script_weights)
     return module.eval()
 
 
-def _holder(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The submodule at a dotted path; a new one if the graph does not have it."""
+def _submodule_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
+    """The submodule at a dotted path. If there is no submodule at the path, it is created."""
     for name in path.split(".") if path else ():
         if name not in module._modules:
             module.add_module(name, torch.nn.Module())
@@ -252,11 +258,11 @@ def _holder(module: torch.nn.Module, path: str) -> torch.nn.Module:
     return module
 
 
-def _forward(
+def _make_forward(
     arguments: list[_Argument], run: Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """Make a forward method with the script's parameters (its names are identifiers), so that its signature is
-    right."""
+    """Make a forward method with the script's parameters, so that it has the script's signature. The names of a script's
+    parameters are identifiers."""
     parameters = ", ".join(argument.name + "=None" * argument.optional for argument in arguments)
     argument_items = ", ".join(f"{argument.name!r}: {argument.name}" for argument in arguments)
     namespace: dict[str, Any] = {"_run": run}

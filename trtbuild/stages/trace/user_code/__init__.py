@@ -1,4 +1,4 @@
-"""User code: its files, its frames in tracebacks, and advice on its errors.
+"""User code: its files, its frames in tracebacks, and advice about its errors.
 
-It imports no other folder of the trace.
+This folder imports no other folder of the trace.
 """

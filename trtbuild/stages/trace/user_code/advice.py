@@ -1,7 +1,7 @@
-"""Advice about exceptions of user code. Only some exceptions show what to do next.
+"""Give advice about exceptions of user code, if the exception shows what to do next.
 
 Rules
-1. Advice is a command or an edit. There is no advice if it would only repeat the error.
+1. Advice is a command or an edit. Advice that would only repeat the error is not given.
 2. Advice depends on the exception's type. It depends on the text only if torch has no separate type for the error.
 """
 
@@ -18,13 +18,13 @@ from trtbuild.core.model.spec import Input
 from trtbuild.core.values.nearest import nearest
 from trtbuild.core.values.value_ranges import is_index_error
 
-_NO_GPU = re.compile(
+_NO_GPU_TEXT = re.compile(
     r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|on a CUDA device but|CUDA driver"
 )
-_DTYPE = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
-_INTEGERS = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
-#: Modules whose exceptions mean that the network was used.
-_CLIENTS = ("requests.", "httpx.", "huggingface_hub.", "urllib3.", "aiohttp.")
+_DTYPE_TEXT = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
+_INTEGER_TEXT = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
+#: Prefixes of modules whose exceptions mean that user code used the network.
+_NETWORK_MODULES = ("requests.", "httpx.", "huggingface_hub.", "urllib3.", "aiohttp.")
 
 
 def text_of(error: BaseException) -> str:
@@ -37,30 +37,31 @@ def text_of(error: BaseException) -> str:
 
 def advice(error: BaseException, failing_file: str | None = None) -> str | None:
     """Advice about `error`; None if there is no advice. `failing_file` is the file of user code that raised it."""
-    for find in _FINDERS:
-        text = find(error, failing_file)
+    for adviser in _ADVISERS:
+        text = adviser(error, failing_file)
         if text:
             return text
     return None
 
 
-def shape_advice(error: BaseException, inputs: Sequence[Input], otherwise: str) -> str | None:
-    """Advice for a model that does not accept the declared inputs."""
+def shape_advice(error: BaseException, inputs: Sequence[Input], default_advice: str) -> str | None:
+    """Advice about a model that fails with the declared inputs. If the shapes may be the reason, but the text names no
+    dtype, this is `default_advice`. None if the inputs cannot be the reason."""
     text = text_of(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
-    if _INTEGERS.search(text):
+    if _INTEGER_TEXT.search(text):
         return f"the manifest declares {declared}: indices are integers, such as `{inputs[0].name}: {{dtype: int64}}`"
-    if _DTYPE.search(text):
+    if _DTYPE_TEXT.search(text):
         return (
             f"the manifest declares {declared}: write the dtype that the model takes (only `precision` sets what "
             "engines compute in)"
         )
-    fits = isinstance(error, RuntimeError | ValueError | IndexError | AssertionError)
-    return otherwise if fits and not isinstance(error, NotImplementedError | RecursionError) else None
+    is_input_error = isinstance(error, RuntimeError | ValueError | IndexError | AssertionError)
+    return default_advice if is_input_error and not isinstance(error, NotImplementedError | RecursionError) else None
 
 
 def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
-    """Advice for a model that does not accept the example's integers, if they are a likely reason of the error."""
+    """Advice about a model that fails with the example's integers; None if they are not a likely reason of the error."""
     integers = [entry for entry in inputs if "int" in entry.dtype]
     if not integers or not is_index_error(text_of(error)):
         return None
@@ -75,7 +76,7 @@ def value_advice(error: BaseException, inputs: Sequence[Input]) -> str | None:
 
 
 def misspelt_module(name: str, folders: Sequence[Path]) -> str | None:
-    """The module in `folders` with the name most similar to `name`; None if there is no similar one."""
+    """The dotted name of the module in `folders` whose name is most similar to `name`; None if no name is similar."""
     package, _, last = name.rpartition(".")
     modules = set()
     for folder in folders:
@@ -87,21 +88,20 @@ def misspelt_module(name: str, folders: Sequence[Path]) -> str | None:
     return f"{package}.{similar}" if similar and package else similar
 
 
-def _missing_module(error: BaseException, failing_file: str | None) -> str | None:
+def _advice_on_missing_module(error: BaseException, failing_file: str | None) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
-    top = error.name.partition(".")[0]
-    if failing_file and _is_module(Path(failing_file).parent, top):
+    top_name = error.name.partition(".")[0]
+    if failing_file and _has_module(Path(failing_file).parent, top_name):
         beside = Path(failing_file).parent.name
-        return (
-            f"{top} is in that file's folder, but imports start at the manifest's folder: `from {beside} import {top}`"
-        )
-    if top == error.name or not _is_importable(top):
-        return f"install it where trtbuild runs: {sys.executable} -m pip install {top}"
-    return f"{top} is installed, but has no {error.name}: does the code need another version?"
+        import_text = f"from {beside} import {top_name}"
+        return f"{top_name} is in that file's folder, but imports start at the manifest's folder: `{import_text}`"
+    if top_name == error.name or not _is_importable(top_name):
+        return f"install it where trtbuild runs: {sys.executable} -m pip install {top_name}"
+    return f"{top_name} is installed, but has no {error.name}: does the code need another version?"
 
 
-def _is_module(folder: Path, name: str) -> bool:
+def _has_module(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
 
 
@@ -112,38 +112,38 @@ def _is_importable(name: str) -> bool:
         return False
 
 
-def _missing_file(error: BaseException, failing_file: str | None) -> str | None:
+def _advice_on_missing_file(error: BaseException, failing_file: str | None) -> str | None:
     path = getattr(error, "filename", None)
     if isinstance(error, FileNotFoundError) and isinstance(path, str) and not Path(path).is_absolute():
         return f"relative paths start at the project, {Path.cwd()}"
     return None
 
 
-def _ends_process(error: BaseException, failing_file: str | None) -> str | None:
+def _advice_on_process_end(error: BaseException, failing_file: str | None) -> str | None:
     if isinstance(error, SystemExit):
         return 'do not end the process there; put code for the command line below `if __name__ == "__main__":`'
     return None
 
 
-def _no_gpu(error: BaseException, failing_file: str | None) -> str | None:
-    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU.search(text_of(error)):
+def _advice_on_missing_gpu(error: BaseException, failing_file: str | None) -> str | None:
+    if isinstance(error, AssertionError | RuntimeError) and _NO_GPU_TEXT.search(text_of(error)):
         return (
             "models are traced on the CPU, without access to a GPU: build them there (no .cuda(), map_location='cpu')"
         )
     return None
 
 
-def _no_network(error: BaseException, failing_file: str | None) -> str | None:
-    is_client_error = type(error).__module__.startswith(_CLIENTS)
+def _advice_on_network(error: BaseException, failing_file: str | None) -> str | None:
+    is_client_error = type(error).__module__.startswith(_NETWORK_MODULES)
     if is_client_error or isinstance(error, URLError | ConnectionError):
         return "a build should not depend on the network: download the file once, and read it from the project"
     return None
 
 
-_FINDERS: Sequence[Callable[[BaseException, str | None], str | None]] = (
-    _missing_module,
-    _missing_file,
-    _ends_process,
-    _no_gpu,
-    _no_network,
+_ADVISERS: Sequence[Callable[[BaseException, str | None], str | None]] = (
+    _advice_on_missing_module,
+    _advice_on_missing_file,
+    _advice_on_process_end,
+    _advice_on_missing_gpu,
+    _advice_on_network,
 )

@@ -17,98 +17,101 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.user_code.advice import advice, text_of
 from trtbuild.stages.trace.user_code.places import Places
 
-#: Distributions whose frames are not shown in a traceback of the user's model.
-_OURS = frozenset({"torch", "trtbuild", "numpy"})
+#: Distributions whose frames are not shown in the traceback of an error.
+_HIDDEN_DISTRIBUTIONS = frozenset({"torch", "trtbuild", "numpy"})
+#: An error shows at most this many frames, the innermost ones.
 _MAX_FRAMES = 8
 #: Longer lines of an error's text are shortened to this many characters.
-_MAX_LENGTH = 400
-_NOISE = re.compile(r"TORCH_LOGS|TORCHDYNAMO_")
+_MAX_LINE_LENGTH = 400
+_LOG_ADVICE = re.compile(r"TORCH_LOGS|TORCHDYNAMO_")
 _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 
 
 class Frames:
-    """Reads tracebacks. File names inside `project` are shown relative to it."""
+    """Reads tracebacks. Messages show the names of files in `project` relative to it."""
 
     def __init__(self, places: Places, project: Path) -> None:
         self._places = places
         self._project = os.path.realpath(project)
 
-    def shown(self, path: str) -> str:
-        real = os.path.realpath(path)
-        if real.startswith(self._project + os.sep):
-            return os.path.relpath(real, self._project).replace(os.sep, "/")
+    def shown_path(self, path: str) -> str:
+        """The name of a file as messages show it."""
+        resolved_path = os.path.realpath(path)
+        if resolved_path.startswith(self._project + os.sep):
+            return os.path.relpath(resolved_path, self._project).replace(os.sep, "/")
         return path
 
-    def user(self, tb: TracebackType | None) -> list[traceback.FrameSummary]:
-        """The frames outside trtbuild, torch and the standard library, outermost first."""
+    def user_frames(self, tb: TracebackType | None) -> list[traceback.FrameSummary]:
+        """The frames of a traceback outside trtbuild, torch, numpy and the standard library, outermost first."""
         return [frame for frame in traceback.extract_tb(tb) if self.is_shown(frame.filename)]
 
-    def definition(self, function: object) -> dict[str, Any]:
-        """``file=`` and ``line=`` of an error about a function or class in user code; empty for any other."""
+    def definition_place(self, function: object) -> dict[str, Any]:
+        """``file=`` and ``line=`` for an error about a function in user code; empty if its code is not in user code."""
         code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
         if code is None or not self._places.is_user(code.co_filename):
             return {}
-        return {"file": self.shown(code.co_filename), "line": code.co_firstlineno}
+        return {"file": self.shown_path(code.co_filename), "line": code.co_firstlineno}
 
-    def deepest(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
-        """File and line of the innermost frame in the user's files, or of the innermost frame of all."""
-        own = [frame for frame in frames if self._places.is_user(frame.filename)]
-        for frame in reversed(own or list(frames)):
-            return self.shown(frame.filename), frame.lineno or 0
+    def innermost_place(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
+        """File and line of the innermost frame in the user's files. If there is no such frame, those of the innermost
+        frame; None if there are no frames."""
+        own_frames = [frame for frame in frames if self._places.is_user(frame.filename)]
+        for frame in reversed(own_frames or list(frames)):
+            return self.shown_path(frame.filename), frame.lineno or 0
         return None
 
-    def innermost(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
-        """File and line of the innermost call of user code between `frame` and its caller `outermost`."""
+    def place_between(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
+        """File and line of the innermost frame of user code from `frame` up to its caller `outermost`."""
         shown: list[traceback.FrameSummary] = []
         while frame is not None and frame is not outermost:
             if self.is_shown(frame.f_code.co_filename):
                 shown.insert(0, traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False))
             frame = frame.f_back
-        return self.deepest(shown)
+        return self.innermost_place(shown)
 
-    def in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
-        """The innermost place in user code in a ``stack_trace``, which torch stores at each node."""
+    def place_in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
+        """File and line of the innermost frame of user code in a ``stack_trace``, a text that torch stores at each node."""
         frames = [
             traceback.FrameSummary(match["file"], int(match["line"]), match["name"] or "", lookup_line=False)
             for match in _STACK_LINE.finditer(text or "")
             if self.is_shown(match["file"])
         ]
-        return self.deepest(frames)
+        return self.innermost_place(frames)
 
     def raise_from(
         self,
         error: BaseException,
-        what: str,
+        summary: str,
         *,
         code: str,
         hint: str | None = None,
         fallback: dict[str, object],
         internal: bool = False,
     ) -> NoReturn:
-        """Raise a SourceError about `error`. It shows `what` happened, the error itself, and the frames of user code.
+        """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the frames of user code.
 
-        `fallback` is the place if there is no frame of user code. The text of an `internal` error is about torch's
-        internals. It is left out if there is a frame to show. If there is `advice` about the error, it replaces `hint`.
+        `fallback` is the place if there is no frame of user code. If `internal` is true, the text of the error is about
+        torch's internals, and is left out if there is a frame to show. `advice` about the error replaces `hint`.
         """
-        frames = self.user(error.__traceback__)
-        place = self.deepest(frames)
-        lines = [what] if internal and frames else [what, described(error)]
-        lines += self._shown_frames(frames)
+        frames = self.user_frames(error.__traceback__)
+        place = self.innermost_place(frames)
+        lines = [summary] if internal and frames else [summary, describe_error(error)]
+        lines += self._frame_lines(frames)
         if isinstance(error, SyntaxError) and error.filename and self.is_shown(error.filename):
-            place = (self.shown(error.filename), error.lineno or 0)
+            place = (self.shown_path(error.filename), error.lineno or 0)
             lines.append(f"  {place[0]}:{place[1]}: {(error.text or '').strip()}")
         hint = advice(error, frames[-1].filename if frames else None) or hint
         where = {"file": place[0], "line": place[1]} if place else fallback
         raise SourceError("\n".join(lines), code=code, hint=hint, **where) from error  # type: ignore[arg-type]
 
-    def _shown_frames(self, frames: Sequence[traceback.FrameSummary]) -> list[str]:
+    def _frame_lines(self, frames: Sequence[traceback.FrameSummary]) -> list[str]:
         """One line for each frame; equal frames in a row are one line."""
         lines = []
-        for line, same in groupby(
-            f"  {self.shown(frame.filename)}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
+        for line, equal_lines in groupby(
+            f"  {self.shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"
             for frame in frames
         ):
-            count = len(list(same))
+            count = len(list(equal_lines))
             lines.append(line + (f"  ({count} times)" if count > 1 else ""))
         return lines[-_MAX_FRAMES:]
 
@@ -116,25 +119,26 @@ class Frames:
         """Whether a file belongs to the user, or to a distribution whose frames are shown."""
         place = self._places.of(filename)
         if place.owner == "distribution":
-            return place.distribution not in _OURS
+            return place.distribution not in _HIDDEN_DISTRIBUTIONS
         return place.owner == "user"
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The type and text of an error (``ValueError: its text``), without the additions of Python and torch."""
     text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(text_of(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def first_lines(text: str, count: int = 4) -> str:
-    """The first lines of an error's text. Long lines are shortened, and torch's advice on its logs is left out."""
+    """The first lines of an error's text. Long lines are shortened, and torch's advice about its logs is left out."""
     lines = [line.rstrip() for line in text.expandtabs(2).strip().splitlines()]
-    lines = [line for line in lines if line and not _NOISE.search(line)]
-    return "\n".join(line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…" for line in lines[:count])
+    lines = [line for line in lines if line and not _LOG_ADVICE.search(line)]
+    return "\n".join(line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}…" for line in lines[:count])
 
 
-def caller(places: Places, skip: Callable[[str], bool] | None = None) -> tuple[str, int] | None:
-    """File and line of the nearest frame outside trtbuild and the standard library; None if there is no such frame."""
+def find_caller(places: Places, skip: Callable[[str], bool] | None = None) -> tuple[str, int] | None:
+    """File and line of the nearest frame in user code or in a distribution; None if there is no such frame. `skip` returns
+    True for files whose frames do not count."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename

@@ -1,10 +1,11 @@
-"""Look up the present state of a dependency. It uses the standard library only, because plans use it, too.
+"""Look up the present state of a dependency. This module imports only the standard library, because plans use it, too.
 
-A listing consists of the names of a directory's entries, with ``/`` after the names of directories. It leaves out the
-names in `IGNORED_ENTRIES` (derived state), and in the project itself also those in `IGNORED_IN_PROJECT`. A link is the
-text of a symbolic link. An absolute path into the project is written relative to it, with ``./`` before it. A
-distribution's version is in the name of its ``.dist-info`` directory. If several entries of ``sys.path`` contain the
-distribution, the first one counts.
+* The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. It
+  leaves out the names in `IGNORED_ENTRIES`. In the project itself it also leaves out those in `IGNORED_IN_PROJECT`.
+* The state of a symbolic link is its target. A target inside the project is written relative to the project, with ``./``
+  before it.
+* The state of a distribution is its version, which is in the name of its ``.dist-info`` directory. If several entries of
+  ``sys.path`` contain the distribution, the first one counts.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -22,15 +23,15 @@ from pathlib import Path
 
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 
-#: Names that may appear and disappear without a change of the model → the reason.
+#: Names of entries that may appear and disappear without an effect on the model → the reason.
 IGNORED_ENTRIES: dict[str, str] = {
     "__pycache__": "Python derives it from sources",
     ".git": "version control's own files",
     ".trtbuild": "trtbuild's own state",
 }
 
-#: Names that a build creates in the project → the reason. If code lists the project, a first build would be stale at
-#: once without this.
+#: Names of entries that trtbuild creates in the project → the reason. If they counted, and code of a model listed the
+#: project, the first build would itself make its trace stale.
 IGNORED_IN_PROJECT: dict[str, str] = {
     "dist": "a build writes its outputs there",
     "cache": "the default store",
@@ -44,7 +45,7 @@ SPECIAL = "special"
 #: never sees them, so their observation is always `ABSENT`.
 HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
 
-_INFO = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+_METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 
 #: Directory → (its mtime_ns, {normalized name: version}).
 _versions: dict[str, tuple[int, dict[str, str]]] = {}
@@ -79,7 +80,7 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
 
 
 def listing(path: str, *, in_project: bool = False) -> str:
-    """SHA-256 of a directory's sorted entry names, or ``absent``. `in_project`: it is the project itself."""
+    """SHA-256 of a directory's sorted entry names, or ``absent``. `in_project` is True for the project itself."""
     ignored = IGNORED_ENTRIES.keys() | (IGNORED_IN_PROJECT.keys() if in_project else set())
     try:
         with os.scandir(path) as entries:
@@ -91,7 +92,7 @@ def listing(path: str, *, in_project: bool = False) -> str:
 
 
 def link(path: str, project: str) -> str:
-    """The target of a symbolic link, or ``absent`` if it does not exist."""
+    """The target of a symbolic link, or ``absent`` if there is no link at `path`."""
     try:
         target = os.readlink(path)
     except (OSError, ValueError):
@@ -107,15 +108,19 @@ def environment_digest(value: str) -> str:
 
 
 def file_digest(path: str) -> str | None:
-    """SHA-256 of a file's bytes, None if it cannot be read."""
+    """SHA-256 of a file's bytes; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest(file)
+            return (
+                hashlib.file_digest(file, "sha256").hexdigest()
+                if sys.version_info >= (3, 11)
+                else _hash_in_blocks(file)
+            )
     except OSError:
         return None
 
 
-def _digest(file: object) -> str:
+def _hash_in_blocks(file: object) -> str:
     hasher = hashlib.sha256()
     while block := file.read(1 << 20):  # type: ignore[attr-defined]
         hasher.update(block)
@@ -128,28 +133,28 @@ def normalized(name: str) -> str:
 
 
 def installed_version(name: str) -> str | None:
-    """The version of an installed distribution, by the normalized name."""
+    """The version of a distribution, by its normalized name; None if it is not installed."""
     for directory in sys.path:
         try:
             modified_ns = os.stat(directory or ".").st_mtime_ns
         except OSError:
             continue
-        cached = _versions.get(directory)
-        if cached is None or cached[0] != modified_ns:
-            cached = _versions[directory] = (modified_ns, _installed(directory or "."))
-        if name in cached[1]:
-            return cached[1][name]
+        cached_versions = _versions.get(directory)
+        if cached_versions is None or cached_versions[0] != modified_ns:
+            cached_versions = _versions[directory] = (modified_ns, _read_installed_versions(directory or "."))
+        if name in cached_versions[1]:
+            return cached_versions[1][name]
     return None
 
 
-def _installed(directory: str) -> dict[str, str]:
+def _read_installed_versions(directory: str) -> dict[str, str]:
     versions: dict[str, str] = {}
     try:
         names = sorted(os.listdir(directory))
     except OSError:
         return {}
     for entry in names:
-        match = _INFO.fullmatch(entry)
+        match = _METADATA_NAME.fullmatch(entry)
         if match:
             versions.setdefault(normalized(match["name"]), match["version"])
     return versions

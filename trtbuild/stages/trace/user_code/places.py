@@ -2,9 +2,9 @@
 
 Rules
 1. A file belongs to an installed distribution if the RECORD of this distribution lists the file. An editable
-   distribution does not list its sources, so they belong to the user, like all files without another owner.
-2. The standard library and the interpreter's prefix belong to Python; the version of Python is in the key.
-3. Files of the system and of this process (`IGNORED`) do not affect a model.
+   distribution does not list its sources, so they belong to the user. All files without another owner belong to the user.
+2. The standard library and the files of the interpreter belong to Python. The version of Python is in the key.
+3. Files of the system and of this process (`IGNORED_PATHS`) do not affect a model.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -27,8 +27,8 @@ from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
 Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
-#: Absolute prefixes that are never dependencies → the reason.
-IGNORED: dict[str, str] = {
+#: Paths that are never dependencies, nor are the files below them → the reason.
+IGNORED_PATHS: dict[str, str] = {
     "/proc": "the state of processes, not of a model",
     "/sys": "the state of the kernel and its devices",
     "/dev": "devices; /dev/shm is memory that this process shares with its own workers",
@@ -49,7 +49,7 @@ IGNORED: dict[str, str] = {
 }
 
 #: Installed distributions that do not affect a model → the reason.
-DISTRIBUTIONS: dict[str, str] = {
+IGNORED_DISTRIBUTIONS: dict[str, str] = {
     "trtbuild": "the key has the versions of its steps",
     "setuptools": "its .pth file loads a shim into every interpreter",
     "pip": "it installs, and is not imported by models",
@@ -58,66 +58,66 @@ DISTRIBUTIONS: dict[str, str] = {
 _PACKAGE = str(Path(errors.__file__).resolve().parent)
 
 #: The directory that the package trtbuild is imported from.
-HOME = os.path.dirname(_PACKAGE)
+PACKAGE_PARENT = os.path.dirname(_PACKAGE)
 
 
 @dataclass(frozen=True)
 class Place:
-    """The owner of a path. `distribution` is the normalized name of the distribution that it belongs to."""
+    """Where a path belongs: its owner, and the normalized name of the distribution if the owner is a distribution."""
 
     owner: Owner
     distribution: str | None = None
 
 
 class Places:
-    """Finds the owners of paths. Answers are cached, because the same files are looked up thousands of times."""
+    """Finds the `Place` of paths. Answers are cached, because the same files are looked up thousands of times."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Place] = {}
-        self._sites = _site_directories()
+        self._places_by_path: dict[str, Place] = {}
+        self._site_directories = _site_directories()
         self._python = _python_directories()
-        self._owners: dict[str, _Records] = {}
+        self._records_by_site: dict[str, _Records] = {}
 
     def of(self, path: str) -> Place:
-        """The owner of `path` (absolute, or a frame's file name). The file need not exist."""
-        place = self._known.get(path)
+        """The place of `path`, which is absolute or the file name of a frame. The file need not exist."""
+        place = self._places_by_path.get(path)
         if place is None:
-            place = self._known[path] = self._find(path)
+            place = self._places_by_path[path] = self._find_place(path)
         return place
 
     def is_user(self, path: str) -> bool:
         return self.of(path).owner == "user"
 
-    def _find(self, path: str) -> Place:
+    def _find_place(self, path: str) -> Place:
         if path.startswith("<") or not os.path.isabs(path):
             # <frozen importlib._bootstrap> and <string>: code without a file
             return Place("python" if path.startswith("<frozen") else "ignored")
-        plain = os.path.normpath(path)
-        for name in (plain, os.path.realpath(plain)):
+        normal_path = os.path.normpath(path)
+        for name in (normal_path, os.path.realpath(normal_path)):
             if name == _PACKAGE or name.startswith(_PACKAGE + os.sep):
                 return Place("trtbuild")
-            for directory in self._sites:
+            for directory in self._site_directories:
                 if name == directory or name.startswith(directory + os.sep):
-                    return self._in_site(directory, name)
-        for name in (plain, os.path.realpath(plain)):
+                    return self._place_in_site(directory, name)
+        for name in (normal_path, os.path.realpath(normal_path)):
             if any(name == directory or name.startswith(directory + os.sep) for directory in self._python):
                 return Place("python")
-            if any(name == prefix or name.startswith(prefix + os.sep) for prefix in IGNORED):
+            if any(name == prefix or name.startswith(prefix + os.sep) for prefix in IGNORED_PATHS):
                 return Place("ignored")
-        if any(part in IGNORED_ENTRIES for part in plain.split(os.sep)):
+        if any(part in IGNORED_ENTRIES for part in normal_path.split(os.sep)):
             return Place("ignored")
         return Place("user")
 
-    def _in_site(self, directory: str, path: str) -> Place:
-        records = self._owners.get(directory)
+    def _place_in_site(self, directory: str, path: str) -> Place:
+        records = self._records_by_site.get(directory)
         if records is None:
-            records = self._owners[directory] = _Records(directory)
+            records = self._records_by_site[directory] = _Records(directory)
         relative = os.path.relpath(path, directory).replace(os.sep, "/")
         if relative == ".":
             return Place("python")
-        owner = records.owner(relative)
-        if owner is not None:
-            return Place("distribution", owner)
+        distribution = records.distribution_of(relative)
+        if distribution is not None:
+            return Place("distribution", distribution)
         if "__pycache__" in relative.split("/") or not os.path.lexists(path):
             return Place("python")
         if os.path.isdir(path):
@@ -129,7 +129,7 @@ class _Records:
     """The RECORD files of one directory of installed distributions."""
 
     def __init__(self, directory: str) -> None:
-        self._lists: list[tuple[str, frozenset[str], frozenset[str]]] = []
+        self._record_files: list[tuple[str, frozenset[str], frozenset[str]]] = []
         for entry in sorted(os.listdir(directory)):
             match = re.fullmatch(r"(.+?)-[^-]+(?:-.+)?\.(?:dist|egg)-info", entry)
             if match is None:
@@ -140,18 +140,18 @@ class _Records:
                 except OSError:
                     continue
                 files = frozenset(_record_path(line) for line in text.splitlines() if line)
-                tops = frozenset(file.split("/", 1)[0] for file in files) | {entry}
-                self._lists.append((normalized(match.group(1)), files, tops))
+                top_names = frozenset(file.split("/", 1)[0] for file in files) | {entry}
+                self._record_files.append((normalized(match.group(1)), files, top_names))
                 break
 
-    def owner(self, relative: str) -> str | None:
-        top = relative.split("/", 1)[0]
-        holders = [(name, files) for name, files, tops in self._lists if top in tops]
-        for name, files in holders:
-            if relative in files or (relative == top and top.endswith("-info")):
+    def distribution_of(self, relative: str) -> str | None:
+        top_name = relative.split("/", 1)[0]
+        candidates = [(name, files) for name, files, top_names in self._record_files if top_name in top_names]
+        for name, files in candidates:
+            if relative in files or (relative == top_name and top_name.endswith("-info")):
                 return name
-        if top.endswith("-info") and holders:
-            return holders[0][0]
+        if top_name.endswith("-info") and candidates:
+            return candidates[0][0]
         return None
 
 

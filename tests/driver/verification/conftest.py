@@ -107,7 +107,7 @@ class FakeOpenEngines:
     def __init__(self, package: Package, fit: TargetGpu) -> None:
         self.memory = FakeMemory()
         target = package.index.targets[fit.target]
-        blobs = packages._Blobs(package, target)
+        blobs = packages._PackageBlobs(package, target)
         programs = {graph: package.index.files[path].sha256 for graph, path in target.programs.items()}
         weights = Weights(
             [blobs.weight(slot) for slot in range(max(package.index.weights, default=-1) + 1)], blobs.read

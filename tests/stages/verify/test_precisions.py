@@ -100,7 +100,7 @@ def test_the_precisions_of_a_model_follow_from_all_partitions_on_the_path() -> N
     )
 
     def of_part(partition: Partition, inputs: Any) -> list[Precision]:
-        return ["float16"] if partition.name == "half" else [precisions.coarsest(inputs)]
+        return ["float16"] if partition.name == "half" else [precisions.coarsest_precision(inputs)]
 
     result = precisions.model_precisions(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
     assert result == ["float16", "float32", "float32", "bfloat16"]

@@ -121,7 +121,7 @@ def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     started = Worker("torch", tmp_path / "store", tmp_path)
     with pytest.raises(Exception, match="KeyError"):
         started.call({"kind": "convert"})
-    assert started.alive
+    assert started.is_alive
     return started
 
 

@@ -114,7 +114,7 @@ class FakeOpenEngines:
         )
         by_onnx = OnnxRuntime(lambda graph: blobs.read(programs[graph]), weights)
         by_torch = TorchReference(programs, weights, blobs.read)
-        self._run = (lambda part, values: by_onnx(part, values, ANY_POINT)) if blobs.has_onnx else by_torch.part
+        self._run = (lambda part, values: by_onnx(part, values, ANY_POINT)) if blobs.has_onnx else by_torch.run_part
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
         def run(values: Any, call: Any) -> list[Any]:

@@ -28,7 +28,7 @@ def test_every_command_and_flag_is_on_the_page() -> None:
 
 def test_every_public_name_and_error_is_on_the_page() -> None:
     text = reference.python_api()
-    for name in trtbuild._PUBLIC:
+    for name in trtbuild._MODULE_OF_NAME:
         assert f"## `trtbuild.{name}`\n" in text
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, errors.TrtbuildError):

@@ -14,7 +14,7 @@ from trtbuild.store.local.local import LocalStore
 
 @dataclass(frozen=True)
 class Context:
-    """What a task may use: the local store, the project's directory, and the directory of timing caches.
+    """The resources of a task: the local store, the project's directory, and the directory of timing caches.
 
     If `timings` is None, timing caches are not kept.
     """

@@ -33,6 +33,13 @@ TYPES_KEY = "trtbuild.types"
 EXAMPLE_KEY = "trtbuild.example"
 
 
+#: Types with 4 bits, which ONNX has since opset 21 (FLOAT4E2M1: 23).
+_FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
+#: Parsers of toolchains with this opset read quantizers of opsets 21 to 23, too (measured with TensorRT-RTX 1.7.1). Other
+#: operators of these opsets are converted, so that engines of files that are in use keep their keys.
+_OPSET_OF_BLOCK_READERS = 20
+
+
 @dataclass(frozen=True)
 class ModelTypes:
     """The types of inputs and outputs, in order, and the number of weights."""
@@ -125,7 +132,7 @@ def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}
     model_types = types(data)
     model, model_opset = _with_weight_inputs(source, model_types.weights), opset(source)
-    if model_opset > wanted:
+    if model_opset > wanted and not (wanted >= _OPSET_OF_BLOCK_READERS and _has_blocks(model)):
         model = _lower_to_opset(model, model_opset, wanted, json.loads(_property(source, EXAMPLE_KEY)))
         model_opset = wanted
     if wanted <= LAST_DOWNGRADED_OPSET:
@@ -142,6 +149,14 @@ def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
     return result.SerializeToString(deterministic=True), tuple(
         numbers.get(node.name, -1) for node in model.graph.node
     ) + (-1,) * (len(result.graph.node) - len(model.graph.node))
+
+
+def _has_blocks(model: onnx.ModelProto) -> bool:
+    """Whether a model quantizes in blocks or to 4 bits. It cannot be written in an opset before 21."""
+    if any(tensor.data_type in _FOUR_BITS for tensor in model.graph.initializer):
+        return True
+    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
+    return any(attribute.name == "block_size" and attribute.i for attribute in attributes)
 
 
 def _lower_to_opset(

@@ -29,6 +29,7 @@ from trtbuild.toolchain.compiling.configuration import configure
 from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.compiling.preparing import prepare_model
+from trtbuild.toolchain.compiling.quantized_types import refuse_types
 from trtbuild.toolchain.libraries.devices import Device, use_device
 from trtbuild.toolchain.libraries.library import Log, capture_log, keep_kernels_loaded, load
 from trtbuild.toolchain.libraries.releases import release
@@ -150,6 +151,7 @@ def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> 
 
 def _parse(parsed: ParsedNetwork, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
     model_outline = read_outline(model)
+    refuse_types(model_outline, job.target)
     properties = release(job.target.toolchain, job.toolchain_version)
     foreign = foreign_nodes(
         model_outline, properties.dtypes, narrows=properties.narrows_int64, largest=largest_sizes(job)

@@ -43,7 +43,7 @@ _DATA_OPERAND_COUNTS = {
 }
 _QUANTIZE_OPERATORS = frozenset(("QuantizeLinear", "DequantizeLinear"))
 #: uint8, int8, float8e4m3fn, float8e5m2 (onnx.TensorProto.DataType).
-_QUANTIZED_TYPES = frozenset((2, 3, 17, 19))
+_QUANTIZED_TYPES = frozenset((2, 3, 17, 19, 22, 23))
 
 
 def _is_slice_end(node: Node, name: str, bounds: Int64Bounds | None) -> bool:

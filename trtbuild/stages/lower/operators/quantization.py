@@ -1,8 +1,8 @@
 """Write quantizers as TensorRT has them: a quantizer that uses all numbers of its type, and a dequantizer.
 
 Rules
-1. ONNX's QuantizeLinear limits a value to its type's range (-128..127 for int8). PyTorch's quantizers have a smallest and
-   a largest number of their own (-127..127). Where they are narrower than the type, the value is clamped before.
+1. ONNX's QuantizeLinear limits a value to its type's range (-128..127 for int8). A quantizer of PyTorch has a smallest and
+   a largest number (-127..127). Where they are narrower than the type, the value is clamped before.
 2. ``fake_quantize`` is a quantizer and a dequantizer. A range that neither int8 nor uint8 contains stays in PyTorch.
 """
 

@@ -39,7 +39,7 @@ def test_a_file_with_another_content_is_not_settled(tmp_path: Path) -> None:
 
 def test_a_file_whose_digest_is_known_is_not_read(tmp_path: Path) -> None:
     class Known(FileDigests):
-        def known(self, path: Path | str) -> tuple[str, os.stat_result] | None:
+        def known_digest(self, path: Path | str) -> tuple[str, os.stat_result] | None:
             return digest(b"known"), Path(path).stat()
 
     path = tmp_path / "file"

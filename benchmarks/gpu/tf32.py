@@ -1,9 +1,10 @@
 """Compute on a CPU the error that TF32 alone causes in a model: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
 
-For products in TF32, a GPU uses only the first 10 of the 23 fraction bits of each float32 factor. cuBLAS, which eager
-PyTorch calls, rounds a factor to 10 bits. Other kernels truncate it, and the error of a product is then up to twice as
-large. This program shortens the factors in both ways. It compares the results with those of float32, as `shapes` compares
-engines. If the error of an engine lies between the two errors, the engine is as precise as TF32.
+For products in TF32, a GPU keeps only the first 10 of the 23 fraction bits of each float32 factor (11 bits with the
+leading one). cuBLAS, which eager PyTorch calls, rounds a factor to these bits. Other kernels truncate it, and the error
+of a product is then up to twice as large. This program shortens the factors in both ways. It compares the results with
+those of float32, as `shapes` compares engines. If the error of an engine lies between the two errors, the engine is
+as precise as TF32.
 """
 
 from __future__ import annotations

@@ -31,18 +31,18 @@ def rows(session: Session) -> Iterator[Row]:
     sizes = session.sizes
     project = build_project(session, sizes.models)
     engines = sizes.models * sizes.targets
-    copy_project = peers.write_copy_project(session.folder(f"copies-{engines}"), engines)
-    run(["make", "--silent", "-j2"], copy_project)
+    make_project = peers.write_copy_project(session.folder(f"copies-{engines}"), engines)
+    run(["make", "--silent", "-j2"], make_project)
     candidates = {
         "ours": lambda: session.call(project, "build"),
-        "make": lambda: run(["make"], copy_project),
-        "make_shared": lambda: run(["make", "-f", "Shared.mk"], copy_project),
-        "make_rR": lambda: run(["make", "-rR"], copy_project),
-        "floor": lambda: _interpreter(copy_project),
+        "make": lambda: run(["make"], make_project),
+        "make_shared": lambda: run(["make", "-f", "Shared.mk"], make_project),
+        "make_rR": lambda: run(["make", "-rR"], make_project),
+        "floor": lambda: _interpreter(make_project),
     }
     if shutil.which("ninja"):
-        run(["ninja"], copy_project)
-        candidates["ninja"] = lambda: run(["ninja"], copy_project)
+        run(["ninja"], make_project)
+        candidates["ninja"] = lambda: run(["ninja"], make_project)
     medians = run_alternately(sizes.repeats, **candidates)
     ours = Value("trtbuild", medians["ours"].wall_s)
     name = f"null build, {engines:,} engines"
@@ -60,7 +60,7 @@ def rows(session: Session) -> Iterator[Row]:
 
     few = build_project(session, sizes.few_models)
     medians = run_alternately(
-        2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(copy_project)
+        2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(make_project)
     )
     name = f"null build, {sizes.few_models} models × {sizes.targets} targets"
     ours, floor = Value("trtbuild", medians["ours"].wall_s), Value("import json, os", medians["floor"].wall_s)

@@ -70,7 +70,7 @@ def read(name: str) -> list[Case]:
     return cases
 
 
-def settle(name: str, case: Case, output: str) -> None:
+def check_or_write(name: str, case: Case, output: str) -> None:
     """Fail if `output` differs from the catalogue, or write it into the catalogue (``TRTBUILD_WRITE_MESSAGES=1``)."""
     if not WRITE:
         assert output == case.output

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages.catalogue import Case, normalized, read, settle, shown
+from tests.messages.catalogue import Case, check_or_write, normalized, read, shown
 from trtbuild.cli.main import run
 
 FILES = (
@@ -63,6 +63,6 @@ def test_messages_match_the_catalogue(
     assert (not document["ok"] and document["steps"] == []) or case.title.startswith("trtbuild plan")
     assert "".join(f"error: {shown(error)}\n" for error in document["errors"]) == err
     kinds = list(dict.fromkeys(error["type"] for error in document["errors"]))
-    settle(file, case, normalized(f"exit {code} {' '.join(kinds)}\n{err}", project).rstrip("\n"))
+    check_or_write(file, case, normalized(f"exit {code} {' '.join(kinds)}\n{err}", project).rstrip("\n"))
     assert code == 2
     assert not (project / "dist").exists()

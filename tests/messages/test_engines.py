@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.messages.catalogue import Case, read, settle
+from tests.messages.catalogue import Case, check_or_write, read
 from tests.runtime import fake_tensorrt
 from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
@@ -147,7 +147,7 @@ def another_version_of_tensorrt(rig: Rig, patch: Patch) -> Any:  # noqa: F811
 def test_messages_match_the_catalogue(case: Case, rig: Rig, monkeypatch: Patch) -> None:  # noqa: F811
     with pytest.raises(TrtbuildError) as caught:
         CASES[case.name](rig, monkeypatch)
-    settle("engines", case, f"{type(caught.value).__name__}\n{caught.value}")
+    check_or_write("engines", case, f"{type(caught.value).__name__}\n{caught.value}")
 
 
 def test_every_case_is_in_the_catalogue() -> None:

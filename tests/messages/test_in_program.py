@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import trtbuild
-from tests.messages.catalogue import Case, read, settle
+from tests.messages.catalogue import Case, check_or_write, read
 from trtbuild import Input
 from trtbuild.driver.in_program import messages
 from trtbuild.errors import TrtbuildError
@@ -87,11 +87,11 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
     assert "manifest" not in text and "`" not in re.sub(
         r"`precision`|`aten[^`]*`|`model`|`encoder[^`]*`|`\.eval\(\)`", "", text
     )
-    settle("in_program", case, f"{type(caught.value).__name__}\n{text}")
+    check_or_write("in_program", case, f"{type(caught.value).__name__}\n{text}")
 
 
-def test_every_translated_text_exists() -> None:
-    """If the text of an error is changed, its translation no longer matches."""
+def test_every_text_to_reword_exists() -> None:
+    """If the text of an error changes, a pattern of `_REPLACEMENTS` no longer matches it."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
     for pattern, _ in messages._REPLACEMENTS:

@@ -22,7 +22,7 @@ from onnx import helper as h
 from torch import nn
 
 from tests.conftest import CommandLine
-from tests.messages.catalogue import Case, normalized, read, settle, shown
+from tests.messages.catalogue import Case, check_or_write, normalized, read, shown
 
 FILES = ("sources", "graphs")
 CASES = [pytest.param(file, case, id=f"{file}: {case.name}") for file in FILES for case in read(file)]
@@ -137,7 +137,7 @@ def test_messages_match_the_catalogue(file: str, case: Case, built: Built) -> No
         missing = [line for line in shown(error).splitlines() if not any(line.strip() in printed for printed in lines)]
         assert not missing, f"not shown to a person: {missing}"
         assert "trtbuild/stages/" not in error["text"], "the text has frames of trtbuild"
-    settle(file, case, normalized(output, built.project))
+    check_or_write(file, case, normalized(output, built.project))
 
 
 def test_the_build_continued_and_failed(built: Built) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.planning.test_locks import KEY, OTHER, PLAN, a_lock
+from tests.core.planning.test_locks import KEY, OTHER_DIGEST, PLAN, a_lock
 from trtbuild.core.planning.lockfile import SCHEMA, from_text, line_of, to_text
 from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep, LockedTarget
 from trtbuild.core.recipes.record import Output
@@ -147,7 +147,7 @@ def step_is(**fields: Any) -> Callable[[dict[str, Any]], object]:
         (step_is(plan={"sha256": PLAN, "size": True}), "not a number of bytes", ENGINE),
         (step_is(plan={"sha256": PLAN, "size": 1.5}), "not a number of bytes", ENGINE),
         (step_is(layers={"sha256": PLAN, "size": 1}), "there is no field 'layers' here; allowed: key, plan", ENGINE),
-        (step_is(plan={"sha256": OTHER, "size": 10}), "has the same key as another step", ENGINE),
+        (step_is(plan={"sha256": OTHER_DIGEST, "size": 10}), "the same key as another step, but other digests", ENGINE),
         (lambda d: d["models"]["net"]["targets"]["ada"].update(toolchain="gcc"), "no toolchain 'gcc'", '"ada"'),
         (lambda d: d["models"]["net"]["targets"]["ada"].update(version=7), "is not text", '"ada"'),
         (lambda d: d.update(platform=""), "the value of 'platform' is not text", "platform"),

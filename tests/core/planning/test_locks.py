@@ -10,7 +10,7 @@ from trtbuild.core.planning.locks import Lock, LockedModel, LockedStep, LockedTa
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 
-KEY, OTHER_KEY, PLAN, OTHER = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+KEY, OTHER_KEY, PLAN, OTHER_DIGEST = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 
 
 def a_lock(plan: str = PLAN, version: str = "1.7.1", torch: str = "2.13.0") -> Lock:
@@ -29,16 +29,16 @@ def record(**outputs: Output) -> Record:
 
 def test_a_record_with_other_digests_is_refused_with_the_differences() -> None:
     lock = a_lock()
-    assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER, 3))) is None
+    assert lock.refusal(KEY, record(plan=Output(PLAN, 10), layers=Output(OTHER_DIGEST, 3))) is None
     message = "its plan differs from trtbuild.lock"
-    assert lock.refusal(KEY, record(plan=Output(OTHER, 10))) == message
+    assert lock.refusal(KEY, record(plan=Output(OTHER_DIGEST, 10))) == message
     assert lock.refusal(KEY, record(plan=Output(PLAN, 11))) == message
-    assert lock.refusal(KEY, record(layers=Output(OTHER, 3))) == message
+    assert lock.refusal(KEY, record(layers=Output(OTHER_DIGEST, 3))) == message
 
 
 def test_steps_that_are_not_locked_or_have_no_digest_are_not_refused() -> None:
-    assert a_lock().refusal("f" * 64, record(plan=Output(OTHER, 10))) is None
-    assert a_lock().refusal(OTHER_KEY, record(program=Output(OTHER, 10))) is None
+    assert a_lock().refusal("f" * 64, record(plan=Output(OTHER_DIGEST, 10))) is None
+    assert a_lock().refusal(OTHER_KEY, record(program=Output(OTHER_DIGEST, 10))) is None
 
 
 def test_a_model_has_the_key_of_its_trace() -> None:
@@ -68,7 +68,7 @@ def test_equal_locks_do_not_differ_and_without_a_lock_everything_is_added() -> N
 
 
 def test_differences_are_listed_causes_first() -> None:
-    before, after = a_lock(), a_lock(plan=OTHER, version="1.8.0", torch="2.14.0")
+    before, after = a_lock(), a_lock(plan=OTHER_DIGEST, version="1.8.0", torch="2.14.0")
     steps = dict(after.models["net"].steps)
     del steps["net/engine/layers.1@ada"]
     after = replace(after, platform="linux-aarch64", step_versions={"engine": 2}, manifests={})

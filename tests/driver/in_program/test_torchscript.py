@@ -151,7 +151,7 @@ def test_rejects_functions_of_torchscript_and_modules_that_cannot_be_scripted(co
 
 
 def test_rejects_a_torchscript_file_of_a_later_version(tmp_path: Path) -> None:
-    """A `torchscript:` source is read by the same code."""
+    """The file is a manifest's `torchscript:` source. `trtbuild.compile` takes a module that is already loaded."""
     from tests.stages.trace.sources.test_torchscript import trace_script
 
     torch.jit.save(torch.jit.script(torch.nn.Linear(8, 4).eval()), tmp_path / "own.ts")

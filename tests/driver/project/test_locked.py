@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.planning.test_locks import KEY, OTHER, PLAN, a_lock
+from tests.core.planning.test_locks import KEY, OTHER_DIGEST, PLAN, a_lock
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step
 from trtbuild.core.planning.locks import LockedStep, LockedTarget
 from trtbuild.core.recipes.recipe import Recipe
@@ -18,7 +18,7 @@ from trtbuild.driver.project.locked import LockGuard
 from trtbuild.errors import LockFileError, UsageError
 
 RECIPE = Recipe("engine", 1, (("a", 1),))
-RIGHT, WRONG = (Record(RECIPE, {"plan": Output(plan, 10)}) for plan in (PLAN, OTHER))
+RIGHT, WRONG = (Record(RECIPE, {"plan": Output(plan, 10)}) for plan in (PLAN, OTHER_DIGEST))
 
 
 def names(folder: Path) -> list[str]:
@@ -43,7 +43,7 @@ def test_an_unchanged_lock_is_not_written(tmp_path: Path) -> None:
     assert path.stat().st_mtime == 1
     lock_file = locked.read(tmp_path)
     assert lock_file is not None and lock_file.lock == a_lock()
-    assert locked.write(tmp_path, a_lock(plan=OTHER))
+    assert locked.write(tmp_path, a_lock(plan=OTHER_DIGEST))
 
 
 def test_a_new_file_has_the_mode_of_the_umask_and_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_new_file_has_the_mode_of_the_umask_and_an_existing_file_keeps_its_mod
         os.umask(before)
     assert (tmp_path / "trtbuild.lock").stat().st_mode & 0o777 == 0o640
     (tmp_path / "trtbuild.lock").chmod(0o664)
-    locked.write(tmp_path, a_lock(plan=OTHER))
+    locked.write(tmp_path, a_lock(plan=OTHER_DIGEST))
     assert (tmp_path / "trtbuild.lock").stat().st_mode & 0o777 == 0o664
 
 
@@ -105,7 +105,7 @@ def test_a_local_record_of_another_toolchain_is_used_unless_frozen() -> None:
     assert guard.refusal(KEY, WRONG, True) is None
     assert guard.refusal(KEY, WRONG, False) is not None
     assert guard.refusal("8" * 64, WRONG, True) is not None
-    index = Record(RECIPE, {"index": Output(OTHER, 10)})
+    index = Record(RECIPE, {"index": Output(OTHER_DIGEST, 10)})
     assert guard.refusal("9" * 64, index, True) is None  # the package has an engine that is not reproducible
     frozen = LockGuard(lock, frozen=True)
     assert frozen.refusal(KEY, WRONG, True) is not None

@@ -103,7 +103,9 @@ class PartitionedModel:
         return [values[source] for source in self.document.outputs]
 
     def assert_same_results_as_unpartitioned(self, *cases: Tensors) -> PartitionedModel:
-        """Fail unless the partitions together give the same bits as the whole program, for each case of inputs."""
+        """Fail unless the partitions together compute the same values as the whole program, for each case of inputs.
+
+        NaN counts as 0, and an infinite value as the largest finite value of its sign."""
         for inputs in cases or [self.model.example]:
             expected_outputs = self.model.run(inputs)
             outputs = self.run(inputs)
@@ -221,7 +223,9 @@ def fake_validator() -> type[FakeValidator]:
 
 @pytest.fixture(scope="session")
 def seed_program() -> Program:
-    """A small program with two inputs (batch 1..6, length 3..9, 4). Tests create graphs with its fake values."""
+    """A small program with two inputs (batch 1..6, length 3..9, 4).
+
+    Tests create other graphs from the fake values of these inputs, because that is faster than an export."""
     dims = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2
     example = torch.rand(3, 5, 4)
     return lower_model(lambda x, y: x + y, example, example, dims=dims).program

@@ -19,7 +19,8 @@ def resident_mib():
 if sys.argv[1] == "tuned":
     allocator.return_large_buffers()
 before = resident_mib()
-# this raises glibc's own threshold; the small blocks in between keep the freed memory below them in the heap
+# If the threshold is not fixed, glibc raises it when a large buffer is freed, and later large buffers are in the heap.
+# glibc returns only the end of the heap to the system, so each small block keeps the freed memory before it.
 for _ in range(3):
     large, small = [], []
     for number in range(40):

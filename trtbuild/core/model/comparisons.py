@@ -85,11 +85,12 @@ class PartitionComparison(Comparison, PartitionIdentity):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The comparison of the partitions of a model for one toolchain, computed by one runner.
+    """The comparison of the partitions of a model for one toolchain.
 
-    `against` is the library that computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole`
-    compares the whole model, run by the runner. `lowered` compares the lowered program, run by PyTorch. `worst_input` is
-    the file with the inputs of the worst point, or None. `versions` are the versions of the libraries that ran.
+    `runner` is the library that ran the partitions: onnxruntime, or TensorRT (``engine``). `against` is the library that
+    computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole` compares the whole model, run by
+    `runner`. `lowered` compares the lowered program, run by PyTorch. `worst_input` is the file with the inputs of the worst
+    point, or None. `versions` are the versions of the libraries that ran.
     """
 
     runner: Runner

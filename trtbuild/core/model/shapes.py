@@ -105,10 +105,10 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
     return tuple(sizes[index] for index in range(len(plan.symbols)))
 
 
-def pairs_with_different_opts(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
-    """The pairs of symbols whose declarations are equal, except for the opt of a profile after the first one.
+def pairs_not_to_tie(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
+    """The pairs of symbols that must not be tied, although their declarations look equal.
 
-    Such symbols cannot be tied."""
+    The opts of the two symbols differ in a profile after the first one. All their other sizes are equal."""
     values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
 
     def sizes_of(which: MinOptMax, symbol: int) -> list[int]:

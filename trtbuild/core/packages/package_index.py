@@ -33,7 +33,9 @@ def weight_path(sha256: str) -> str:
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """An input or output of the model. The sizes in `shape` are expressions over the dims, in the graph's units.
+    """An input or output of the model.
+
+    The sizes in `shape` are expressions over the symbols of the dims. For the value of a symbol, see `PackedDim`.
 
     `range` is the range of random values for an input, or None if the manifest does not declare it."""
 

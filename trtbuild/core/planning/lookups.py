@@ -17,17 +17,18 @@ from trtbuild.core.recipes.record import Record
 
 @dataclass(frozen=True)
 class ToolchainFacts:
-    """The facts about a target's toolchain that are in recipes: its exact version and its ONNX opset.
+    """The facts about a target's toolchain that planning needs.
 
-    `workspace` is the workspace in bytes that is used if the manifest does not set it. None means that the library chooses
-    the workspace."""
+    `version` is its exact version, and `opset` is the ONNX opset of the models for its parser. `workspace` is
+    the workspace in bytes that is used if the manifest does not set it. None means that the library chooses it."""
 
     version: str
     opset: int
     workspace: int | None = None
     #: The parser that this machine uses in place of the toolchain's parser, if that parser cannot run here.
     stand_in: StandIn | None = None
-    #: Whether another machine may have used another parser for this toolchain (its own parser, or a stand-in).
+    #: Whether the parser of this toolchain needs a GPU. Then some machines use the toolchain's own parser, and others use a
+    #: stand-in.
     parsers_differ: bool = False
     #: Whether this machine has a parser for the toolchain.
     can_ask_parser: bool = True
@@ -107,8 +108,9 @@ class Lookups(Protocol):
         """Whether this command has run the step with this id. Running it again would give the same outputs."""
 
     def why_unusable(self, key: str) -> Reason | None:
-        """The reason why the entry under a key must not be used: it is damaged or not trusted. None if there is no
-        entry."""
+        """The reason why the entry under a key must not be used: it is damaged or not trusted.
+
+        None if the entry may be used, or if there is no entry."""
 
     def expect(self, recipes: Callable[[], Iterable[Recipe]]) -> None:
         """Prepare for lookups of the records of these recipes, for example by fetching them together.

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.shapes import ShapePlan, pairs_with_different_opts, symbol_values
+from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
 from trtbuild.core.model.spec import Model, PartitionSettings, Precision, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.model.verification import Point
@@ -90,8 +90,8 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    if different_pairs := pairs_with_different_opts(shapes, model.profiles):
-        parts.append(("opts differ", [list(pair) for pair in different_pairs]))
+    if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
+        parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
     if versions is not None:
         parts.append(("versions", dict(versions)))
     return tuple(parts)

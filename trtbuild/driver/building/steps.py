@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.binding import weight_types
-from trtbuild.core.model.shapes import pairs_with_different_opts
+from trtbuild.core.model.shapes import pairs_not_to_tie
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import PackageContents, name_table
 from trtbuild.core.planning.demand import blobs_read_by, weights_of
@@ -90,8 +90,8 @@ def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    points, untied_symbols = keys.proof_points(model, shapes), pairs_with_different_opts(shapes, model.profiles)
-    return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, untied_symbols)
+    points, untied_pairs = keys.proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
+    return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, untied_pairs)
 
 
 def _run_trace(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, pairs_with_different_opts
+from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie
 from trtbuild.core.model.spec import Model, Origin, Source
 from trtbuild.core.recipes import keys
 from trtbuild.driver.in_program.arguments.described import ModuleInputs
@@ -73,8 +73,8 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    points, separate_opts = keys.proof_points(model, shapes), pairs_with_different_opts(shapes, model.profiles)
-    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, separate_opts)
+    points, untied_pairs = keys.proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
+    return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, untied_pairs)
 
 
 def calling_line() -> Origin:

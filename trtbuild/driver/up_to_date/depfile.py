@@ -7,11 +7,12 @@ Rules
 2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed.
    ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
    cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
-3. Targets are the index of each package (the last file of a package that is written) and each raw plan.
-   ``--depfile-target`` replaces them by another file, usually a stamp file. An output with unchanged content keeps its old
-   time, so only a stamp file shows when the build was last checked (docs/make.md).
-4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. A name
-   is absolute if the file is neither below that directory nor in the project.
+3. Targets are the index of each package, the last file of each Triton model, each raw plan and each ``.pt2`` file. The
+   index is the last file of a package that is written. ``--depfile-target`` replaces all of these by another file,
+   usually a stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when the build was
+   last checked (docs/make.md).
+4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. If
+   trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below that directory.
 5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete
    list of files, so the depfile of the last successful build stays.
 6. A model that must not be cached (`StepRun.uncacheable`) is always out of date.

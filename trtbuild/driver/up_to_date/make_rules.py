@@ -3,9 +3,9 @@
 How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks these statements with make itself)
 1. A space, ``#``, ``:`` and the wildcards ``*?[`` need a backslash before them. ``$`` has to be doubled.
 2. ``%`` in a target makes a pattern, and needs a backslash. In a prerequisite it is an ordinary character.
-3. A backslash is an ordinary character in a name without any of these characters, except at the end of the name. In a name
-   with such a character, the number of backslashes to write depends on how often make reads the name. So such names cannot
-   be written.
+3. A backslash is an ordinary character in a name without any of these characters (``$`` is allowed), except at the end of
+   the name. In a name with such a character, the number of backslashes to write depends on how often make reads the name.
+   So such names cannot be written.
 4. Some names cannot be written in a makefile (`can_be_written`). If a prerequisite has such a name, the target depends on
    `ALWAYS` instead, the name of a file that never exists. So make runs the recipe each time. Such a build runs no step
    if nothing changed, and make never uses an outdated engine.
@@ -19,8 +19,9 @@ from collections.abc import Iterable, Sequence
 #: A prerequisite that never exists, so that its target is always out of date.
 ALWAYS = "trtbuild-always"
 
-#: ``=`` makes a variable, ``;`` a recipe, ``|`` order-only prerequisites, and ``(…)`` a member of an archive. Control
-#: characters, and a space at the end of a name, cannot be escaped. The other alternatives are rule 3.
+#: ``=`` makes a variable, ``;`` a recipe, ``|`` order-only prerequisites, ``(…)`` a member of an archive, and ``&`` at the
+#: end grouped targets. Control characters, and a space at the end of a name, cannot be escaped. The other
+#: alternatives are rule 3.
 _UNWRITABLE = re.compile(r"[=;|()\x00-\x1f\x7f]|[& ]$|\\.*[ #:*?\[%]|[ #:*?\[%].*\\|\\$")
 
 _ESCAPED_CHARACTERS = {"target": " #:*?[%", "prerequisite": " #:*?["}

@@ -17,7 +17,7 @@ from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
 from trtbuild.stages.lower.operators.indices import adapt_indices
-from trtbuild.stages.lower.operators.positions import search_in_matrices
+from trtbuild.stages.lower.operators.positions import search_vectors_as_matrices
 from trtbuild.stages.lower.operators.whole_numbers import drop_integer_rounding
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
@@ -45,13 +45,21 @@ PASSES: tuple[Pass, ...] = (
     Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
     Pass("keep-whole-numbers", drop_integer_rounding, "ONNX rounds floats only"),
-    Pass("search-in-matrices", search_in_matrices, "TensorRT's TopK needs two axes"),
+    Pass(
+        "search-in-matrices",
+        search_vectors_as_matrices,
+        "TensorRT's TopK needs two axes: a vector becomes a matrix of one row",
+    ),
     Pass("write-indices", adapt_indices, "ONNX defines GatherND, ScatterND and ScatterElements for fewer indices"),
     Pass(
         "drop-checks", drop_assertions, "assertions compute nothing: ranges are checked by the profiles and the trace"
     ),
     Pass("drop-identities", drop_identities, "a copy is the same value, because nothing is mutated"),
-    Pass("free-views", replace_views, "ONNX has no strides, and the next passes change them"),
+    Pass(
+        "free-views",
+        replace_views,
+        "a view depends on the strides of its input, which later passes may change; ONNX has no strides",
+    ),
     Pass("drop-true-masks", drop_true_masks, "libraries build attention masks that mask nothing"),
     Pass(
         "write-out-attention",

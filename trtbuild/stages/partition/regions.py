@@ -73,7 +73,7 @@ def _module_calls(node: torch.fx.Node) -> Iterator[tuple[str, str]]:
 
 
 def _matched_prefix(path: str, pattern: str) -> str | None:
-    """The longest prefix of `path` that `pattern` matches as a whole; None if there is no such prefix."""
+    """The first parts of `path`, as many as `pattern` has, if each matches its part of `pattern`; otherwise None."""
     parts, pattern_parts = path.split("."), pattern.split(".")
     if path and len(parts) >= len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts)):
         return ".".join(parts[: len(pattern_parts)])

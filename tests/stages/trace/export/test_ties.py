@@ -6,7 +6,7 @@ import pytest
 
 from tests.stages.trace.conftest import make_job, trace_in_process
 from trtbuild.core.model.declared_shapes import derive
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, pairs_with_different_opts
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, pairs_not_to_tie
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 from trtbuild.errors import SourceError
 
@@ -70,8 +70,8 @@ def test_symbols_that_differ_in_a_later_opt_only_are_known():
     ]
     plan, _ = derive([Input("x"), Input("y")], (), profiles)
     assert plan is not None
-    assert pairs_with_different_opts(plan, profiles) == ((0, 1),)
-    assert pairs_with_different_opts(plan, profiles[:1]) == ()
+    assert pairs_not_to_tie(plan, profiles) == ((0, 1),)
+    assert pairs_not_to_tie(plan, profiles[:1]) == ()
 
 
 def test_tied_plans_number_the_symbols_that_are_left():

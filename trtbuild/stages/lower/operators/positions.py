@@ -1,6 +1,6 @@
-"""Search the largest or smallest element in a matrix, never in a vector: TensorRT's TopK needs two axes.
+"""Search the largest or smallest element of a vector in a matrix of one row, because TensorRT's TopK needs two axes.
 
-``argmax`` over all axes is a search in the flattened vector.
+``argmax`` over all axes is a search in the flattened tensor, which is a vector.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INDEX_SEARCHES = frozenset((_aten.argmax.default, _aten.argmin.default))
 _PAIR_SEARCHES = frozenset((_aten.max.dim, _aten.min.dim))
 
 
-def search_in_matrices(program: Program, request: Request) -> Program:
+def search_vectors_as_matrices(program: Program, request: Request) -> Program:
     """Return `program`, in which each search in a vector is a search in a matrix of one row."""
     return change_calls(program, _INDEX_SEARCHES | _PAIR_SEARCHES, _search)
 

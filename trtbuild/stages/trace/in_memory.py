@@ -27,6 +27,7 @@ from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.export.exporting import functionalize
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
+from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, write_quantizers
 from trtbuild.stages.trace.run import TraceResult, trace_module
 from trtbuild.stages.trace.sources import torchscript
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -72,6 +73,9 @@ def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, fr
         return torchscript.module_of_script(model, job, frames)
     model = in_evaluation_mode(model, copied=True)
     checks.refuse_training_mode(model, job)
+    if has_quantizers(model):
+        model = copy.deepcopy(model)
+        write_quantizers(model, job, job.place("source"))
     return _in_main_memory(model)
 
 

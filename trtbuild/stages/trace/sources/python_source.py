@@ -19,6 +19,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
+from trtbuild.stages.trace.quantization.modelopt_quantizers import write_quantizers
 from trtbuild.stages.trace.sources.reading import SourceReader
 from trtbuild.stages.trace.user_code.advice import misspelt_module
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -47,6 +48,7 @@ class PythonSource(SourceReader):
             )
         model = in_evaluation_mode(model)
         refuse_training_mode(model, job, place)
+        write_quantizers(model, job, place)
         return model
 
 

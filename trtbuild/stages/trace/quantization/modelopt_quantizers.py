@@ -1,0 +1,145 @@
+"""Write the quantizers of NVIDIA's Model Optimizer (``modelopt.torch.quantization``) as PyTorch's.
+
+Its quantizers cannot be exported: on the CPU they branch on the values of a tensor (0.47). Each quantizer gets a forward
+with ``quantized_decomposed`` operators instead.
+
+Rules
+1. A replaced quantizer gives the results of the original. Both run on random numbers. A number between two steps may be
+   rounded to either step, because the original multiplies by the inverse of a scale.
+2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are in no weights file.
+3. int8 quantizers of a tensor or of its channels are written. Others are an error that names the quantizer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.quantized import register_operators
+from trtbuild.stages.trace.job import TraceJob
+
+_MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
+#: The largest number of int8.
+_LARGEST = 127
+#: The numbers of a comparison for each channel, and the share of them that may be rounded to the other step.
+_SAMPLES, _MOST_DIFFERENT = 1024, 0.01
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+
+def has_quantizers(module: torch.nn.Module) -> bool:
+    """Whether Model Optimizer has quantized a module."""
+    return any(True for _ in _quantizers(module))
+
+
+def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
+    """Replace the quantizers of `module` in place. `place` is the place where the module is created. Raises SourceError
+    (rule 3), also with ``weights:`` (rule 2)."""
+    quantizers = dict(_quantizers(module))
+    if not quantizers:
+        return
+    if job.weights is not None:
+        raise SourceError(
+            "a model that Model Optimizer has quantized cannot have `weights:`: its scales are not in the file",
+            code="weights",
+            hint="load the weights in the function that builds the model, before it is quantized",
+            **job.place("weights"),
+        )
+    register_operators()
+    for name, quantizer in quantizers.items():
+        original = quantizer.forward
+        forward = _forward_of(name, quantizer, place)
+        if forward is None:
+            continue
+        _compare(name, original, forward, quantizer._amax, place)
+        quantizer.forward = forward
+
+
+def _quantizers(module: torch.nn.Module) -> Any:
+    defining = sys.modules.get(_MODULE)  # a module with such quantizers has imported it
+    if defining is None:
+        return ()
+    return ((name, child) for name, child in module.named_modules() if isinstance(child, defining.TensorQuantizer))
+
+
+def _forward_of(name: str, quantizer: Any, place: Mapping[str, Any]) -> Forward | None:
+    """The new forward; None if the original can be exported: it only returns its input."""
+    if quantizer.pre_quant_scale is not None:
+        _refuse(name, "scales its input before it quantizes (SmoothQuant, AWQ)", place)
+    if quantizer._disabled or not quantizer._if_quant:
+        return None
+    if quantizer._num_bits != 8 or quantizer._unsigned:
+        _refuse(name, f"quantizes to {_type_text(quantizer)}", place)
+    if quantizer.block_sizes is not None or not quantizer.fake_quant or quantizer._dynamic:
+        _refuse(name, "quantizes in blocks, or while the model runs", place)
+    amax = getattr(quantizer, "_amax", None)
+    if amax is None:
+        _refuse(name, "is not calibrated", place)
+    amax = amax.detach().to("cpu", torch.float32)
+    low = -_LARGEST if quantizer._narrow_range else -_LARGEST - 1
+    if not bool(torch.isfinite(amax).all()) or bool((amax < 0).any()):
+        _refuse(name, "has scales that are negative or not finite", place)
+    if amax.numel() == 1:
+        if not float(amax) > 0:
+            _refuse(name, "has a scale of 0: all numbers of its calibration were 0", place)
+        return _for_tensor(float(amax) / _LARGEST, low)
+    return _for_channels(quantizer, amax, low)
+
+
+def _for_tensor(scale: float, low: int) -> Forward:
+    operators = torch.ops.quantized_decomposed
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        quantized = operators.quantize_per_tensor(inputs.float(), scale, 0, low, _LARGEST, torch.int8)
+        return operators.dequantize_per_tensor(quantized, scale, 0, low, _LARGEST, torch.int8).to(inputs.dtype)
+
+    return forward
+
+
+def _for_channels(quantizer: Any, amax: torch.Tensor, low: int) -> Forward:
+    axis = list(amax.shape).index(amax.numel())
+    scales = torch.where(amax > 0, amax / _LARGEST, 1.0).flatten()  # a channel of zeros stays zero with any scale
+    quantizer.register_buffer("trtbuild_scales", scales, persistent=False)
+    quantizer.register_buffer("trtbuild_zero_points", torch.zeros(scales.numel(), dtype=torch.int64), persistent=False)
+    operators = torch.ops.quantized_decomposed
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        arguments = (quantizer.trtbuild_scales, quantizer.trtbuild_zero_points, axis, low, _LARGEST, torch.int8)
+        quantized = operators.quantize_per_channel(inputs.float(), *arguments)
+        return operators.dequantize_per_channel(quantized, *arguments).to(inputs.dtype)
+
+    return forward
+
+
+def _compare(name: str, original: Forward, forward: Forward, amax: torch.Tensor, place: Mapping[str, Any]) -> None:
+    """Raise SourceError if the two functions differ (rule 1)."""
+    amax = amax.detach().to("cpu", torch.float32)
+    shape = list(amax.shape) or [1]
+    if 1 in shape:
+        shape[shape.index(1)] = _SAMPLES
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * amax.clamp(min=1e-30) / 2
+    expected, results = original(numbers), forward(numbers)
+    difference = (results - expected).abs() / (amax.clamp(min=1e-30) / _LARGEST)  # in steps
+    is_other_step = difference > 0.5
+    if float(difference.max()) > 1.01 or float(is_other_step.float().mean()) > _MOST_DIFFERENT:
+        _refuse(name, "does not quantize as its settings say", place)
+
+
+def _type_text(quantizer: Any) -> str:
+    bits = quantizer._num_bits
+    if isinstance(bits, tuple):
+        return f"{1 + sum(bits)}-bit floats"
+    return f"{'unsigned ' if quantizer._unsigned else ''}{bits}-bit integers"
+
+
+def _refuse(name: str, problem: str, place: Mapping[str, Any]) -> NoReturn:
+    raise SourceError(
+        f"the quantizer {name!r} of Model Optimizer {problem}, which trtbuild does not take from a PyTorch model",
+        code="quantization",
+        hint="quantize with INT8_DEFAULT_CFG, or write the quantized model to an ONNX file and use `onnx:`",
+        **place,
+    )

@@ -33,10 +33,11 @@ LEAST_DESCRIPTION_WIDTH = 12
 
 @dataclass
 class Tally:
-    """The numbers of finished and of remaining steps, as estimates for the progress line.
+    """The numbers of finished and of remaining steps, for the progress line.
 
     `done` includes the conversions that partition steps made. `hits` and `remaining` follow from the last plan of each
-    model. Every event only updates sums, so that it takes little time (rule 3 of watchers).
+    model, without the steps that ran since. Every event only updates sums, so that it takes little time (rule 3 of
+    watchers).
     """
 
     done: int = 0
@@ -44,20 +45,25 @@ class Tally:
     hits: int = 0
     remaining: int = 0
     id_width: int = LEAST_ID_WIDTH
-    _by_model: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: Model → the ids of its remaining steps, and the number of its hits.
+    _by_model: dict[str, tuple[set[str], int]] = field(default_factory=dict)
     _unpartitioned: set[str] = field(default_factory=set)
+    #: The ids of steps that ran, and the keys of conversions that partition steps made.
     _ran: set[str] = field(default_factory=set)
+    _converted: set[str] = field(default_factory=set)
 
     def planned(self, plan: ModelPlan) -> None:
         """Replace the plan of a model by this one."""
-        name, steps = plan.model.name, plan.steps.values()
-        remaining = sum(step.verdict != "hit" for step in steps)
-        hits = sum(step.verdict == "hit" and step.id not in self._ran for step in steps)
-        left_before, hits_before = self._by_model.get(name, (0, 0))
+        name = plan.model.name
+        steps = [step for step in plan.steps.values() if step.id not in self._ran]
+        remaining = {step.id for step in steps if step.verdict != "hit"}
+        hits = sum(step.verdict == "hit" and step.key not in self._converted for step in steps)
+        earlier_remaining, earlier_hits = self._by_model.get(name, (set(), 0))
         self._by_model[name] = (remaining, hits)
-        self.remaining += remaining - left_before
-        self.hits += hits - hits_before
-        self.id_width = max(self.id_width, *(len(step.id) for step in steps if len(step.id) <= MOST_ID_WIDTH), 0)
+        self.remaining += len(remaining) - len(earlier_remaining)
+        self.hits += hits - earlier_hits
+        widths = (len(step.id) for step in plan.steps.values())
+        self.id_width = max(self.id_width, *(width for width in widths if width <= MOST_ID_WIDTH), 0)
         partition = plan.steps.get(step_id(name, "partition"))
         if partition is None or partition.verdict == "hit":
             self._unpartitioned.discard(name)
@@ -68,6 +74,11 @@ class Tally:
         """Count a step that this or another build has run, and the conversions that it made."""
         self.done += 1 + len(ran.conversions)
         self._ran.add(step.id)
+        self._converted.update(ran.conversions)
+        remaining, _ = self._by_model.get(step.model, (set(), 0))
+        if step.id in remaining:
+            remaining.remove(step.id)
+            self.remaining -= 1
 
     @property
     def may_grow(self) -> bool:

@@ -70,8 +70,6 @@ class Subject:
     weight_names: Mapping[int, str] = field(default_factory=dict)
     #: Slot → dtype, shape and SHA-256 of the weight.
     weights: Mapping[int, JsonObject] = field(default_factory=dict)
-    #: For a package: the SHA-256 of its index.
-    index_sha256: str | None = None
 
 
 def find_subject(request: Request, title: str) -> Subject:
@@ -202,7 +200,7 @@ def _without_fields(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def package_subject(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
     """The subject that describes a package. With `offline` no remote is used."""
-    index, sha256 = json.loads(package.index_bytes), package.digest
+    index = json.loads(package.index_bytes)
     targets = {name: _without_fields(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     partitions = {name: entry["partitions"] for name, entry in index["targets"].items()}
     plans = {
@@ -214,7 +212,6 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
         title=title,
         kind="package",
         model=index["model"],
-        index_sha256=sha256,
         **{
             **_fields_from_parts({**index, "targets": targets, "partitions": partitions, "engines": None}),
             "known_from": "index",
@@ -227,7 +224,7 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
         effective = wiring.load_configuration(project)
         store = wiring.open_store(project, replace(effective, remotes=()) if offline else effective)
         history = History(project / wiring.STATE_FOLDER)
-        record = _find_package_record(store, history, subject.model, sha256)
+        record = _find_package_record(store, history, subject.model, package.digest)
         return subject if record is None else _add_records(subject, record, store, history)
     except (StoreUnavailable, BlobMissing, EntryCorrupt):
         return subject

@@ -140,7 +140,7 @@ class _Execution:
         self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs, self._finished_tasks)
         self._writer_pool: ThreadPool[_Task, _Result] = ThreadPool(1, self._finished_tasks)
         #: Model → the plan and the result of a partition step that made conversions. The next plan of the model removes it.
-        self._conversions: dict[str, tuple[ModelPlan, StepRun]] = {}
+        self._conversions: dict[str, StepRun] = {}
         #: Model → the error about an unreadable blob that its outputs need. Writing the outputs removes it.
         self._errors_of_outputs: dict[str, TrtbuildError] = {}
         self._run_counts: Counter[str] = Counter()
@@ -223,7 +223,7 @@ class _Execution:
                 self._note_failure(step, error)
                 return
             if result.conversions:
-                self._conversions[step.model] = (self.outcome.plans[step.model], result)
+                self._conversions[step.model] = result
             self._watcher.step_finished(step, result)
             self._schedule.note_finished(step)
             if result.conversions:
@@ -270,8 +270,7 @@ class _Execution:
             return
         self.outcome.plans[name] = plan
         if name in self._conversions:
-            before, ran = self._conversions.pop(name)
-            _note_conversions(self.outcome, before, plan, ran)
+            _note_conversions(self.outcome, plan, self._conversions.pop(name))
         self._put_plan(plan)
 
     def _put_plan(self, plan: ModelPlan) -> None:
@@ -291,13 +290,13 @@ def _as_error(result: object) -> TrtbuildError:
     raise StoreError(f"a step returned {type(result).__name__}")
 
 
-def _note_conversions(outcome: Outcome, before: ModelPlan, after: ModelPlan, ran: StepRun) -> None:
+def _note_conversions(outcome: Outcome, plan: ModelPlan, ran: StepRun) -> None:
     """Add convert steps to the steps that ran, if the partition step has made their conversions.
 
-    `after` is the plan that was made after the partition step.
+    `plan` was made after the partition step.
     """
     durations_s = dict(ran.conversions)
-    for step in after.steps.values():
+    for step in plan.steps.values():
         if step.stage == "convert" and step.key in durations_s and step.record is not None:
             duration_s = durations_s.pop(step.key)
             reason = Reason("new", "the partition step converted it to ask the parser")

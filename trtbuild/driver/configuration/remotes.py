@@ -166,7 +166,7 @@ def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
         prefix = name_in_variables(entry.name)
         if not prefix:
             continue
-        earlier_name = names_by_prefix.setdefault(prefix, entry.name) if prefix in names_by_prefix else None
+        earlier_name = names_by_prefix.get(prefix)
         names_by_prefix.setdefault(prefix, entry.name)
         if earlier_name == entry.name:
             sources.add_problem(entry.place, f"two remotes are called {entry.name!r}", "give one of them another name")

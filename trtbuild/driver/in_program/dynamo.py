@@ -97,7 +97,7 @@ class _Graph:
         sizes = self._captured.sizes(arguments)
         key = tuple(sizes.get(symbol, 0) for symbol in self._open_symbols)
         if key not in self._modules:
-            self._modules[key] = self._module_for(arguments, sizes, key)
+            self._modules[key] = self._module_for(arguments, sizes)
         module = self._modules[key]
         if module is None:
             return self._eager_forward(*arguments)
@@ -123,8 +123,8 @@ class _Graph:
 
         return torch.is_grad_enabled() and any(arguments[position].requires_grad for position in self._positions)
 
-    def _module_for(self, arguments: Sequence[Any], sizes: Mapping[Any, int], key: tuple[int, ...]) -> Any:
-        """Return a module for `sizes`, in which the open symbols have the values `key`; None if PyTorch runs the graph."""
+    def _module_for(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
+        """Return a module for the values of the open symbols in `sizes`; None if PyTorch runs the graph."""
         if self._open_symbols:
             if len(self._modules) >= self._max_specializations:
                 _warn(

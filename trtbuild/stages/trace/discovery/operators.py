@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from trtbuild.stages.trace.discovery.recording import Recorder
-from trtbuild.stages.trace.user_code.observe import file_digest
+from trtbuild.stages.trace.user_code.observe import file_digest, installed_version
 
 UNKNOWN_IMPLEMENTATION = "unknown"
 
@@ -82,8 +82,6 @@ class Operators:
             place = self._recorder.places.of(file)
             if place.distribution is not None and place.distribution != "torch":
                 self._recorder.record_distribution(place.distribution)
-                from trtbuild.stages.trace.user_code.observe import installed_version
-
                 implementations.append(f"{place.distribution} {installed_version(place.distribution)}")
             elif place.owner == "user":
                 self._recorder.record_file(file)

@@ -52,9 +52,8 @@ def _first_error(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True)
 class _ExportedAxis:
-    """A dynamic axis of an exported program: `multiple` times `symbol`, from `low` to `high` (None: no bound)."""
+    """A dynamic axis of an exported program: `multiple` times a symbol, from `low` to `high` (None: no bound)."""
 
-    symbol: str
     multiple: int
     low: int
     high: int | None
@@ -77,7 +76,6 @@ def _refuse_other_inputs(exported: ExportedProgram, job: TraceJob) -> None:
     values = _input_values(exported)
     order = {name: count + position for position, name in enumerate(keywords)}
     positional = iter(range(count))
-    symbols: dict[int, tuple[str, str]] = {}
     for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
         value = values[order[entry.name] if entry.keyword else next(positional)]
         place = job.place(f"inputs.{entry.name}")
@@ -96,14 +94,13 @@ def _refuse_other_inputs(exported: ExportedProgram, job: TraceJob) -> None:
                 **place,
             )
         for number, (axis, size) in enumerate(zip(shape, value.shape, strict=True)):
-            _refuse_other_axis(f"{entry.name}.{number}", axis, _exported_axis(size, exported), symbols, job)
+            _refuse_other_axis(f"{entry.name}.{number}", axis, _exported_axis(size, exported), job)
 
 
 def _refuse_other_axis(
     where: str,
     axis: int | SymbolAxis,
     exported_axis: int | _ExportedAxis | str,
-    symbols: dict[int, tuple[str, str]],
     job: TraceJob,
 ) -> None:
     plan, file = job.shapes, job.source.target
@@ -149,11 +146,6 @@ def _refuse_other_axis(
             hint=f"write multiple_of: {exported_axis.multiple} in dims, and sizes that are multiples of it",
             **place,
         )
-    if isinstance(axis, SymbolAxis):
-        first_use = symbols.setdefault(axis.symbol, (where, exported_axis.symbol))
-        if first_use[1] != exported_axis.symbol:
-            # two dims of the file are one dim of the manifest: the new trace makes them equal
-            return
 
 
 def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis | str:
@@ -168,12 +160,12 @@ def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis 
     if bounds is None:
         bounds = ranges.get(symbol)
         if bounds is None:
-            return _ExportedAxis(str(symbol), multiple, 0, None)
+            return _ExportedAxis(multiple, 0, None)
         scaled = (int(bounds.lower) * multiple, bounds.upper * multiple)
     else:
         scaled = (int(bounds.lower), bounds.upper)
     high = int(scaled[1]) if getattr(scaled[1], "is_finite", True) and scaled[1] < 2**62 else None
-    return _ExportedAxis(str(symbol), multiple, scaled[0], high)
+    return _ExportedAxis(multiple, scaled[0], high)
 
 
 def _multiple_and_symbol(expr: Any) -> tuple[int, Any] | None:

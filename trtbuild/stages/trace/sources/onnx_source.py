@@ -180,12 +180,6 @@ def _refuse_other_value(value: onnx.ValueInfoProto, entry: Any, shape: Any, job:
     refuse_other_input(entry, shape, dtype, sizes, job)
 
 
-def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
-
-
 def _with_sizes(value: onnx.ValueInfoProto, shape: Any) -> onnx.ValueInfoProto:
     """Make an input with the name and element type of `value`, and the manifest's shape. Symbols get names that do not
     occur in ONNX files."""

@@ -8,6 +8,7 @@ from urllib.error import URLError
 
 import pytest
 import torch
+from huggingface_hub.errors import OfflineModeIsEnabled, StrictDataclassFieldValidationError
 
 from trtbuild.core.model.spec import Input
 from trtbuild.stages.trace.user_code.advice import advice, misspelt_module, shape_advice, value_advice
@@ -26,6 +27,7 @@ INPUTS = (Input("x", "float16"),)
         (RuntimeError("No CUDA GPUs are available"), "traced on the CPU"),
         (URLError("refused"), "should not depend on the network"),
         (ConnectionResetError(), "should not depend on the network"),
+        (OfflineModeIsEnabled("offline"), "should not depend on the network"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -33,7 +35,17 @@ def test_a_known_exception_has_a_hint(error: BaseException, hint: str) -> None:
     assert hint in (advice(error) or "")
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyError("depth"), FileNotFoundError(2, "", "/abs"), OSError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        KeyError("depth"),
+        FileNotFoundError(2, "", "/abs"),
+        OSError(),
+        StrictDataclassFieldValidationError("hidden_size", TypeError("expected int")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 def test_other_exceptions_have_no_hint(error: BaseException) -> None:
     assert advice(error) is None
 

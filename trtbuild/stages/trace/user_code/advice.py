@@ -24,7 +24,9 @@ _NO_GPU_TEXT = re.compile(
 _DTYPE_TEXT = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
 _INTEGER_TEXT = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
 #: Prefixes of modules whose exceptions mean that user code used the network.
-_NETWORK_MODULES = ("requests.", "httpx.", "huggingface_hub.", "urllib3.", "aiohttp.")
+_NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
+#: The same, for exceptions that are OSErrors. Others are about invalid values, such as those of a model's configuration.
+_PARTLY_NETWORK_MODULES = ("huggingface_hub.",)
 
 
 def text_of(error: BaseException) -> str:
@@ -134,7 +136,10 @@ def _advice_on_missing_gpu(error: BaseException, failing_file: str | None) -> st
 
 
 def _advice_on_network(error: BaseException, failing_file: str | None) -> str | None:
-    is_client_error = type(error).__module__.startswith(_NETWORK_MODULES)
+    module = type(error).__module__
+    is_client_error = module.startswith(_NETWORK_MODULES) or (
+        isinstance(error, OSError) and module.startswith(_PARTLY_NETWORK_MODULES)
+    )
     if is_client_error or isinstance(error, URLError | ConnectionError):
         return "a build should not depend on the network: download the file once, and read it from the project"
     return None

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.stages.trace.conftest import make_job, trace_in_process
+from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import SourceError
 
 THIS_FILE = "tests/stages/trace/export/test_guard_filter.py"
@@ -44,6 +45,22 @@ def test_a_guard_that_holds_at_every_size_is_no_error():
 
 def test_a_guard_with_rounding_that_holds_at_every_size_is_no_error():
     assert trace_in_process(Halved().eval(), make_job({"x": ((1, 4), (1, 8), (1, 64))}))
+
+
+@pytest.mark.parametrize("names", ["a", "ab", "abc"])
+def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
+    """torch.chunk computes the number of chunks from the sizes, which torch takes for symbols of their own."""
+
+    class Chunks(nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            count = max(len(inputs), 2)
+            first, *_, last = torch.chunk(torch.cat((inputs * 2)[:count]), count)
+            return first - 2 * last
+
+    shape = ((1, 3), (4, 3), (8, 3))
+    dims = [NamedDim("batch", tuple((name, 0) for name in names))]
+    traced = trace_in_process(Chunks().eval(), make_job(dict.fromkeys(names, shape), dims=dims))
+    assert shapes_of(traced) == [["sym", 0], 3]
 
 
 @pytest.mark.parametrize("opt", [2, 3, 8])

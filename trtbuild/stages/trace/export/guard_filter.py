@@ -4,7 +4,9 @@ torch.export raises an error for every guard on one named Dim, unless its analys
 2.13, ``ShapeEnv.produce_guards``). Many guards that it cannot prove hold at every declared size.
 
 Rules
-1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MAX_SIZES`.
+1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MAX_SIZES`. torch has a
+   symbol for each axis, and compares axes of one dim later. Here the axes of one dim have one symbol (`torch.chunk` of
+   two inputs that were concatenated).
 2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
    size is 1, it is removed, too: torch makes this assumption for broadcasts and strides. `assumptions` contains the guard,
    and `proof` compares model and program at sizes that break it.
@@ -109,13 +111,24 @@ class GuardFilter:
             for place in (bounds.lower, bounds.upper) if bounds is not None else ():
                 self._record_place(axes, symbol, place)
         checked_guards = []
+        representatives = self._representatives(axes)
         for guard in env.guards:
-            expression = env.simplify(guard.expr)
+            expression = env.simplify(guard.expr).xreplace(representatives)
             if self._is_checked_by_torch(expression, axes):
                 checked_guards.append(guard)
                 for symbol in expression.free_symbols:
                     self._record_place(axes, symbol, guard.sloc)
         env.guards[:] = checked_guards
+
+    def _representatives(self, axes: Mapping[Any, str]) -> dict[Any, Any]:
+        """Map each of torch's symbols to the first one whose axis is of the same dim."""
+        first_symbols: dict[int, Any] = {}
+        representatives = {}
+        for symbol, source in axes.items():
+            axis = axis_of(source, self._arguments, self._job.shapes, self._job.inputs)
+            if isinstance(axis, SymbolAxis):
+                representatives[symbol] = first_symbols.setdefault(axis.symbol, symbol)
+        return representatives
 
     def _is_checked_by_torch(self, expression: Any, axes: Mapping[Any, str]) -> bool:
         """Whether torch has to check a guard (rule 3). If rule 2 applies, the guard is added to `assumptions`."""

@@ -49,7 +49,7 @@ def test_a_guard_with_rounding_that_holds_at_every_size_is_no_error():
 
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])
 def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
-    """torch.chunk computes the number of chunks from the sizes, which torch takes for symbols of their own."""
+    """torch.chunk computes the number of chunks from the sizes. torch has one symbol for each axis of the inputs."""
 
     class Chunks(nn.Module):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:

@@ -103,11 +103,11 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a module, including those in plain attributes."""
+    """Yield all tensors of a module, including those in plain attributes. A parameter or a buffer may be None: a linear
+    layer without a bias registers it so."""
     for submodule in module.modules():
-        yield from submodule._parameters.values() if submodule._parameters else ()
-        yield from submodule._buffers.values() if submodule._buffers else ()
-        yield from (value for value in vars(submodule).values() if isinstance(value, torch.Tensor))
+        for values in (submodule._parameters, submodule._buffers, vars(submodule)):
+            yield from (value for value in (values or {}).values() if isinstance(value, torch.Tensor))
 
 
 # -- the inputs of a program of torch.export -------------------------------------------------------------------------

@@ -80,3 +80,11 @@ def test_runs_without_a_graph_if_the_capture_fails(rig: Rig, monkeypatch: pytest
     assert rejected
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
+
+
+def test_a_stream_is_not_used_again_while_it_is_captured(rig: Rig) -> None:
+    """Another thread would add its work to the graph."""
+    captured: list[bool] = []
+    with rig.memory.on_device():
+        rig.memory.capture(lambda handle: captured.append(handle in rig.memory.idle_streams))
+    assert captured == [False]

@@ -250,7 +250,8 @@ class CudaMemory:
 
     def capture(self, work: Callable[[int], None]) -> CudaGraph:
         driver = self.driver
-        handle = Stream(self).handle
+        stream = Stream(self)  # other threads may use its handle as soon as nothing refers to it
+        handle = stream.handle
         self.call(driver.cuStreamBeginCapture, handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         try:
             work(handle)

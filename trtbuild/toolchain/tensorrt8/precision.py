@@ -14,6 +14,8 @@ Rules
    computes in the type of its inputs. If an input is the result of a cast, this is the type of the cast. If the type is not
    known, the layer computes in float32.
 4. Constants and casts have a fixed type, and layers that compute integers and booleans have no precision.
+5. `BuilderFlag.INT8` is set for a graph with quantizers: TensorRT 8.6 refuses them without it. The quantizers decide
+   which layers compute in int8.
 
 `trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to float16.
 """
@@ -38,7 +40,9 @@ def uses_half(model: Outline) -> bool:
 
 
 def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> None:
-    """Apply rules 1 to 4 to the network that was parsed from `model`."""
+    """Apply rules 1 to 5 to the network that was parsed from `model`."""
+    if any(node.operator in ("QuantizeLinear", "DequantizeLinear") for node in model.nodes):
+        config.set_flag(trt.BuilderFlag.INT8)
     if not uses_half(model):
         return
     types = float_types(model)

@@ -68,10 +68,10 @@ def _quantizers(module: torch.nn.Module) -> Any:
 
 def _forward_of(name: str, quantizer: Any, place: Mapping[str, Any]) -> Forward | None:
     """The new forward; None if the original can be exported: it only returns its input."""
-    if quantizer.pre_quant_scale is not None:
-        _refuse(name, "scales its input before it quantizes (SmoothQuant, AWQ)", place)
     if quantizer._disabled or not quantizer._if_quant:
         return None
+    if quantizer.pre_quant_scale is not None:
+        _refuse(name, "scales its input before it quantizes (SmoothQuant, AWQ)", place)
     if quantizer._num_bits != 8 or quantizer._unsigned:
         _refuse(name, f"quantizes to {_type_text(quantizer)}", place)
     if quantizer.block_sizes is not None or not quantizer.fake_quant or quantizer._dynamic:
@@ -87,6 +87,8 @@ def _forward_of(name: str, quantizer: Any, place: Mapping[str, Any]) -> Forward 
         if not float(amax) > 0:
             _refuse(name, "has a scale of 0: all numbers of its calibration were 0", place)
         return _for_tensor(float(amax) / _LARGEST, low)
+    if amax.numel() not in amax.shape:
+        _refuse(name, "has maxima for several axes", place)
     return _for_channels(quantizer, amax, low)
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 
-#: The upper end of an interval without a known upper end (TensorRT's dimensions have 64 bits, its sizes 31 bits).
+#: The upper end of an interval without a known upper end. TensorRT stores sizes in 64 bits, but they have at most 31 bits.
 UNBOUNDED = 2**31 - 1
 
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.

@@ -20,8 +20,8 @@ __all__ = ["load", "reference", "schema"]
 def load(project: Path, files: Sequence[str] | None = None) -> Project:
     """All models of the project's manifests.
 
-    `project` is the working directory (after ``-C``). `files` are the manifests' paths relative to it; without them
-    ``trtbuild.yaml`` is read, or, only if that is missing, ``manifests/*.yaml``.
+    `project` is the working directory (after ``-C``). `files` are the paths of the manifests, relative to `project`.
+    Without `files`, ``trtbuild.yaml`` is read. If that file is missing, ``manifests/*.yaml`` are read.
 
     Raises ManifestErrors with every problem of every file, and UsageError when the project has no manifest.
     """

@@ -1,7 +1,7 @@
 """The job summary of GitHub Actions: the result of a build as Markdown, written to the file ``$GITHUB_STEP_SUMMARY``.
 
 Rules
-1. The summary never fails or delays a build: if the file cannot be written, there is no summary.
+1. The summary never fails or delays a build. If the file cannot be written, there is no summary.
 2. The summary is appended in one write, because other commands of the step write to the file, too.
 3. GitHub drops the summary of a step that is larger than 1 MiB. So long texts are cut, and a long table has one row with
    the number of rows that it does not show. If the file has too little space left, only the first line is written, or

@@ -14,7 +14,7 @@ Rules
    [type, name]}``, a permutation ``{"permutation": [...]}``. Tensors are named by position, as ``{"input": k}`` or
    ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot, as ``{"weights":
    k}``, or are ``{"no_weights": dtype}``.
-4. The document has no names: names are labels, and belong to the package.
+4. The document has no names, because names are labels, and belong to the package.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.recipes import keys
 from trtbuild.core.values.value_ranges import ValueRange
 
-#: A model with more weight elements than this (2 GiB of float32) is not compared: a forward pass would take too long.
+#: A model with more weight elements than this (2 GiB of float32) is not compared, because a forward pass would take
+#: too long.
 _MAX_ELEMENTS = 1 << 29
 
 #: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,

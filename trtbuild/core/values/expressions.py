@@ -42,8 +42,8 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
 def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
     """Bounds of the size if each symbol is in its interval (both ends included).
 
-    The bounds are sound, but not always tight: each occurrence of a symbol is bounded separately, so ``s - s`` gives more
-    than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
+    The bounds are sound, but not always tight, because each occurrence of a symbol is bounded separately. So ``s - s``
+    gives more than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
     """
     if isinstance(expression, int):
         return expression, expression

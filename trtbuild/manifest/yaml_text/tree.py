@@ -173,7 +173,7 @@ class _TreeBuilder:
             self._problems.add(node.origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
             raise _ParsingStopped
         if event.anchor is not None:
-            self._anchors[event.anchor] = None  # until the end of the node: an alias before its end is a cycle
+            self._anchors[event.anchor] = None  # None until the node ends, because an alias inside the node is a cycle
         if isinstance(event, ScalarEvent):
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])

@@ -78,7 +78,9 @@ class _TorchImportHook:
 
 
 def _register_operator() -> None:
-    """Register the operator of ``.pt2`` files with torch. A failure is only a warning: most programs load no such file."""
+    """Register the operator of ``.pt2`` files with torch.
+
+    A failure is only a warning, because most programs load no such file."""
     try:
         from trtbuild.driver.packages.engine_operator import register
 

@@ -5,8 +5,8 @@ The new bytes are written to a temporary file in the same directory. Then the te
 Promises
 1. If the process is killed at any moment (``kill -9``), the path has the old file or the new file. The temporary file,
    ``.<name>.<random>.tmp``, may stay behind. Nothing reads it.
-2. If the disk is full, or another error occurs, OSError is raised. The old file is unchanged, and the temporary file is
-   removed.
+2. If the disk is full, or another error occurs before the renaming, OSError is raised. The old file is unchanged, and the
+   temporary file is removed. With `durable`, OSError may also be raised after the renaming.
 3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged. So a
    caller that reads a file, changes the content and writes it back needs a lock.
 4. With `durable`, the bytes and the name survive a loss of power as soon as the call has returned. Without `durable`, a

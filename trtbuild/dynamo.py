@@ -1,5 +1,5 @@
-"""Provide the functions of Torch-TensorRT's module ``torch_tensorrt.dynamo``: `trtbuild.compile`, `trtbuild.trace`, and
-`Input`."""
+"""Provide `compile`, `trace` and `Input` of trtbuild under the names that Torch-TensorRT has in
+``torch_tensorrt.dynamo``."""
 
 from __future__ import annotations
 

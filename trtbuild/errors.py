@@ -1,9 +1,10 @@
-"""All exceptions of trtbuild, grouped by the cause of the error.
+"""The errors of trtbuild, grouped by their cause.
 
 * TrtbuildError, the base class
   * UsageError, exit 2: found before any work
     * ManifestErrors: one or more problems of manifests (`problems`)
     * ConfigurationError: the user's or CI's configuration: remotes, keys, policy
+      * ConfigurationErrors: one or more problems of a configuration (`problems`)
     * LockFileError: trtbuild.lock cannot be read, or contradicts the manifest
     * EnvironmentFault: something that must be installed or allowed on this machine
       * ToolchainMissing: a toolchain or torch is not installed
@@ -12,7 +13,7 @@
   * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
-  * VerificationFailed, exit 1: the results of a build differ from those of PyTorch
+  * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
   * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
     * PackageMissing: there is no package
     * PackageDamaged: the package is truncated or altered, or has no valid index
@@ -30,7 +31,7 @@
     * BundleRefused: a file for import is truncated, altered, or not a bundle
     * StoreUnavailable: the store cannot be used (permissions, full disk, newer format)
     * RemoteFault: a request to a remote failed; such an error never ends a build
-      * RemoteRefused: credentials or permission: a retry does not help
+      * RemoteRefused: wrong credentials or no permission; a retry does not help
       * RemoteDown: unreachable, too slow, connection lost, or an error of the server
       * RemoteFull: the object is too large, or the remote has no space
       * RemoteLied: the content of the response is not what was requested
@@ -288,7 +289,7 @@ class RemoteLied(RemoteFault):
 
 
 class InternalError(TrtbuildError):
-    """A bug of trtbuild. The text contains the traceback."""
+    """A bug of trtbuild. If the bug raised another exception, the text contains its traceback."""
 
     def __init__(
         self, text: str, *, hint: str | None = "this is a bug of trtbuild: please report it", **place: Any

@@ -2,7 +2,8 @@
 
 A build that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
 (`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
-`os.stat` only, and prints the output again. If any check fails, the whole program runs, and its answer is always right.
+`os.stat` and `os.readlink`, without reading the files that it names, and prints the output again. If any check fails, the
+whole program runs, and its answer is always right.
 
 Rules
 1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 SNAPSHOT_FORMAT = 3
 
-#: The time in ns before which this process has read no file. This module computes it because it is imported first: later
-#: imports may wait for disks and processors for seconds.
+#: A time in ns. This process has read no file before it. This module computes the time, because this module is imported
+#: first, and later imports may wait for disks and processors for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
 
 #: The directory of snapshots in the project, with one file for each command line.

@@ -1,6 +1,6 @@
 """Read regular files at paths that other programs can write to. Files of any other kind are refused at once.
 
-Without this, opening a named pipe would wait for a writer, and reading a device might never end.
+Otherwise, opening a named pipe would wait for a writer, and reading a device might never end.
 """
 
 from __future__ import annotations

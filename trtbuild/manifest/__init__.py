@@ -3,7 +3,7 @@
 `load` reads a project's directory and returns a `Project`, or raises one error with all problems of all files. `project`
 calls the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges files.
 `resolve`, `source`, `shapes` and `outputs` then complete each model. The packages are `yaml_text` (text and lines) and
-`format` (fields and their values). Importing this package is cheap: pydantic and yaml are imported by the first call.
+`format` (fields and their values). Importing this package is cheap, because the first call imports pydantic and yaml.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["load", "reference", "schema"]
 def load(project: Path, files: Sequence[str] | None = None) -> Project:
     """All models of the project's manifests.
 
-    `project` is the working directory (after ``-C``). `files` are the manifests' paths relative to it; without them
-    ``trtbuild.yaml`` is read, or, only if that is missing, ``manifests/*.yaml``.
+    `project` is the working directory (after ``-C``). `files` are the paths of the manifests, relative to `project`.
+    Without `files`, ``trtbuild.yaml`` is read. If that file is missing, ``manifests/*.yaml`` are read.
 
     Raises ManifestErrors with every problem of every file, and UsageError when the project has no manifest.
     """

@@ -143,7 +143,7 @@ def _without(node: Node, name: str) -> Node:
 
 def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, LocatedValue]:
     value, invalid = check_fields(kind, label, node, key, problems)
-    # Without a value, even the names of the fields may be wrong: every field of this entry counts as invalid.
+    # Without a value, even the names of the fields may be wrong. So every field of this entry counts as invalid.
     invalid_fields = (
         set(kind.model_fields) if value is None else {name for name in invalid if name in kind.model_fields}
     )

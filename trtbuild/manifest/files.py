@@ -76,7 +76,9 @@ class ManifestFile:
 
 
 def find_manifests(paths: ProjectPaths, files: Sequence[str] | None) -> list[str]:
-    """The names of the manifests to read. Raises UsageError when no manifest is found."""
+    """The names of the manifests to read.
+
+    Raises UsageError if no manifest is found, if the project's directory does not exist, or if a path is not valid."""
     if not Path(paths.root).is_dir():
         raise UsageError(f"no such directory: {paths.root}", hint="name the project's directory with -C")
     for file in files or ():
@@ -108,6 +110,7 @@ class FileReader:
         self._paths = paths
         self._problems = problems
         self._files: dict[str, ManifestFile] = {}
+        #: The files whose includes are being read now. Each of them includes the next one.
         self._open_files: list[ManifestFile] = []
 
     def read(self, name: str, origin: Origin | None = None) -> ManifestFile:

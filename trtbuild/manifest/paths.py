@@ -52,7 +52,7 @@ def folder_of(name: str) -> str:
 
 
 def import_roots(name: str) -> tuple[str, ...]:
-    """The folders from which ``python:`` sources of a manifest import: its folder and the parents up to the project."""
+    """The folders from which the callables of a manifest are imported: its folder and the parents up to the project."""
     folder = folder_of(name)
     if folder.startswith(".."):
         return (folder,)

@@ -33,8 +33,8 @@ _REQUIRED = {
     "profiles": "name at least one profile, such as `profiles: [photo]`",
     "targets": "name at least one target, in the model or in `defaults`, such as `targets: [ada]`",
 }
-#: Fields that only a lowered graph can use. For graphs of other kinds: the field, its only allowed value, its effect on a
-#: lowered graph, and the reason for the restriction.
+#: Fields that only a lowered graph can use. Each row has the field, the only value that is allowed for other graphs, the
+#: effect on a lowered graph, and the reason or advice for other graphs.
 _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
@@ -60,23 +60,23 @@ def this_platform() -> str:
 
 
 def resolve_model(
-    declared: DeclaredModel, space: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
+    declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
     """The model, or None when it is invalid; its problems are then added to `problems`.
 
     The model's outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
     """
-    return _Resolver(declared, space, paths, problems).resolve(outputs)
+    return _Resolver(declared, namespace, paths, problems).resolve(outputs)
 
 
 class _Resolver:
-    def __init__(self, declared: DeclaredModel, space: Namespace, paths: ProjectPaths, problems: Problems) -> None:
+    def __init__(self, declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, problems: Problems) -> None:
         self._name = declared.name
         self._declared = declared
-        self._space = space
+        self._namespace = namespace
         self._paths = paths
         self._problems = problems
-        self._fields = {**space.defaults, **declared.fields}
+        self._fields = {**namespace.defaults, **declared.fields}
         self._places = {name: located.name_origin for name, located in self._fields.items()}
 
     def resolve(self, outputs: list[OutputPath]) -> Model | None:
@@ -143,7 +143,7 @@ class _Resolver:
         noun = field.removesuffix("s")
         entries: dict[str, tuple[NamedEntry[Any], Origin]] = {}
         for name, element in zip(located.value, located.node.elements, strict=True):
-            if name not in table and field in self._space.incomplete_sections:
+            if name not in table and field in self._namespace.incomplete_sections:
                 continue  # it may be declared in the part that could not be read, and that has a problem already
             if name not in table:
                 self._problems.add(element.origin, f"unknown {noun} {name!r}", suggestion(name, table, field))
@@ -184,7 +184,7 @@ class _Resolver:
 
     def _shapes(self) -> Shapes | None:
         located = self._required("inputs")
-        entries = self._named_entries("profiles", self._space.profiles)
+        entries = self._named_entries("profiles", self._namespace.profiles)
         if located is None:
             return None
         inputs = resolve_inputs(located, self._problems)
@@ -203,11 +203,11 @@ class _Resolver:
             return None
         # The valid profiles are checked even if another profile is invalid.
         node = dims_field.node if dims_field else None
-        check_shapes(inputs, dims, profiles, self._space.profiles, node, self._problems)
+        check_shapes(inputs, dims, profiles, self._namespace.profiles, node, self._problems)
         return Shapes(inputs, dims, tuple(profiles))
 
     def _targets(self) -> tuple[Target, ...] | None:
-        entries = self._named_entries("targets", self._space.targets)
+        entries = self._named_entries("targets", self._namespace.targets)
         toolchain = self._value("toolchain")
         if entries is None or toolchain is INVALID:
             return None
@@ -222,10 +222,10 @@ class _Resolver:
         return tuple(targets)
 
     def _check_turing(self, target: Target, use_origin: Origin) -> None:
-        # TensorRT-RTX 1.7 rejects such a network, but only after the trace and the conversion.
+        # TensorRT-RTX 1.7 also rejects float32 matrix products on Turing, but only after the trace and the conversion.
         source = self._fields.get("source")
         declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
-        if not all(kind.graph.is_lowered for kind in declared):  # a lowered graph declares its types
+        if not all(kind.graph.is_lowered for kind in declared):  # `precision` sets the types of lowered graphs only
             return
         if self._value("precision") == "float32" and target.toolchain == "tensorrt-rtx" and target.sm == 75:
             located = self._fields.get("precision")

@@ -90,6 +90,7 @@ def resolve_profile(
     """A profile with the inputs of a model, in their order, or None when the profile is invalid.
 
     Adds a problem for each input that only the profile or only the model has. The result has the inputs that both have.
+    `use_origin` is the place where the model names the profile.
     """
     if entry.fields is None:
         return None

@@ -29,7 +29,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
-    """A completer of the names that begin with the typed text; if no name does, of `kinds` (``dir``, ``file``)."""
+    """A completer for the names that begin with the typed text.
+
+    If no name begins with this text, the shell completes paths of `kinds` (``dir``, ``file``)."""
 
     @functools.wraps(complete)
     def complete_quietly(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -90,6 +92,7 @@ file = _completer(lambda project, files: [], "file")
 class _Bash(BashComplete):
     """Completion in bash (rule 3)."""
 
+    #: The number of characters before the ``@``. Answers begin after them.
     _prefix_length = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:

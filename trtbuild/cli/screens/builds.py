@@ -11,12 +11,14 @@ from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
 from trtbuild.store.layers.accounts import Account
 
-#: The largest number of outputs that are listed. If there are more, their number is shown.
+#: A longer list of outputs ends after this many, with the number of the others (if there are at least two others).
 MOST_OUTPUTS = 20
 
 
 def build_lines(document: Build) -> list[str]:
-    """The lines for standard output: outputs, warnings, and, if there was no error, the summary line."""
+    """The lines for standard output: outputs, comparisons with PyTorch, remotes, warnings and the summary line.
+
+    After an error, the summary line is on standard error (`failures`)."""
     written = [entry for entry in document.outputs if entry.written]
     lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, document.steps)
     if len(written) > MOST_OUTPUTS + 1:

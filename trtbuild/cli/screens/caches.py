@@ -65,19 +65,19 @@ def gc_lines(document: CacheGc) -> list[str]:
     ]
     if document.blobs_condemned:
         rows.append(("condemned", count(document.blobs_condemned, "blob"), size(document.condemned_bytes)))
-    because = [
+    explanations = [
         f"  {number:,} kept: {_why_kept(reason, document)}"
         for reason, number in document.kept_because.items()
         if number
     ]
     if document.blobs_condemned:
-        because.append(
+        explanations.append(
             "  condemned: no record names them; they are removed by later collections, at least an hour apart"
         )
     if document.blobs_restored:
         it = "it" if document.blobs_restored == 1 else "them"
-        because.append(f"  {count(document.blobs_restored, 'blob')} put back: a record names {it} again")
-    return [*align_rows(rows, right=(2,)), *because]
+        explanations.append(f"  {count(document.blobs_restored, 'blob')} put back: a record names {it} again")
+    return [*align_rows(rows, right=(2,)), *explanations]
 
 
 def _why_kept(reason: str, document: CacheGc) -> str:

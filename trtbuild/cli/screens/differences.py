@@ -11,6 +11,7 @@ from trtbuild.cli.terminal.quantities import count
 from trtbuild.driver.answers.differences import Diff, Difference, EngineDifference, PartitionDifference, Side
 
 _MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed": terminal.yellow("~")}
+#: `Side.known_from` → the words for it in the line about a side.
 _DESCRIPTIONS = {
     "recipes": "with the recipes of its engines",
     "index": "by its index alone: the records of its engines are not in this cache",

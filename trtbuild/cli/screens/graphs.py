@@ -17,20 +17,20 @@ def graph_screen(form: str) -> Callable[[Graph], list[str]]:
 
 
 def _text(document: Graph) -> list[str]:
-    before: dict[str, list[str]] = defaultdict(list)
-    for source, target in document.edges:
-        before[target].append(source)
-    steps: dict[str, list[str]] = defaultdict(list)
+    producers: dict[str, list[str]] = defaultdict(list)
+    for producer, consumer in document.edges:
+        producers[consumer].append(producer)
+    steps_of_model: dict[str, list[str]] = defaultdict(list)
     for node in document.nodes:
-        steps[node.model].append(node.id)
+        steps_of_model[node.model].append(node.id)
     lines: list[str] = []
-    for model, names in steps.items():
+    for model, steps in steps_of_model.items():
         lines.append(terminal.bold(model))
         rows = []
-        for name in names:
-            needs = [source_id.removeprefix(f"{model}/") for source_id in before[name]]
+        for step in steps:
+            needs = [producer.removeprefix(f"{model}/") for producer in producers[step]]
             rows.append(
-                (f"  {name.removeprefix(f'{model}/')}", terminal.dim(f"← {first_names(needs)}") if needs else "")
+                (f"  {step.removeprefix(f'{model}/')}", terminal.dim(f"← {first_names(needs)}") if needs else "")
             )
         lines += align_rows(rows)
     return lines

@@ -1,10 +1,11 @@
 """The job summary of GitHub Actions: the result of a build as Markdown, written to the file ``$GITHUB_STEP_SUMMARY``.
 
 Rules
-1. The summary never fails or delays a build: if the file cannot be written, there is no summary.
+1. The summary never fails or delays a build. If the file cannot be written, there is no summary.
 2. The summary is appended in one write, because other commands of the step write to the file, too.
-3. GitHub drops the summary of a step that is larger than 1 MiB. So long texts are cut, and a long table ends with the
-   number of rows that it does not show. If the file has too little space left, only the first line is written, or nothing.
+3. GitHub drops the summary of a step that is larger than 1 MiB. So long texts are cut, and a long table has one row with
+   the number of rows that it does not show. If the file has too little space left, only the first line is written, or
+   nothing.
 4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
    entities, so that they are shown as text.
 """
@@ -105,7 +106,9 @@ def _model_row(name: str, steps: Sequence[StepEntry]) -> tuple[str, ...]:
 
 
 def _saved_s(steps: Iterable[StepEntry]) -> float:
-    """The sum of the original durations of all hits, in s. A key counts once, and not if it ran in this build."""
+    """The sum of the original durations of all hits, in s.
+
+    Several hits with one key count once. They do not count if a step with this key ran in this build."""
     saved_by_key = {step.key: step.saved_s for step in steps if step.verdict == "hit"}
     for step in steps:
         if step.verdict == "run":
@@ -171,7 +174,8 @@ def plain(text: str) -> str:
 
 
 def multiline(text: str) -> str:
-    """Like `plain`, for a message of several lines. Each of them is a line of the cell."""
+    """Like `plain`, for a message of several lines, which become lines of the cell. A long message is cut to its first
+    lines and its last line."""
     lines = text.splitlines()
     shown = [plain(line) for line in (lines if len(lines) <= MOST_LINES + 2 else [*lines[:MOST_LINES], "…", lines[-1]])]
     return "<br>".join(line for line in shown if line)

@@ -98,7 +98,7 @@ def _colour(runner: str) -> str:
 
 
 def _ticks(longest: float) -> list[float]:
-    """Four to ten ticks from 0, in steps of 1, 2 or 5 times a power of ten. The last tick is at least `longest`."""
+    """Five to ten ticks from 0, in steps of 1, 2 or 5 times a power of ten. The last tick is at least `longest`."""
     power = 10.0 ** math.floor(math.log10(longest / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if longest / (power * factor) <= 9)
     return [round(number * step, 12) for number in range(math.ceil(longest / step) + 1)]

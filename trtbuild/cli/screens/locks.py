@@ -17,7 +17,7 @@ _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def lock_lines(document: Locked) -> list[str]:
-    """The locked models, or the missing steps and the differences that prevented the lock."""
+    """The locked models or the missing steps, and the differences from the lock file."""
     path, missing = document.path, document.missing
     differences = document.differences if document.existed else []
     if missing:

@@ -91,14 +91,18 @@ def _range(dim: PackedDim) -> str:
 
 
 def _target(target: PackedTarget, index: PackageIndex) -> list[str]:
-    parts = target.partitions.partitions
-    sizes = {part.name: index.files[target.engines[part.name]].size for part in parts if part.kind == "tensorrt"}
+    partitions = target.partitions.partitions
+    sizes = {
+        partition.name: index.files[target.engines[partition.name]].size
+        for partition in partitions
+        if partition.kind == "tensorrt"
+    }
     head = f"target {terminal.bold(target.name)}: SM {target.sm}, {target.toolchain} {target.version}"
     rows = [
-        (f"  {part.name}", "engine", size(sizes[part.name]))
-        if part.name in sizes
-        else (f"  {part.name}", "PyTorch", _reasons(part.reasons))
-        for part in parts
+        (f"  {partition.name}", "engine", size(sizes[partition.name]))
+        if partition.name in sizes
+        else (f"  {partition.name}", "PyTorch", _reasons(partition.reasons))
+        for partition in partitions
     ]
     if len(sizes) > 1:
         rows.append(("  total", count(len(sizes), "engine"), size(sum(sizes.values()))))

@@ -1,7 +1,8 @@
 """Plans, reasons and the state of models as text.
 
-A plan of a thousand engines stays readable: steps of a model that would run for the same reason are one row, and models
-with the same rows are one group. `MODEL/` with the first words of a row is an argument of `trtbuild why`.
+A plan of a thousand engines stays readable, because steps of a model that would run for the same reason are one row, and
+models with the same rows are one group. `MODEL/` and the first name in a row, such as ``vit/engine/p0``, can be the
+argument of `trtbuild why`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.driver.answers.documents import ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
 
-#: The largest number of rows of a model. If there are more, their number is shown.
+#: A longer list of rows ends after this many, with the number of the others (if there are at least two others).
 MOST_ROWS = 40
 
 #: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.
@@ -79,22 +80,25 @@ def _verdict(verdict: str) -> str:
 
 
 def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
-    """The rows of a model. Steps with the same name for several targets share a row, as do steps with the same reason."""
-    targets: dict[tuple[str, str, str, str], list[str]] = {}
+    """The rows of a model.
+
+    Steps with the same name for several targets share a row, and so do steps of a stage with the same reason. All unknown
+    steps share the last row."""
+    targets_by_step: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
         name = step.id.removeprefix(f"{model}/")
         target = step.target or ""
         if target and name.endswith(f"@{target}"):
             name = name[: -len(target) - 1]
         why = _reason(step.reason, model) if step.verdict == "run" else step.reason.text.replace(f"{model}/", "")
-        targets.setdefault((step.verdict, step.stage, name, why), []).append(target)
-    names: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
-    for (verdict, stage, name, why), step_targets in targets.items():
-        names.setdefault((verdict, stage, why, tuple(step_targets)), []).append(name)
+        targets_by_step.setdefault((step.verdict, step.stage, name, why), []).append(target)
+    names_by_row: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for (verdict, stage, name, why), step_targets in targets_by_step.items():
+        names_by_row.setdefault((verdict, stage, why, tuple(step_targets)), []).append(name)
     rows: list[Row] = []
     unknown_steps: list[str] = []
-    for (verdict, stage, why, row_targets), parts in names.items():
-        text = _steps(stage, parts, [target for target in row_targets if target])
+    for (verdict, stage, why, row_targets), row_names in names_by_row.items():
+        text = _steps(stage, row_names, [target for target in row_targets if target])
         if verdict == "unknown":
             unknown_steps.append(text)
         else:
@@ -134,7 +138,7 @@ def why_lines(document: Why) -> list[str]:
 
 
 def _reason_text(reason: Reason) -> str:
-    """The reason. If parts of the recipe have changed, it is their number, because a list of them follows."""
+    """The reason as text. If parts of the recipe have changed, this is only their number, because a list follows."""
     changed = len(reason.changed)
     return f"{count(changed, 'part')} changed" if changed else reason.text
 

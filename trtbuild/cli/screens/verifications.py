@@ -77,9 +77,9 @@ def _by(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """The comparisons of one cut (one partitioning of a model) that are wrong or were not made.
+    """Notes on the comparisons of one cut (one partitioning of a model) that are wrong, were not made, or have a text.
 
-    If a partition is wrong, the whole model is left out.
+    If a partition is wrong, the notes on the whole model and on PyTorch's own result are left out.
     """
     for entry in cut.partitions:
         yield from _note(entry, f"partition {terminal.bold(entry.partition)}")

@@ -5,8 +5,8 @@ Rules
    do does not import it.
 2. In the line of a finished step, only the reason may be cut. A line of the area is exactly one row.
 3. The area uses at most half of the screen, so that finished steps stay visible.
-4. `close` removes the area at the end of every build, also after an error. The cursor is never hidden, which Rich would do:
-   after a kill -9 the terminal works as before.
+4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
+   keeps it visible, so that the terminal works as before after a ``kill -9``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LiveProgress(Progress):
         self._build_start = time.monotonic()
         #: Step id → its start time and its duration in the last build, in s.
         self._running: dict[str, tuple[float, float | None]] = {}
-        #: The rows of the area. Rich's thread reads them without `_lock`: a thread that holds `_lock` may wait for Rich.
+        #: The rows of the area. Rich's thread reads them without `_lock`, because a thread with `_lock` may wait for Rich.
         self._area_rows: tuple[tuple[str, tuple[float, float | None]], ...] = ()
         self._last_duration_s: LastDuration = lambda _: None
         self._phases: dict[str, float] = {}
@@ -185,7 +185,7 @@ class LiveProgress(Progress):
 
     def _running_row(self, step: str, taken_s: float, last_s: float | None, frame: str, width: int) -> str:
         head = f"{frame:>4} {duration(taken_s):>8}  "
-        free_columns = width - len(head) - 1  # one column stays free: a full row makes some terminals wrap
+        free_columns = width - len(head) - 1  # one column stays free, because some terminals wrap a full row
         if free_columns < 8:
             return crop(f"{frame} {step}", width - 1)
         note = f"  last time {duration(last_s)}" if last_s else ""

@@ -112,5 +112,5 @@ def bind_weights(
 def weight_types(table: Mapping[str, Weight] | None) -> Sequence[tuple[str, str, Sequence[int]]] | None:
     """The name, dtype and shape of each weight in a weights file, sorted by name; None without a weights file.
 
-    They are in a trace's key. The values of the weights are not."""
+    A trace's key contains these types, but not the values of the weights."""
     return None if table is None else [(name, weight.dtype, weight.shape) for name, weight in sorted(table.items())]

@@ -50,8 +50,8 @@ def read_layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]])
     for order, neighbours in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
         for index in order:
             if origins[index] is None:
-                is_reader = neighbours is readers
-                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, is_reader=is_reader)
+                are_readers = neighbours is readers
+                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, are_readers=are_readers)
     return [
         Layer(entry["name"], entry["type"], *(origin or (None, None)))
         for entry, origin in zip(entries, origins, strict=True)
@@ -72,12 +72,12 @@ def _origin_of_neighbour(
     neighbours: Mapping[str, Sequence[int]],
     origins: Sequence[_Origin | None],
     *,
-    is_reader: bool,
+    are_readers: bool,
 ) -> _Origin | None:
     """The origin of the first neighbour that has an origin, or None.
 
-    With `is_reader`, `neighbours` are the layers that read an output of `entry`. Otherwise, they are the layers that
-    produce one of its inputs."""
-    tensors = [output["name"] for output in entry["outputs"]] if is_reader else entry["inputs"]
+    `neighbours` are layers by the name of a tensor. With `are_readers`, they read this tensor, which is an output of
+    `entry`. Otherwise, they produce it, and it is an input of `entry`."""
+    tensors = [output["name"] for output in entry["outputs"]] if are_readers else entry["inputs"]
     candidates = (origins[index] for tensor in tensors for index in neighbours.get(tensor, ()))
     return next((origin for origin in candidates if origin is not None), None)

@@ -4,8 +4,8 @@
 TensorRT:
 
 Rules
-1. Only one thread at a time uses a context. All work of a context is enqueued on one stream. Threads may share an engine:
-   creating a context is safe at any time (TensorRT developer guide, "Threading").
+1. Only one thread at a time uses a context. All work of a context is enqueued on one stream. Threads may share an engine,
+   because creating a context is safe at any time (TensorRT developer guide, "Threading").
 2. The engine's device is the current device of the calling thread during every call.
 3. Call `Context.set_shape` for every input before any address is used. Each shape must be within the profile's range
    (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine runs.

@@ -63,8 +63,8 @@ class Setting:
     in_bytes: bool
     #: Toolchain → the first release that has the setting, or None if no release has it. A toolchain that is not in the
     #: mapping has the setting in all releases. Sources: https://docs.nvidia.com/deeplearning/tensorrt (migration guide
-    #: 8.x to 10.x, release notes 10.8), and the bindings of 8.6.1 and TensorRT-RTX 1.7.1. If the minor version is not
-    #: documented, this is the first release of the major version.
+    #: 8.x to 10.x, release notes 10.8), and the bindings of 8.6.1 and TensorRT-RTX 1.7.1. If these sources name only a
+    #: major version, the mapping has the first release of that major version.
     first_releases: Mapping[str, str | None]
 
 
@@ -176,7 +176,7 @@ class BuilderSettings:
     version_compatible: bool = setting(
         False, "Whether later TensorRT versions may run the engine.", Flag("VERSION_COMPATIBLE"), "--versionCompatible"
     )
-    # TensorRT takes this flag only after VERSION_COMPATIBLE.
+    # This field follows `version_compatible`, because TensorRT accepts this flag only after VERSION_COMPATIBLE.
     exclude_lean_runtime: bool = setting(
         False,
         "Whether a version-compatible plan leaves the lean runtime out. "
@@ -229,8 +229,9 @@ class BuilderSettings:
 #: The facts about every setting, by its name.
 SETTINGS: Mapping[str, Setting] = {entry.name: entry.metadata["setting"] for entry in fields(BuilderSettings)}
 
-#: The settings whose defaults are in every engine's key. Any later setting is in the key only if it is not at its default,
-#: so that a new setting changes no key. Never add a name here.
+#: The settings that are in every engine's key, even if they have their defaults. A setting that is not listed here is in
+#: a key only if it does not have its default. So a new setting does not change the keys of old engines. Never add a name
+#: here.
 SETTINGS_IN_EVERY_KEY = frozenset(
     (
         "optimization_level", "workspace", "max_aux_streams", "tiling_optimization_level", "l2_limit_for_tiling",

@@ -1,7 +1,7 @@
 """The kinds of graphs that a trace produces, and how the steps handle each kind.
 
-Everything that depends on the kind of a model's graph is in this table and in the handlers of `trtbuild.stages.graphs`.
-Other code reads a field of the kind, and never compares its name.
+Everything in the steps that depends on the kind of a model's graph is in this table and in the handlers of
+`trtbuild.stages.graphs`. Other code of the steps reads a field of the kind, and never compares its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class GraphKind:
     one engine.
     `reference`: the library that computes the model without TensorRT, for `verify` and for a package's reference program.
     `changes_opset`: whether the partition step converts the graph to the toolchain's ONNX opset.
-    `program_file`: the path of a partition's graph in a package, with ``{}`` for its digest.
+    `program_file`: the path of a partition's graph in a package, with ``{}`` for the first 32 digits of its digest.
     """
 
     name: GraphKindName

@@ -14,7 +14,7 @@ class SourceKind:
 
     `reader` is the class in `trtbuild.stages.trace.sources` that reads it, as ``module:Class``; it is empty for a module in
     memory. Editors and docs/manifest.md show `description` and `example`. `file` is the noun for the source's file in
-    messages. A kind without `file` names a callable, as ``module.path:callable``. Such a callable takes ``kwargs``.
+    messages. In a manifest, a kind without `file` names a callable, as ``module.path:callable``, which takes ``kwargs``.
     """
 
     name: str

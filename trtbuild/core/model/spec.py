@@ -45,7 +45,7 @@ class Source:
     deps: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     cacheable: bool = True
-    #: Directories from which ``python:`` modules are imported, relative to the project, in the order of the search.
+    #: Directories from which the module of a callable is imported, relative to the project, in the order of the search.
     roots: tuple[str, ...] = (".",)
 
     @property

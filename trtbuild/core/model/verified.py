@@ -46,7 +46,7 @@ class PartitionEntry(Compared, PartitionIdentity):
 
 
 class _RecordedWhole(WholeEntry):
-    """An entry from a record, whose members are in alphabetical order. They are printed in the order of the record."""
+    """An entry that was read from a record. The members of a record are in alphabetical order, and stay in this order."""
 
     def to_json(self) -> dict[str, Any]:
         return _json_in_record_order(self, Comparison)

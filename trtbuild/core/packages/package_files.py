@@ -11,8 +11,8 @@ from trtbuild.core.recipes.record import is_digest
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package without its index (path → SHA-256), and the names of its targets. `data` is the
-    content of the index."""
+    """The files of a package, except its index (path → SHA-256), and the names of its targets. `data` is the content of the
+    index."""
 
     files: Mapping[str, str]
     targets: tuple[str, ...]

@@ -149,7 +149,7 @@ class PackageIndex:
 
     @property
     def schema(self) -> str:
-        """The format of its ``index.json``: the oldest one that can express it."""
+        """The format of ``index.json``: the oldest format that can express this index."""
         return schema_for(self.output_tree)
 
     @property

@@ -79,7 +79,8 @@ class PackageContents:
     partitions_by_target: Mapping[str, ToolchainPartitions]  # target name → the partitions of its toolchain
     engines: Sequence[PackageEngine]
     toolchains: Mapping[str, str]  # target name → exact version
-    origins: Mapping[str, str]  # graph digest → digest of the conversion's origins
+    #: Graph digest → digest of the conversion's origins, which are the calls that its ONNX nodes come from.
+    origins: Mapping[str, str]
     sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
 
     def recipe(self) -> Recipe:
@@ -262,7 +263,10 @@ def name_table(
     modules: Sequence[Sequence[str]],
     origins: Mapping[str, Sequence[Sequence[Any]]],
 ) -> dict[str, dict[str, list[str]]]:
-    """For each TensorRT partition: ONNX node name → module path and operator. `origins` is by graph digest."""
+    """For each TensorRT partition: ONNX node name → module path and operator.
+
+    `modules` has an entry for each call of the lowered program: first its module path and its operator. `origins` has pairs
+    for each graph digest: the name of an ONNX node, and the number of the partition's call that it comes from."""
     table = {}
     for partition in toolchain_partitions.partitions.partitions:
         if partition.kind != "tensorrt":

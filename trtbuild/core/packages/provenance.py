@@ -1,11 +1,11 @@
 """The results of verifying a package: ``provenance.json`` beside its index.
 
 The file has the SHA-256 of the package's index, and the index has the SHA-256 of every engine. So the results are about
-exactly these bytes. `parse` ignores them if the index has changed by a single byte, or if they are about
-another package.
+exactly these bytes. `parse` ignores the results if the index has changed by a single byte, or if they are about another
+package.
 
 Anyone who can write into a package's directory can also write this file. The record of the verification is stronger
-evidence: with trusted keys configured, it is signed like any other record. Each entry names the record's key.
+evidence, because it is signed like any other record if trusted keys are configured. Each entry names the record's key.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class EngineText:
 
     @classmethod
     def from_text(cls, text: str) -> EngineText:
-        """The inverse of `to_text`. Raises ValueError, KeyError or TypeError for any other text."""
+        """The inverse of `to_text`. Raises ValueError, KeyError, TypeError or AttributeError for any other text."""
         data = json.loads(text)
         schema = data.pop("schema")
         if schema != SCHEMA:

@@ -1,7 +1,7 @@
 """A TensorRT network as a document: the recorded calls that define it, which any toolchain can repeat.
 
-The document is canonical JSON (`to_bytes`). An engine's key has the digest of its bytes in place of the digest of an ONNX
-model.
+The document is canonical JSON (`to_bytes`). The key of its engine has the digest of these bytes in place of the digest of
+an ONNX model.
 
 Rules
 1. ``inputs`` are in the manifest's order. Each has a dtype (``FLOAT``, TensorRT's name) and a shape. A size is a number, or
@@ -14,7 +14,7 @@ Rules
    [type, name]}``, a permutation ``{"permutation": [...]}``. Tensors are named by position, as ``{"input": k}`` or
    ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot, as ``{"weights":
    k}``, or are ``{"no_weights": dtype}``.
-4. The document has no names: names are labels, and belong to the package.
+4. The document has no names, because names are labels, and belong to the package.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: l
 
 
 def is_document(data: bytes | bytearray | memoryview) -> bool:
-    """Whether `data` is a network document of any version. No ONNX model begins with the bytes that are compared."""
+    """Whether `data` begins like a network document of any version. No ONNX model begins with these bytes."""
     return bytes(data[: len(_FIRST_BYTES_OF_ANY_VERSION)]) == _FIRST_BYTES_OF_ANY_VERSION
 
 

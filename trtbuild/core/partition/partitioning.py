@@ -2,10 +2,10 @@
 
 Rules
 1. All nodes of a partition have the same label.
-2. The graph of partitions has no cycle: partitions can run one after the other.
-3. Partitions are maximal: merging any two partitions with the same label would break rule 2. Groups with an edge between
-   them are merged first, in graph order, and then all other pairs. So a graph with one label becomes one partition, even
-   if the graph is not connected.
+2. The graph of partitions has no cycle, so the partitions can run one after the other.
+3. Partitions are maximal: merging any two partitions with the same label would break rule 2. Each node begins as a group,
+   and groups are merged until they are maximal. Groups with an edge between them are merged first, in graph order, and then
+   all other pairs. So a graph with one label becomes one partition, even if the graph is not connected.
 4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
 
 Reachability between partitions is stored as bit sets (Python integers with one bit for each partition).

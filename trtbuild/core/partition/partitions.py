@@ -35,8 +35,8 @@ class Partition:
     weights: tuple[int, ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[TensorType, ...]
-    #: For each call node of the partition's program, the number of the lowered program's call node that it copies. The
-    #: number is -1 for a node that the partition adds to compute a size.
+    #: One number for each call node of the partition's program. For a copy of a call node of the lowered program, this is
+    #: the number of the original call node. For a node that the partition adds to compute a size, it is -1.
     calls: tuple[int, ...]
     #: Operator → the reason why it stays in PyTorch; for Torch partitions only.
     reasons: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,9 @@
-"""Accepts traces and partitions that other machines made and that this machine cannot make itself.
+"""Accepts traces and partitions that other machines made.
 
-A machine cannot trace a model if torch is missing, or has another version than the lock file names.
+Such a result is used if this machine cannot make it. A partition that a lock file names is also used if this machine could
+make it.
+
+A machine cannot trace a model if torch or a related package is missing, or if the lock file names another version.
 
 Rules
 1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
@@ -11,9 +14,9 @@ Rules
    the same declared parts and files (`keys.trace_with_any_versions`). With a lock file, that trace must have been made
    with the versions in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser. The result of a partition step is accepted with
-   any parser, if the rest of its recipe is the same. The result that a lock file names comes first. If this machine
-   cannot partition the model, the last result of any machine is accepted (`keys.partition_with_any_parser`). If that
-   parser was wrong, the engine step fails, so no wrong engine is built.
+   any parser, if the rest of its recipe is the same. The result that a lock file names comes first. Without such
+   a result, a machine that cannot partition the model accepts the last result of any machine
+   (`keys.partition_with_any_parser`). If that parser was wrong, the engine step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -97,8 +100,8 @@ def accepted_partition(
 ) -> tuple[Recipe, Reason] | None:
     """The recipe of another machine's partition step that replaces `wanted`, and the reason for the hit (rule 4).
 
-    None if there is no such recipe, or if `wanted` has a record. `can_partition` is whether this machine can
-    partition the model itself."""
+    None if the lock file names `wanted` itself. If the lock file names no usable record, the result is also None if this
+    machine can partition the model (`can_partition`), or if `wanted` has a record."""
     any_parser = keys.partition_with_any_parser(wanted)
     for key in locked.partitions if locked is not None else ():
         record = lookups.record(key)

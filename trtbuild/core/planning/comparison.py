@@ -1,6 +1,6 @@
 """The points and weights with which the lower step compares a lowered program with the traced program.
 
-They are not in any key: lowering depends only on the graph, and the comparison only checks its result.
+They are not in any key, because lowering depends only on the graph. The comparison only checks the result of lowering.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.recipes import keys
 from trtbuild.core.values.value_ranges import ValueRange
 
-#: A model with more weight elements than this (2 GiB of float32) is not compared: a forward pass would take too long.
+#: A model with more weight elements than this (2 GiB of float32) is not compared, because a forward pass would take
+#: too long.
 _MAX_ELEMENTS = 1 << 29
 
-#: A model with more weight elements than this (64 MiB of float32) is compared at one point only. Small models go
-#: through the same lowering passes at two points, and `trtbuild.stages.program.guard` compares sizes at all points.
+#: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,
+#: because smaller models test the same lowering passes at two points. Also, `trtbuild.stages.program.guard` compares sizes
+#: at all points.
 _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 

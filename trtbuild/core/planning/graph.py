@@ -100,8 +100,9 @@ class ModelPlan:
         return self.steps.get(step_id(self.model.name, "package"))
 
     def run_again(self, step: Step, reason: Reason) -> Step:
-        """Change the hit `step` into a run. It keeps its record: later recipes follow from that record, and the run will
-        produce the same outputs."""
+        """Change the hit `step` into a run.
+
+        The step keeps its record, because later recipes follow from that record. The run will produce the same outputs."""
         changed = replace(step, verdict="run", reason=reason, source=None)
         self.steps[step.id] = changed
         return changed

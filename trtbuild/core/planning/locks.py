@@ -2,7 +2,7 @@
 
 Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
 1. For every model, a lock has the id and key of each step. For engines and packages it also has the digests and sizes of
-   their outputs. So it names the bytes of a release, and the keys under which they are stored.
+   the outputs in `LOCKED_OUTPUTS`. So it names the bytes of a release, and the keys under which they are stored.
 2. A lock also has the versions that the keys were planned with: the versions of torch and related packages for every model,
    and the toolchain and its version for every target. Later plans use these versions.
 3. The platform, the versions of trtbuild's own steps and the digests of manifests do not change any plan. The platform and
@@ -23,8 +23,8 @@ from trtbuild.core.recipes.record import Output, Record
 #: The name of the file, in the project's root directory.
 LOCK_FILE = "trtbuild.lock"
 
-#: Stage → the outputs whose digests are in the lock. The `layers` of an engine are not, because they only describe its
-#: plan.
+#: Stage → the outputs whose digests are in the lock. The `layers` of an engine are not in the lock, because they only
+#: describe its plan.
 LOCKED_OUTPUTS: Mapping[str, Sequence[str]] = {"engine": ("plan",), "package": ("index", "names")}
 
 
@@ -125,7 +125,9 @@ class Difference:
 
 
 def differences(was: Lock | None, now: Lock) -> Iterator[Difference]:
-    """All entries that differ. Entries that explain others come first."""
+    """All entries that differ. Entries that explain others come first.
+
+    `was` is None if there is no earlier lock. Then all entries except the platform are new."""
     if was is not None and was.platform != now.platform:
         yield Difference("platform", "platform", was.platform, now.platform)
     for area in ("step version", "manifest", "version", "target", "step"):

@@ -53,9 +53,9 @@ class LockedTrace:
 class Facts:
     """The facts about this machine for planning one model.
 
-    `versions` are the versions of torch, onnx, onnxscript and python. It is None if torch is missing, or if the installed
-    torch is not the version that the model is `locked` to. Then this machine cannot trace the model. `environment` is the
-    environment of engine workers."""
+    `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. The field is None if one of them is not
+    installed, or if the lock file names other versions for this model. Then this machine cannot trace the model.
+    `environment` is the environment of engine workers. `locked` is None if the lock file does not contain the model."""
 
     platform: str
     versions: Mapping[str, str] | None
@@ -88,7 +88,7 @@ class Lookups(Protocol):
         """The current state of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies that the link of the chain with this recipe names; None if there is no such link."""
+        """The dependencies that one link of the chain names: the link with this recipe. None if it does not exist."""
 
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         """The dependencies that the links after `link` will probably name (`chain`, rule 6).

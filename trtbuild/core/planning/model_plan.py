@@ -1,17 +1,17 @@
 """The plan of one model: which steps have to run, and why. It follows from records and facts alone.
 
 Rules
-1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. After
-   the first step that has to run, the later steps are ``unknown``. They may still become hits (early cut-off).
-2. The code that makes a verdict also writes its reason: `core.planning.verdicts`, or `core.planning.demand`. The functions
-   of `demand` run last, from the outputs back to the first steps.
+1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. If a
+   step has no usable record, the steps that need its results are ``unknown``. They may still become hits (early cut-off).
+2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`. The functions of
+   `core.planning.demand` run last, from the outputs back to the first steps.
 3. Neither torch nor TensorRT is needed: versions come as facts. A machine without torch (`Facts.versions` is None) accepts
    a trace record with matching dependencies, and uses the versions in that record (`core.planning.acceptance`).
-4. A package contains the bytes of engines, but its recipe has only their keys. If engines were built again, the package
-   step runs again.
-5. Documents may be intact and trusted, and still contradict each other: a partition may read a weight that the trace's
-   interface does not have. Then the trace runs again. If that does not help, the partition step runs again. A step that
-   this command has run is not run again.
+4. A package contains the bytes of engines, but its recipe has only their keys. If an engine was built again and its plan
+   has another digest, the package step runs again.
+5. Documents may be intact and trusted, and still contradict each other. For example, a partition may read a weight that
+   the trace's interface does not have. Then the trace runs again. If that does not help, the partition step runs again. A
+   step that this command has run is not run again.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ class _ForwardPass:
         self._versions: Mapping[str, str] = facts.versions or {}
         self._lookups = lookups
         self._verdicts = Verdicts(self.plan, lookups)
+        #: ``id()`` of a partition → its engine job for the first target.
         self._jobs: dict[int, EngineJob] = {}
 
     def plan_all(self) -> None:
-        """Add every step whose recipe is known, and one unknown step for each later stage."""
+        """Add every step whose recipe is known, and unknown steps for the later stages."""
         table = self._lookups.weights_table(self._model)
         self.plan.file_weights = frozenset(weight.sha256 for weight in (table or {}).values())
         trace = self._trace(table)
@@ -193,7 +194,7 @@ class _ForwardPass:
     def _partition(
         self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, first: bool
     ) -> tuple[Step, ToolchainPartitions | None]:
-        """The partition step for a toolchain, and its result if it has a record. `record` is the record of lower."""
+        """The partition step for a toolchain, and its result if it has a record. `record` is the lower step's record."""
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         settings = self._model.partition
         recipe = keys.partition(
@@ -268,11 +269,12 @@ class _ForwardPass:
         interface_and_weights: InterfaceAndWeights,
     ) -> dict[tuple[str, str], Step]:
         """Add the convert and engine steps for one target. Returns the engine steps, by partition and target."""
-        parts = [partition for partition in toolchain_partitions.partitions.partitions if partition.kind == "tensorrt"]
+        all_partitions = toolchain_partitions.partitions.partitions
+        tensorrt_partitions = [partition for partition in all_partitions if partition.kind == "tensorrt"]
         self._lookups.expect(
-            lambda: [keys.convert(partition.graph, facts.opset, self._versions) for partition in parts]
+            lambda: [keys.convert(partition.graph, facts.opset, self._versions) for partition in tensorrt_partitions]
         )
-        converted = [(partition, self._convert(step, partition, facts)) for partition in parts]
+        converted = [(partition, self._convert(step, partition, facts)) for partition in tensorrt_partitions]
         environment = self._facts.environment
         self._lookups.expect(
             lambda: [

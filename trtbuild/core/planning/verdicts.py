@@ -117,11 +117,13 @@ class Verdicts:
         return self.plan.steps[step.id]
 
     def _unusable(self, recipe: Recipe) -> Reason | None:
-        """The reason why the entry under a key does not count. For a trace, the next link may also be untrusted."""
+        """The reason why the entry under the recipe's key does not count.
+
+        For a trace, this may also be the reason why the link that would continue its chain is not trusted."""
         reason = self._lookups.why_unusable(recipe.key)
         if reason is None and recipe.stage == "trace":
-            link = self._lookups.why_unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
-            reason = link if link is not None and link.code == "untrusted" else None
+            link_reason = self._lookups.why_unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
+            reason = link_reason if link_reason is not None and link_reason.code == "untrusted" else None
         return reason
 
     def _why_missing(self, identifier: str, recipe: Recipe, names: Callable[[], Mapping[str, str]]) -> Reason:

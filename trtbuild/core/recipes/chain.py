@@ -5,18 +5,18 @@ Rules
    record. A link is a record of stage ``trace-link``. Its recipe has the declared parts and the observations so far, and
    its only output (`next`) names the dependencies to observe next.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
-   links names one dependency, in the order of discovery, and a link is never out of date: other content leads to another
-   link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it, so that thousands of
-   files need a few dozen lookups.
+   links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
+   another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
+   65,536), so that thousands of files need a few dozen lookups.
 3. Links are write-once. A trace that discovered its dependencies in another order follows the existing links, adds the
-   dependencies that they name, and extends the chain at its end. Additional dependencies are safe: at worst a step
-   runs again without need.
+   dependencies that they name, and extends the chain at its end. Additional dependencies are safe, because at worst a
+   step runs again without need.
 4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
    write the same link, the first link wins.
 5. A link that names no new dependency is damaged, and counts as missing.
-6. The first link that a trace adds also names the dependencies that came after its own (`WriteLink`,
-   `ReadLaterDependencies`). This is only a hint. If links are in a remote, it allows the links that are probably needed
-   next to be fetched together.
+6. The first link that a trace adds also names the dependencies that the trace discovered later (`WriteLink`,
+   `ReadLaterDependencies`). These names are only a hint. With them, the links that are probably needed next can be fetched
+   from a remote together.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderS
 from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.core.values.encoding import Shared, Value
 
-#: (type, field) → the reason why `fields_of` leaves it out. Every other field of every type in `core.model.spec`,
-#: `core.model.shapes` and `core.engines.engine_job` is in a key unchanged. Labels are only in the package's key, because
+#: (type, field) → the reason why `fields_of` leaves it out. Every other field of a model, of its settings, shapes and
+#: engine jobs is in a key, unless it was added later and has its default. Labels are only in the package's key, because
 #: they are part of the package's contents.
 EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Model", "name"): "a label: it names the steps, not their results",

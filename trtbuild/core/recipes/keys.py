@@ -4,8 +4,8 @@ Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
 2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
    So a new field is in the key automatically. To leave a field out, add a line with the reason to `key_fields`. A
-   builder setting that was added later (not in `SETTINGS_IN_EVERY_KEY`) is left out if it has its default, so that older
-   keys stay valid.
+   field that was added later (`OMITTED_AT_DEFAULT`, or a setting that is not in `SETTINGS_IN_EVERY_KEY`) is left out if it
+   has its default, so that older keys stay valid.
 3. A step's recipe has the digests of the step's inputs. It does not say who made the inputs, or when. This makes early
    cut-off possible.
 4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
@@ -14,8 +14,8 @@ Rules (for users: docs/keys.md)
    decide which files are read. The observations are not enough, because they have only the files that were read.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
-7. Versions of torch, onnx and onnxscript are in the keys of trace, lower, partition and convert. They are not in the keys
-   of engines.
+7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of trace, lower, partition and convert. They are
+   not in the keys of engines.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def trace_declared(
     """The declared parts of a trace: everything that is known before user code runs.
 
     `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch. Such a
-    machine looks up the traces of other machines without versions.
+    machine uses parts without versions to look up traces that other machines made.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
@@ -151,9 +151,10 @@ def partition(
 ) -> Recipe:
     """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
 
-    `modules` is the digest of the module paths, a part only if `granularity` uses them. The parser is the toolchain's
-    parser or `stand_in`. The fields of `stand_in` are then parts, too. `changes_opset` is whether this step converts the
-    model to `opset` (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32 bits."""
+    `modules` is the digest of the module paths, which is a part only if `granularity` uses these paths. `stand_in` is the
+    parser that replaces the toolchain's parser, or None; its fields are in the recipe. `changes_opset` is whether this step
+    converts the model to `opset` (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32
+    bits."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
@@ -237,9 +238,9 @@ def verification(
     """The recipe of a verification, which shows that partitions compute the same values as PyTorch.
 
     `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
-    document.
-    `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the type that
-    an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by name.
+    document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
+    type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
+    name.
     """
     return _step(
         "verify",
@@ -298,8 +299,8 @@ def _toolchain_of(parser: Value) -> Value:
 def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
     """Whether the recipe of a recorded trace fits `unversioned`, the recipe of a trace without versions.
 
-    The declared parts and the dependencies of both must be equal. A dependency that only one of the two has is ignored,
-    because a lookup may observe more files than the trace depends on."""
+    Each declared part of `unversioned` must be equal in `recorded`. A dependency must be equal if both recipes have it.
+    Other dependencies are ignored, because a lookup may observe more files than the trace depends on."""
     parts = dict(recorded.parts)
     return (recorded.stage, recorded.version) == (unversioned.stage, unversioned.version) and all(
         encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts

@@ -123,8 +123,8 @@ def printable(value: Value) -> str:
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
     """The parts that differ, in the order of `now`, then the parts that only `was` has. Empty only for equal recipes.
 
-    Two mappings are compared entry by entry (``settings.optimization_level``), and two lists of equal length are, too. So
-    a change names the smallest part that differs.
+    Two mappings are compared entry by entry (``settings.optimization_level``), and so are two lists of equal length. So a
+    change names the smallest part that differs.
     """
     differences: list[Change] = []
     if was.version != now.version:

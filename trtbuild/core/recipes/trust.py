@@ -1,7 +1,8 @@
 """Signatures on records, and the policy by which a machine trusts them. `store.trust.signing` does the cryptography.
 
-A TensorRT plan is executable content: anyone who can write a record for other machines could run code on them. With trusted
-keys configured, a record counts only if one of these keys has signed it, for a trust domain that this machine reads.
+A TensorRT plan is executable content, so anyone who can write a record for other machines could run code on them. With
+trusted keys configured, a record counts only if one of these keys has signed it, for a trust domain that this machine
+reads.
 
 Rules
 1. A signature covers `statement`: the key of the record, the SHA-256 of its document (which has the recipe and the digests

@@ -62,7 +62,9 @@ def members(value: Any) -> dict[str, Any]:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """The value of type `kind` whose JSON is `data`. Raises TypeError, ValueError or KeyError for any other `data`."""
+    """The value of type `kind` whose JSON is `data`.
+
+    Raises TypeError, ValueError, KeyError or AttributeError if `data` is not the JSON of such a value."""
     return typing.cast(T, _decode_value(kind, data))
 
 

@@ -65,8 +65,7 @@ ELEMENT_TYPES: Mapping[str, ElementType] = {
 }  # fmt: skip
 
 #: The types of inputs and computations in engines of the newest releases. They do not include float64, because TensorRT
-#: converts it to float32. They do not include int8, because TensorRT uses int8 for
-#: quantized values.
+#: converts it to float32. They do not include int8, because TensorRT uses int8 for quantized values.
 ENGINE_TYPES = ("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8")
 
 #: Element types by the number of onnx.TensorProto.DataType.

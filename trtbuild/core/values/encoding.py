@@ -111,12 +111,14 @@ def _encode_mapping(value: Mapping[str, Value]) -> bytes:
 
 
 def digest(domain: str, value: Value) -> str:
-    """SHA-256 (hex) of `value` under a domain tag, so that equal values of two kinds never share a digest."""
+    """SHA-256 (hex) of `domain` and `value`. `domain` names the kind of value, so equal values of two kinds differ."""
     return hashlib.sha256(encode(domain) + encode(value)).hexdigest()
 
 
 def to_json(value: Value) -> object:
-    """The JSON form of `value`, with floats as bits and bytes as hex. `from_json` converts it back into an equal value.
+    """The JSON form of `value`, with floats as bits and bytes as hex.
+
+    `from_json` converts it back into a value with the same encoding.
 
     Mappings are in the order of their keys, so equal values have equal JSON. Raises TypeError for a type that has no
     encoding.

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 
-#: The upper end of an interval without a known upper end (TensorRT's dimensions have 64 bits, its sizes 31 bits).
+#: The upper end of an interval without a known upper end. TensorRT stores sizes in 64 bits, but they have at most 31 bits.
 UNBOUNDED = 2**31 - 1
 
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
@@ -42,8 +42,8 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
 def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
     """Bounds of the size if each symbol is in its interval (both ends included).
 
-    The bounds are sound, but not always tight: each occurrence of a symbol is bounded separately, so ``s - s`` gives more
-    than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
+    The bounds are sound, but not always tight, because each occurrence of a symbol is bounded separately. So ``s - s``
+    gives more than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
     """
     if isinstance(expression, int):
         return expression, expression

@@ -1,7 +1,7 @@
 """The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-Random inputs are drawn from this range: for the trace's example, for its comparison with eager PyTorch, and for `verify`,
-`run` and `bench`. Engines do not depend on the range.
+Random inputs are drawn from this range: for the trace's example, for the comparisons of the trace and lower steps, and for
+`verify`, `run` and `bench`. Engines do not depend on the range.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> 
 def check_fields(
     kind: Any, label: str, node: Node, key: Origin, problems: Problems
 ) -> tuple[Any | None, frozenset[str]]:
-    """Like `check`, but return a model without its invalid fields, and the names of these fields.
+    """Like `check`, but return a pydantic model without its invalid fields, and the names of these fields.
 
     The caller can then check the rules for the other fields, so that all problems are found at once.
     """

@@ -14,7 +14,7 @@ class Problems:
         self._closed_places: set[Origin] = set()
 
     def add(self, origin: Origin, text: str, hint: str | None = None, *, closes_place: bool = False) -> None:
-        """Add a problem. With `closes_place`, later problems at the same place are dropped: they only follow from it."""
+        """Add a problem. With `closes_place`, later problems at its place are dropped, because they only follow from it."""
         if origin in self._closed_places:
             return
         if closes_place:

@@ -3,10 +3,11 @@
 Rules
 1. Only ``true`` and ``false`` (also True, TRUE, …) are booleans. ``yes``, ``no``, ``on`` and ``off`` are text.
 2. Numbers are decimal integers, ``0x`` and ``0o`` integers, and floats (``1e3`` is 1000.0). Dates, ``1:30`` and
-   ``1_000`` are text. An integer with a leading zero is rejected: YAML 1.1 reads it in base 8 and 1.2 in base 10.
+   ``1_000`` are text. An integer with a leading zero is rejected, because YAML 1.1 reads it in base 8 and YAML 1.2 in base
+   10.
 3. A quoted or block scalar is text.
 4. Half of a UTF-16 surrogate pair (``"\\ud800"``) is rejected, because it cannot be encoded in a file or a path.
-5. NaN is rejected: NaN is not equal to itself, so a step with a NaN would never be up to date. A float that
+5. NaN is rejected, because NaN is not equal to itself, so a step with a NaN would never be up to date. A float that
    overflows to infinity is rejected, too. Infinity (``.inf``) is a value.
 6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are accepted if the text fits. Other tags are
    errors.

@@ -1,7 +1,8 @@
 """Messages for YAML syntax errors: the place of the mistake, which may be before the parser's place, and a hint.
 
-PyYAML's parser in Python has better messages than libyaml ("found character '\\t' …"). Our messages are chosen by its
-`problem` and `context` (PyYAML 6.0, scanner.py and parser.py). Errors without an entry in `_WORDINGS` keep PyYAML's text.
+PyYAML's parser in Python has better messages than libyaml ("found character '\\t' …"). Our messages are chosen by the
+`problem` and `context` of its error (PyYAML 6.0, scanner.py and parser.py). Errors without an entry in `_WORDINGS` keep
+PyYAML's text.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Rules
 1. `scalars` defines the values of scalars.
 2. There is one document, whose root is a mapping. Keys are text, and a key occurs once in its mapping.
-3. Anchors and aliases work, except an alias inside its own anchor. Merge keys (``<<``) are rejected: they are not
-   YAML 1.2, and ``defaults`` and ``include`` replace them.
+3. Anchors and aliases work, except an alias inside its own anchor. Merge keys (``<<``) are rejected, because they are not
+   in YAML 1.2. ``defaults`` and ``include`` replace them.
 4. A file has at most `MAX_BYTES` bytes, `MAX_DEPTH` levels, and `MAX_NODES` nodes after its aliases are expanded.
    Otherwise a few lines with aliases of aliases could fill the memory.
 
@@ -37,7 +37,7 @@ MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
 MAX_NODES = 500_000
 
-#: libyaml if PyYAML was built with it: it produces the same events ten times faster.
+#: The parser of libyaml, if PyYAML was built with it. It produces the same events ten times faster.
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Characters that YAML 1.2 does not allow: neither printable, nor tab, line feed or carriage return.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -46,7 +46,9 @@ _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,20
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value with its place. `data` is the plain value of the whole subtree. `size` is the number of its nodes."""
+    """A value with its place. `data` is the plain value of the whole subtree, and `size` is the number of its nodes.
+
+    A mapping has `items` (key → node of the value) and `keys` (key → place of the key). A list has `elements`."""
 
     file: str
     line: int
@@ -171,7 +173,7 @@ class _TreeBuilder:
             self._problems.add(node.origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
             raise _ParsingStopped
         if event.anchor is not None:
-            self._anchors[event.anchor] = None  # until the end of the node: an alias before its end is a cycle
+            self._anchors[event.anchor] = None  # None until the node ends, because an alias inside the node is a cycle
         if isinstance(event, ScalarEvent):
             try:
                 node.data = tagged_value(event.value, event.tag, event.implicit[0])

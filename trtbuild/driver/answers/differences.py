@@ -29,7 +29,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing that differs. `was` or `now` is null where that side does not have it."""
+    """One thing that differs. `was` or `now` is null if that side does not have the thing."""
 
     area: str
     name: str
@@ -47,7 +47,7 @@ class PartitionDifference(Difference):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineDifference(Difference):
-    """An engine with another key or plan. `parts` differ in its recipe; null where a recipe is not known."""
+    """An engine whose key or plan differs. `parts`: the differing parts of its recipe, null if a recipe is not known."""
 
     what: Literal["key", "plan"]
     parts: Sequence[Change] | None

@@ -88,7 +88,10 @@ class BuiltOutput(PlannedOutput):
 
 @dataclass(frozen=True, kw_only=True)
 class EqualAxes:
-    """Axes of a model that must be equal, and that the manifest declares alike: ``["x.0", "y.0"]``. They are one dim."""
+    """Axes of a model, such as ``["x.0", "y.0"]``, that the trace has joined to one dim.
+
+    The model requires that their sizes are equal, and the manifest declares the same sizes for them.
+    """
 
     model: str
     axes: Sequence[str]
@@ -127,8 +130,10 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """The result of a build. `not_begun`: the number of steps that could have run, but did not start because another
-    failed."""
+    """The result of a build.
+
+    `not_begun`: the number of steps that could have run, but did not start because another step failed.
+    """
 
     schema: Literal["trtbuild.build/1"] = "trtbuild.build/1"
     ok: bool
@@ -145,7 +150,7 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An error that ended a command: no steps, all errors. `schema` is that of the command's document."""
+    """The document of a command that ended with an error. It has all errors and no steps. `schema` is the command's."""
 
     schema: str
     ok: bool
@@ -235,7 +240,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class NewFile:
-    """A file that `init` wrote, added to, or left alone."""
+    """A file that `init` wrote, extended, or left unchanged."""
 
     path: str
     action: str
@@ -244,7 +249,7 @@ class NewFile:
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledToolchain:
-    """A toolchain; `version` is null if it is not installed."""
+    """A toolchain. `version` is null if the toolchain is not installed."""
 
     name: str
     version: str | None

@@ -1,6 +1,6 @@
 """Create the documents with the results of commands (`documents`).
 
-With ``--json`` a document is printed as it is. Otherwise a screen shows its contents.
+With ``--json`` a document is printed as it is. Otherwise `trtbuild.cli.screens` shows its contents as text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def build_document(result: BuildResult) -> Build:
         duration_s=round(result.duration_s, 3),
         totals=totals(steps),
         steps=steps,
-        outputs=[BuiltOutput(model=w.model, kind=w.kind, path=w.path, written=w.changed) for w in result.written],
+        outputs=[
+            BuiltOutput(model=output.model, kind=output.kind, path=output.path, written=output.changed)
+            for output in result.written
+        ],
         not_begun=outcome.not_begun,
         errors=errors + [describe(error) for error in result.errors],
         warnings=list(result.warnings),
@@ -97,7 +100,7 @@ def plan_document(
 
 
 def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
-    """The axes of each dim in which the trace has joined several declared symbols, because they are always equal."""
+    """The axes of each dim in which the trace has joined several declared symbols, because their sizes are always equal."""
     first_symbols = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
     symbols_with_ties = {first for number, first in enumerate(first_symbols) if number != first}
     numbers = [number for number, first in enumerate(dict.fromkeys(first_symbols)) if first in symbols_with_ties]

@@ -73,12 +73,12 @@ class Subject:
 
 
 def find_subject(request: Request, title: str) -> Subject:
-    """The package in the directory `title`, or the model with this name. Raises UsageError."""
+    """The package in the directory `title`, or the model with this name. Raises UsageError if neither can be read."""
     folder = directory_of(request.project, title)
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # a PackageError would end with the exit status of `diff` for different sides
+        except PackageError as error:  # its exit status would mean for `diff` that the two sides differ
             raise UsageError(error.text, hint=error.hint) from error
         return package_subject(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
@@ -245,7 +245,7 @@ def _find_package_record(store: LayeredStore, history: History, model: str, inde
 
 
 def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
-    """Add the fields that the record of the package step, and the records that it leads to, make known (rules 1 and 3)."""
+    """Add the fields that come from the package step's record, and from the records that it names (rules 1 and 3)."""
     engines = _parts_as_json(package.recipe)["engines"]
     recipes = {}
     for name, key in engines.items():

@@ -59,7 +59,8 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     """Bring every requested output up to date.
 
     The result contains the errors of steps. Raises UsageError, before any step runs, if a step cannot run on this machine.
-    Raises FrozenError if ``--frozen`` is set and a step would have to run. Raises Interrupted if the user stops the build.
+    Raises FrozenError if ``--frozen`` is set, and a step would have to run or an output cannot be read from the caches.
+    Raises Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)

@@ -54,13 +54,13 @@ class Watcher:
         """A step has failed."""
 
     def phase_started(self, name: str) -> None:
-        """Work that is not a step begins: planning, or writing a model's outputs."""
+        """Work that is not a step begins, for example planning, or writing a model's outputs."""
 
     def phase_finished(self, name: str) -> None:
         """A phase has ended, with or without an error."""
 
     def work_started(self, name: str) -> None:
-        """A piece of work begins that is not a step, for example the verification of a model."""
+        """A phase begins whose success is reported at its end, for example the verification of a model."""
         self.phase_started(name)
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:

@@ -2,8 +2,8 @@
 
 Rules
 1. The plan decides which steps run, not the executor. When steps have finished, their model is planned again before any
-   step that consumes them starts. Then the steps with the verdict ``run`` whose inputs exist may start, the most urgent
-   first (core/planning/priorities.py).
+   step that reads their outputs starts. Then the steps with the verdict ``run`` whose inputs exist may start, the most
+   urgent first (core/planning/priorities.py).
 2. If several steps have the same key, one of them runs. The others wait for it and become hits. `LayeredStore.building`
    locks a key across processes. A process that had to wait for the lock looks in the store again before it runs the step.
 3. A step that finds a missing or damaged blob has not failed. The store has moved a damaged blob to the quarantine. The
@@ -103,9 +103,10 @@ def execute(
 ) -> None:
     """Run the steps of all plans, and write the outputs of each finished model.
 
-    At the end every step is a hit, has failed, or depends on a failed step. `outcome` contains the first plans and the
-    requested stages; the executor keeps it up to date. Without `rebuild_lost`, no step runs again to replace an unreadable
-    blob that an output needs. The blob is then an error of the outputs.
+    At the end every step of the requested stages is a hit, has failed, or depends on a failed step. Without `keep_going`,
+    a failure may also leave steps that were not started. `outcome` contains the first plans and the requested stages, and
+    the executor keeps it up to date. Without `rebuild_lost`, no step runs again to replace an unreadable blob that an
+    output needs. The blob is then an error of the outputs.
     """
     execution = _Execution(outcome, callbacks, watcher, limit or NoLimit(), jobs, keep_going, rebuild_lost)
     try:
@@ -139,9 +140,9 @@ class _Execution:
         self._finished_tasks: SimpleQueue[FinishedTask[_Task, _Result]] = SimpleQueue()
         self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs, self._finished_tasks)
         self._writer_pool: ThreadPool[_Task, _Result] = ThreadPool(1, self._finished_tasks)
-        #: Model → the plan and the result of a partition step that made conversions. The next plan of the model removes it.
+        #: Model → the plan and the result of a partition step that made conversions. The next plan removes the entry.
         self._conversions: dict[str, StepRun] = {}
-        #: Model → the error about an unreadable blob that its outputs need. Writing the outputs removes it.
+        #: Model → the error about an unreadable blob that its outputs need. Writing the outputs removes the entry.
         self._errors_of_outputs: dict[str, TrtbuildError] = {}
         self._run_counts: Counter[str] = Counter()
         self._limit_refused = False

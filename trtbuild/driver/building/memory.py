@@ -5,7 +5,7 @@ Rules
    small machine runs one step at a time, but it makes progress.
 2. Another step starts only if its estimate is at most the memory that is free now. In addition, all estimates together
    must be at most the memory that was free when no step ran. The first condition respects other programs. The second
-   respects memory that running steps have not allocated yet.
+   respects memory that running steps have not allocated yet. A step whose estimate is 0 bytes may always start.
 3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE_BYTES` plus
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both constants
    are larger than the measured values, because a step that waits costs less than a step that the kernel kills.

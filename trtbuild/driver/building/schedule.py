@@ -158,7 +158,7 @@ class Schedule:
         return names
 
     def outdated_models(self) -> list[str]:
-        """The models with steps that have finished after they were planned."""
+        """The models that have to be planned again, for example because a step has finished since their last plan."""
         return [name for name, model in self._models.items() if model.finished_steps or model.is_due]
 
     def _remove_model(self, name: str) -> None:

@@ -68,7 +68,7 @@ def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
     durations_s = {}
     for key, conversion in reply.conversions.items():
         record = Record.from_bytes(conversion.record.encode())
-        store.put_record(record, replace=True)  # if a record is stored already, it could not be used
+        store.put_record(record, replace=True)  # the partition step could not use a record that is already stored
         durations_s[key] = conversion.duration_s
     return durations_s
 

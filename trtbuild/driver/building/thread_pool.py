@@ -45,7 +45,7 @@ class ThreadPool(Generic[Task, Result]):
         self._tasks.put((task, work))
 
     def shut_down(self, timeout_s: float) -> bool:
-        """End each thread after its current tasks. Return whether all threads have ended within `timeout_s`."""
+        """End the threads after all submitted tasks. Return whether all threads have ended within `timeout_s`."""
         for _ in self._threads:
             self._tasks.put(None)
         deadline = time.monotonic() + timeout_s

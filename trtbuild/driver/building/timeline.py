@@ -4,10 +4,11 @@ ui.perfetto.dev and chrome://tracing open the file. (Format: "Trace Event Format
 
 Rules
 1. Events within one lane (a "thread" of the format) do not overlap. A step uses the lowest free worker lane, and a phase
-   the lowest free lane of the build itself.
+   uses the lowest free lane of the build itself.
 2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that were
    still running are marked as interrupted.
-3. If the file cannot be written, the command fails before the build starts, and not at its end.
+3. The file is checked before the build starts. If it cannot be written then, the command fails. If writing fails at the
+   end, the error is only reported.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BUILD_PROCESS, WORKER_PROCESS = 1, 2
 class _Lanes:
     """The lanes of one process of the format.
 
-    `names_in_use` maps each lane in use to the name of its event. `lane_count` is the largest number of lanes in use.
+    `names_in_use` maps each lane in use to the name of its event. `lane_count` is the number of lanes used so far.
     """
 
     label: str

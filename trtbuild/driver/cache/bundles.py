@@ -31,8 +31,8 @@ _MAX_LISTED = 20
 def export_models(request: Request, file: Path, progress: Progress) -> CacheExport:
     """Write all records of the requested models, from the local store and the remotes, to one file.
 
-    Raises UsageError if `file` is the name of a model. Raises StoreError if a record that a build needs is missing, or if
-    the file cannot be written.
+    Raises UsageError if `file` is the name of a model. Raises StoreError if a record that a build needs is missing or
+    cannot be exported, or if the file cannot be written.
     """
     workspace = Workspace(replace(request, force=False))
     store = workspace.store
@@ -80,7 +80,8 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    Raises BundleRefused if the file is not a valid bundle, UsageError if it cannot be read, and StoreUnavailable.
+    Raises BundleRefused if the file is not a valid bundle, UsageError if the file cannot be read, and StoreUnavailable if
+    the local store cannot be used.
     """
     local = _open_local_store(request)
     try:

@@ -40,7 +40,10 @@ class DamagedEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltEngine:
-    """An engine whose rebuilt bytes differ. `remotes` have the recorded engine, and `signed_by` have signed its record."""
+    """An engine whose rebuilt bytes differ.
+
+    `remotes`: the remotes that have the recorded engine. `signed_by`: the signers of its record.
+    """
 
     step: str
     key: str
@@ -75,7 +78,10 @@ class Rebuilt:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheVerify:
-    """The result of a check of a cache. `ok` is false if an entry was damaged or a rebuilt engine differs."""
+    """The result of a check of a cache. `ok` is false if an entry was damaged or a rebuilt engine differs.
+
+    `lists`: the number of checked lists of chunks.
+    """
 
     schema: Literal["trtbuild.cache-verify/1"] = "trtbuild.cache-verify/1"
     ok: bool
@@ -148,7 +154,7 @@ class RefusedRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SentTo:
-    """The numbers of records and bytes that were sent to a remote, and that it already had."""
+    """The numbers of records and bytes that were sent to a remote, and of those that the remote already had."""
 
     name: str
     records_sent: int
@@ -231,7 +237,7 @@ class LockedSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class MissingStep:
-    """A step that has to be locked and would have to run."""
+    """A step that cannot be locked, because it would have to run first."""
 
     id: str
     key: str | None

@@ -45,7 +45,7 @@ def lock(request: Request, *, check: bool) -> Locked:
     """Write the lock file. With `check`, only compare the existing lock file with the current plans.
 
     `ok` of the result is false if a step is missing. With `check`, it is also false if the lock file is out of date. Raises
-    LockFileError if the lock file cannot be read, and UsageError if it cannot be written.
+    LockFileError if the lock file cannot be read, and UsageError if it cannot be written or if targets are requested.
     """
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")

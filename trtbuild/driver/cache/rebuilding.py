@@ -1,8 +1,9 @@
 """Check cached engines by building them again and comparing the bytes.
 
 Rules
-1. An engine of this project can be checked under three conditions: it is a hit, its toolchain is reproducible, and the
-   version in its recipe is installed here. The result names each engine that cannot be checked, with the reason.
+1. An engine of this project can be checked under four conditions: it is a hit, its toolchain is reproducible, the version
+   in its recipe is installed here, and this machine can build for its target. The result names each engine that cannot be
+   checked, with the reason.
 2. Each engine is built in a separate worker, into a temporary store. The new engine is not written to the cache. If its
    bytes differ, it is built up to `MAX_BUILDS` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
    bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
@@ -219,7 +220,7 @@ def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, re
 
 
 def _local_entries(store: LocalStore, key: str, plan_sha256: str) -> Iterator[tuple[str, ActionResult]]:
-    """The local entries of the record with this key that contain the plan with this digest. Each with its name."""
+    """Yield (name, entry) for each local entry under this key that contains the plan with this digest."""
     for name in lookup_keys(store.trust, key):
         entry = store.get_action(name)
         if entry is not None and plan_sha256 in entry.blobs():

@@ -1,4 +1,4 @@
-"""Select the records that make every step of some models a hit, on any machine.
+"""Select the records that make every step of the requested models a hit, on any machine.
 
 Rules
 1. A plan is made, and every record that it looks up is selected. A plan on another machine looks up the same records. The

@@ -1,7 +1,7 @@
 """Push records to a remote cache, and pull records from one. Nothing is built.
 
 Rules
-1. The selected records are transferred (`selection`), and only complete ones. The result names each record that could not
+1. The records that `selection` selects are transferred, if they are complete. The result names each record that could not
    be transferred, with the reason. If there is such a record, `ok` is false. A build, in contrast, does not fail because of
    a remote.
 2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
@@ -116,7 +116,7 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
 def complete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Fetch the files that the records with these keys lack in the local store from the readable remotes.
+    """Complete the records with these keys in the local store: fetch their missing files from the readable remotes.
 
     Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
     Raises StoreUnavailable.
@@ -144,7 +144,7 @@ def complete_records(
         incomplete.update(fetched.untrusted)
         for key in (*fetched.fetched, *fetched.present):
             del incomplete[key]
-    for key in tolerated_keys:  # no remote has a record that matches the lock
+    for key in tolerated_keys:  # no remote has a record that matches the lock, so the local record is accepted
         incomplete.pop(key, None)
     return incomplete, results
 
@@ -261,7 +261,7 @@ class _Sender:
         return None
 
     def summary(self) -> SentTo:
-        """The numbers of records and bytes that were sent, and that the remote already had."""
+        """The numbers of records and bytes that were sent, and of those that the remote already had."""
         return SentTo(
             name=self.name,
             records_sent=self._records_sent,

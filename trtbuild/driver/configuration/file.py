@@ -76,7 +76,14 @@ class ConfigFile:
                 break
         line = key_line or table_line or self._line_of_inline_table(table)
         if key_line and item is not None:
-            line = next((n for n in range(key_line, len(self._lines) + 1) if item in self._lines[n - 1]), key_line)
+            line = next(
+                (
+                    candidate
+                    for candidate in range(key_line, len(self._lines) + 1)
+                    if item in self._lines[candidate - 1]
+                ),
+                key_line,
+            )
         return Place(self.path, line)
 
     def _entries(self) -> list[tuple[int, str, int, str | None]]:

@@ -49,9 +49,9 @@ class Sources:
         self.problems.append(place.error(text, hint))
 
     def attempt(self, place: Place, check: Callable[[], Value]) -> Value | None:
-        """Return the result of `check`. If it raises ConfigurationError, add the error as a problem at `place`.
+        """Return the result of `check`.
 
-        The result is then None.
+        If `check` raises ConfigurationError, add the error as a problem at `place`, and return None.
         """
         try:
             return check()

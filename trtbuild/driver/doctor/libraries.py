@@ -151,7 +151,7 @@ def _reinstall_command(names: Sequence[str], version: str) -> str:
 
 
 def _is_stub(name: str) -> bool:
-    """Whether neither an installed distribution nor its ``-libs`` part contains a shared library."""
+    """Whether an installed distribution contains no shared library, and no ``-libs`` part of it is installed."""
     try:
         files = metadata.distribution(name).files or []
     except metadata.PackageNotFoundError:

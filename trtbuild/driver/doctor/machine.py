@@ -47,18 +47,23 @@ def check_gpu() -> Finding:
 
 def _gpu_finding(sms: tuple[int, ...]) -> Finding:
     """Return the finding about GPUs with these SMs."""
-    installed = [flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None]
-    without_gpu = [flavour for flavour in installed if flavour.sms is not None]
+    installed_flavours = [
+        flavour for name, flavour in table.FLAVOURS.items() if table.installed_version(name) is not None
+    ]
+    flavours_without_gpu = [flavour for flavour in installed_flavours if flavour.sms is not None]
     build_text = "; ".join(
-        f"{flavour.name} builds for SM {_join_numbers(flavour.sms or ())} without a GPU" for flavour in without_gpu
+        f"{flavour.name} builds for SM {_join_numbers(flavour.sms or ())} without a GPU"
+        for flavour in flavours_without_gpu
     )
     if not sms:
-        if installed and not without_gpu:
+        if installed_flavours and not flavours_without_gpu:
             return warning("gpu", "no GPU found, and tensorrt builds on a GPU only", "pip install 'trtbuild[rtx]'")
         return ok("gpu", f"no GPU found{'; ' + build_text if build_text else ''}; engines cannot be run here")
-    unsupported = [sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed)]
+    unsupported = [
+        sm for sm in sms if not any(flavour.sms is None or sm in flavour.sms for flavour in installed_flavours)
+    ]
     text = f"SM {_join_numbers(sms)}"
-    if unsupported and installed:
+    if unsupported and installed_flavours:
         text += f"; no installed toolchain builds for SM {_join_numbers(tuple(dict.fromkeys(unsupported)))}"
         return warning("gpu", text, "pip install 'trtbuild[tensorrt]'")
     return ok("gpu", text)

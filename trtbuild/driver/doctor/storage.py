@@ -38,7 +38,7 @@ NETWORK_FILE_SYSTEMS = (
 
 
 def check_cache(project: Path) -> Iterator[Finding]:
-    """Yield findings about the store's directory: its format, write access, free space and file system."""
+    """Yield findings about the store's directory: its format, write access, free space, file system and leftover files."""
     root = wiring.store_root(project)
     try:
         wiring.open_local(project)

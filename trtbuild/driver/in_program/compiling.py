@@ -57,8 +57,8 @@ def compile(
     (``torch.jit.script``, ``torch.jit.trace``). It is not changed.
 
     * `inputs`: an `Input`, or tensor, for each positional argument; lists of lists for several optimization profiles.
-      `kwarg_inputs`: the same by name. They can be left out for an ``ExportedProgram``. `arg_inputs` is another name of
-      `inputs`.
+      `kwarg_inputs`: an `Input` or tensor for each keyword argument, by name. Both can be left out for an
+      ``ExportedProgram``. `arg_inputs` is another name of `inputs`.
     * `dims` and `dynamic_shapes`: names and relations of axes (`trtbuild.driver.in_program.arguments.inputs`).
     * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default depends on the
       type of `module`. ``"ts"`` scripts an ``nn.Module``.

@@ -102,7 +102,7 @@ def _kind_of(module: Any) -> Kind:
 
     if isinstance(module, torch.jit.ScriptModule):
         return "script"
-    is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)  # which raises an error
+    is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)  # replaced by torch.export
     if is_exported and not _is_quantized(module):
         raise UsageError(
             "the result of .module() of an exported program cannot be compiled",
@@ -112,7 +112,7 @@ def _kind_of(module: Any) -> Kind:
 
 
 def _is_quantized(module: Any) -> bool:
-    """Whether a module of torch.export is a result of PT2E, whose quantizers it calls."""
+    """Whether a module of torch.export was quantized with PT2E (PyTorch 2 Export): it then calls PT2E's quantizers."""
     return any(getattr(node.target, "namespace", None) == "quantized_decomposed" for node in module.graph.nodes)
 
 

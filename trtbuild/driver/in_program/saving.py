@@ -50,8 +50,8 @@ def save(
     * ``output_format="package"`` (the default): a directory that `trtbuild.load` opens. An existing package is replaced:
       its files that the new package does not have are removed, and other files in the directory stay.
     * ``output_format="exported_program"`` or ``"pt2"`` (the default if `path` ends with ``.pt2`` or ``.ep``): a file that
-      `trtbuild.load` opens, and ``torch.export.load`` after ``import trtbuild``. It is for one `target`, which has to be
-      named if the package has several.
+      `trtbuild.load` opens. ``torch.export.load`` also opens it, after ``import trtbuild``. The file is for one `target`,
+      which has to be named if the package has several.
     * `inputs` (or `arg_inputs`), `kwarg_inputs` and `dynamic_shapes` are arguments of Torch-TensorRT's `save`. They are not
       needed. If they are given, the module must have been compiled for them. `retrace` has no effect, because nothing is
       traced.

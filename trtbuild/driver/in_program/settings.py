@@ -143,7 +143,9 @@ def _checked_settings(
     except ValidationError as error:
         raise _setting_error(error.errors(include_url=False)[0], model, arguments, program_names or {}) from None
     values = {name: getattr(checked_fields, name) for name in checked_fields.model_fields_set}
-    return replace(defaults, **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    return replace(
+        defaults, **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    )
 
 
 def _setting_error(

@@ -34,9 +34,9 @@ def trace(
 ) -> ExportedProgram:
     """Trace `module` and return a ``torch.export.ExportedProgram``.
 
-    The arguments are those of `compile`. The program is traced, functionalized and compared with the module in the same
-    way, at the smallest and the largest sizes. So the program can be compiled. Random operators, writes to buffers
-    and a module in training mode are errors.
+    The arguments have the same meaning as in `compile`. As in `compile`, the program is traced, functionalized, and
+    compared with the module at the smallest and the largest sizes. So `compile` can build engines for the program. Random
+    operators, writes to buffers and a module in training mode are errors.
 
     The program's ``module()`` takes the arguments of `module`. Its symbols have the ranges of `inputs`. `compile`,
     ``torch.export.save`` and ``exported_program:`` in a manifest accept it. Its weights are in main memory.
@@ -64,7 +64,10 @@ def shape_plan(inputs: ModuleInputs) -> ShapePlan:
     """Return the symbols and shapes of `inputs`. Raises UsageError for inputs that contradict each other."""
     shapes, problems = derive(inputs.inputs, inputs.dims, inputs.profiles)
     if shapes is None:
-        raise UsageError("; ".join(p.text for p in problems), hint=next((p.hint for p in problems if p.hint), None))
+        raise UsageError(
+            "; ".join(problem.text for problem in problems),
+            hint=next((problem.hint for problem in problems if problem.hint), None),
+        )
     return shapes
 
 

@@ -32,7 +32,7 @@ def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | No
     """Return the contents of a package. `name` is its directory or its model's name.
 
     With `memory`, a GPU reports how much memory the engines need. `onnx` is a directory, relative to the project, to which
-    the engines' ONNX models are written. Raises UsageError, PackageError, BlobMissing, EntryCorrupt.
+    the engines' ONNX models are written. Raises UsageError, PackageError, and with `onnx` the errors of `write_onnx`.
     """
     return inspect_directory(request, package_of(request, name), name, memory=memory, onnx=onnx)
 

@@ -23,7 +23,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
       file cannot be written
-    * BlobMissing if a model or weight is missing
+    * BlobMissing or EntryCorrupt if a model or weight is missing or damaged
     * EnvironmentFault if onnx is not installed
     * TrtbuildError if a model is too large for one ONNX file.
     """

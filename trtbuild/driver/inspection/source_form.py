@@ -8,12 +8,12 @@ from typing import Any
 
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKindName
 
-#: The names of layer kinds in a TensorRT network, and of ONNX operators. The names of PyTorch's operators contain dots.
+#: Patterns of the layer kinds in a TensorRT network, and of ONNX operators. The names of PyTorch's operators contain dots.
 _NETWORK_LAYER, _ONNX_OPERATOR = re.compile(r"[a-z_]+"), re.compile(r"[A-Z]\w*")
 
 
 def source_form(names: Any) -> GraphKindName | None:
-    """Return the kind of graph that `names` shows, the document ``names.json`` of a package. None if it is not clear."""
+    """Return the kind of graph that `names`, a package's document ``names.json``, shows. None if it is not clear."""
     try:
         operators = list(_operators(names))
     except (AttributeError, TypeError, IndexError):

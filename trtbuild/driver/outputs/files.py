@@ -1,18 +1,18 @@
 """Single files of outputs: compare, write and remove them.
 
 Rules
-1. A file is written only if its content differs, so that `make` sees correct times. It is a copy, never a link to the
-   store's file, because an edit of the output must not change the cache.
+1. A file is written only if its content differs, so that `make` sees correct times. The written file is a copy, never a
+   link to the store's file, because an edit of the output must not change the cache.
 2. Files are written in the order of their turns (`OutputFile.turn`). Files that name other files have a later turn. Each
    file is written atomically. So a reader finds the old output, the new output, or an index whose digests do not match
    yet. A reader never finds a damaged file that looks valid. All files of a turn are durable before the next turn begins,
    so readers are safe after a loss of power, too. Files of one turn are written in parallel, so that their syncs overlap.
-3. A file is removed if an earlier build wrote it and this build does not. The existing index names the files of the
-   earlier build. Raw plans have no index: their files are the engines in the package's last recipe. Other files in the
-   directory stay.
+3. A file is removed if an earlier build wrote it and this build does not. The existing index of a package, or the listing
+   of a Triton model, names the files of the earlier build. Raw plans and ``.pt2`` files have no index: their names follow
+   from the package's last recipe. Other files in the directory stay.
 4. The content of an output depends only on the package's index and record. So the digests of its files are known without
-   reading other files. The check for an unchanged build relies on that. (`pt2` uses a
-   separate record instead of the package's record.)
+   reading other files. The check for an unchanged build relies on that. (`pt2` uses a separate record instead of the
+   package's record.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from trtbuild.core.recipes.ports import FileStamp, Store
 
-#: A function from paths to path → SHA-256, which is None for a missing file. Raises OSError for an unreadable file.
+#: A function that receives paths and returns path → SHA-256, or None for a missing file. Raises OSError if unreadable.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
 #: A function that receives path → (SHA-256, stamp) of the written files.
 Learn = Callable[[Mapping[str, tuple[str, FileStamp]]], None]

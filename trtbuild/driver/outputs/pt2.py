@@ -22,10 +22,10 @@ SUFFIX = ".pt2"
 
 
 def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
-    """Return the recipe of the files of a package.
+    """Return the recipe of the ``.pt2`` files of a package.
 
-    `versions` is None if torch is not installed, or not in the lock file's version. The recipe is then that of files that
-    any version of torch has written.
+    `versions` is None if torch is not installed, or not in the lock file's version. The result is then the recipe of files
+    that any version of torch has written.
     """
     exact_recipe = keys.exported_file(
         package.outputs["index"].sha256, None if versions is None else versions.get("torch")

@@ -1,6 +1,6 @@
 """The operator of ``.pt2`` files, and the function that opens its engines.
 
-The operator is part of the runtime, which does not import TensorRT. This module adds the function that does.
+The operator is part of the runtime, which does not import TensorRT. This module adds the function that imports TensorRT.
 
 This module is imported together with torch, so at its top it imports only the standard library and small modules.
 """
@@ -30,7 +30,7 @@ _engine_sets: dict[tuple[str, str, int], EngineSet] = {}
 def register() -> None:
     """Register ``trtbuild::engine`` with torch, which must be imported already.
 
-    PyTorch's quantizers, which Torch partitions may call, are defined as well: torch does not define them by itself.
+    Torch partitions may call PyTorch's quantizers. They are defined as well, because ``import torch`` does not define them.
     """
     operators.register(open_engine)
     importlib.import_module("torch.ao.quantization.fx._decomposed")

@@ -1,9 +1,9 @@
 """Open a ``.pt2`` file that trtbuild wrote, for one device.
 
 Rules
-1. The text about the package (`AboutFile`) is read first. If a file has no such text, nothing in it is loaded.
-2. torch.export.load reads the program, so a file must come from a trusted source. The plans are verified by their digests
-   when they are opened.
+1. The text about the package (`ExportedFileInfo`) is read first. If a file has no such text, nothing in it is loaded.
+2. torch.export.load reads the program with pickle, which can run code. So a file must come from a trusted source. The
+   plans are verified by their digests when they are opened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`trtbuild.load`: open a package, choose the target for this machine, read and verify its files.
 
-`module()` loads the engines.
+The method `module` of the result loads the engines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def load(
     `module()`, and `exported`, the program of torch.export. Load such a file only if you trust its source.
 
     * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
-      CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines also runs on the
-      CPU if it has no reference program.
+      CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines runs on the CPU even
+      if it has no reference program.
     * `target`: one of the package's targets. The default is the target for the GPU.
     * `verify`: False skips the check of a package's digests. Use it only for files that no other user can write.
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The

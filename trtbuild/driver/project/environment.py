@@ -4,8 +4,8 @@ Versions are read from metadata, not from imported modules. Reading metadata tak
 import of torch takes seconds. The workers check that they load these versions.
 
 The version of a toolchain comes from the lock file, if the lock file contains the model and the target. Otherwise it is the
-pinned version of the target, or the installed version. A step never runs with a version other than the planned one: before
-any step runs, the planned versions are compared with the installed ones.
+pinned version of the target, or the installed version. A step never runs with a version other than the planned one,
+because the planned versions are compared with the installed ones before any step runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of a project: the last recipe of each step, and the reason of its last run.
+"""The history of a project: the last recipe and the last run of each step.
 
 The history may be deleted. It affects messages and estimates, but no result.
 
@@ -28,7 +28,7 @@ _UNCACHEABLE_MEMBER = '"uncacheable":'
 
 @dataclass(frozen=True)
 class LastRun:
-    """The reason, duration and memory peak of a step's last run on this machine; None if the peak is not known."""
+    """The reason, duration and memory peak of a step's last run on this machine. An unknown peak is None."""
 
     reason: Reason
     duration_s: float

@@ -1,6 +1,7 @@
 """Implement `core.planning.model_plan.Lookups` with a store, the files of the project and its history.
 
-Each command has one instance. It reads each record and each file only once, so all plans of a build are consistent.
+Each command has one instance. It remembers each record and each file that it has read, so all plans of a build are
+consistent. Only the methods for a build read the store and the files again.
 """
 
 from __future__ import annotations

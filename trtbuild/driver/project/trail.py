@@ -64,17 +64,18 @@ class Trail:
         if index is None:
             return {}
         followed: dict[str, Dependencies] = {}
-        for name in find_present(self._ordered_keys[index : index + MAX_REQUESTED_LINKS]):
-            with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):  # `forget` has removed it
-                followed[name] = tuple(map(self._dependency, all_links[name]))
-        return {name: named for name, named in followed.items() if named}
+        for link_key in find_present(self._ordered_keys[index : index + MAX_REQUESTED_LINKS]):
+            # `forget` may have removed the link, and the file may be invalid
+            with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
+                followed[link_key] = tuple(map(self._dependency, all_links[link_key]))
+        return {link_key: dependencies for link_key, dependencies in followed.items() if dependencies}
 
-    def follow(self, key: str, named: Dependencies, *, read: bool) -> None:
+    def follow(self, key: str, dependencies: Dependencies, *, read: bool) -> None:
         """Add a link that was followed, and the dependencies that it names.
 
         `read`: the link was read from the store, because the trail did not contain it.
         """
-        self._followed[key] = named
+        self._followed[key] = dependencies
         self._changed = self._changed or read
 
     def forget(self, key: str) -> None:
@@ -96,8 +97,8 @@ class Trail:
             return
         numbers: dict[str, int] = {}
         links = {
-            key: [numbers.setdefault(dependency.part, len(numbers)) for dependency in named]
-            for key, named in self._followed.items()
+            key: [numbers.setdefault(dependency.part, len(numbers)) for dependency in dependencies]
+            for key, dependencies in self._followed.items()
         }
         older_links = self._load()
         if len(links) + len(older_links) <= MAX_LINKS:

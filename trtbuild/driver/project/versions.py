@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-#: The distributions of models and toolchains that trtbuild works with.
+#: The distributions that trtbuild uses for models and for toolchains.
 PARTS = ("torch", "onnx", "onnx-ir", "onnxscript", "numpy", "tensorrt-rtx", "tensorrt", "safetensors")
 
 

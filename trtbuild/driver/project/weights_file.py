@@ -1,7 +1,7 @@
 """Read weights files without torch: the names, dtypes, shapes and digests of the tensors of a safetensors file.
 
-Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensors`). A weight's digest is the SHA-256 of
-these bytes.
+Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensors`). A weight's digest is the SHA-256 of its
+tensor's bytes in this form.
 
 Rules
 1. The table of the tensors is made while the whole file is read and hashed. So the table belongs to the bytes with the
@@ -165,11 +165,11 @@ def _format_fault(head: bytes, size: int) -> str | None:
 class _TableBuilder:
     """Builds the table from the file's bytes in their order: the header, then the tensors. Hashes each tensor.
 
-    `head` is the expected header. The bytes of the file have to begin with it.
+    `expected_header` is the header with its length. The bytes of the file have to begin with it.
     """
 
-    def __init__(self, head: bytes, tensors: Sequence[TensorEntry]) -> None:
-        self._head = head
+    def __init__(self, expected_header: bytes, tensors: Sequence[TensorEntry]) -> None:
+        self._expected_header = expected_header
         self._header = bytearray()
         self._tensors = tensors
         self._digests = [hashlib.sha256() for _ in tensors]
@@ -177,7 +177,7 @@ class _TableBuilder:
         self._current = 0
 
     def update(self, view: memoryview) -> None:
-        missing_header_bytes = len(self._head) - len(self._header)
+        missing_header_bytes = len(self._expected_header) - len(self._header)
         self._header += view[:missing_header_bytes]
         view = view[missing_header_bytes:]
         while view and self._current < len(self._missing_bytes):
@@ -189,7 +189,7 @@ class _TableBuilder:
 
     def weights(self) -> dict[str, Weight] | None:
         """The table, or None if the bytes do not match the header."""
-        if self._header != self._head or any(self._missing_bytes):
+        if self._header != self._expected_header or any(self._missing_bytes):
             return None
         return {
             tensor.name: Weight(tensor.dtype, tensor.shape, digest.hexdigest())

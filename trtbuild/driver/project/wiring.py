@@ -34,7 +34,7 @@ LOG_FOLDER = f"{STATE_FOLDER}/logs"
 
 
 def store_root(project: Path) -> Path:
-    """``$TRTBUILD_CACHE_DIR``, or ``cache/`` of the project if it is not set."""
+    """``$TRTBUILD_CACHE_DIR``, or the project's directory ``cache/`` if that variable is not set."""
     chosen = os.environ.get("TRTBUILD_CACHE_DIR")
     return Path(chosen).expanduser().absolute() if chosen else project / "cache"
 
@@ -87,7 +87,7 @@ def trust_policy(settings: TrustSettings) -> Trust:
 
 
 def file_digests(project: Path) -> FileDigests:
-    """The digests of files, from an index in the project's state."""
+    """The object that computes the digests of files, and remembers them in an index in the project's state."""
     return FileDigests(Index(project / STATE_FOLDER / "index"))
 
 
@@ -111,7 +111,10 @@ def create_lookups(
 
 
 def _policy_text(trust: Trust) -> str:
-    """A text that differs for two trust policies with other keys or domains. If a key expires, it also differs each day."""
+    """A text that identifies the keys and domains of a trust policy.
+
+    If a key has an expiry date, the text also differs each day.
+    """
     policy = trust.to_json()
     if policy is None:
         return ""

@@ -175,7 +175,10 @@ class Workspace:
         return record if all(self.lookups.has_blob(output.sha256) for output in record.outputs.values()) else None
 
     def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
-        """Write the outputs of a finished model that are not up to date. Raises BlobMissing, EntryCorrupt, OSError."""
+        """Write the outputs of a finished model that are not up to date.
+
+        Raises BlobMissing, EntryCorrupt, StoreUnavailable, SourceError (the weights file has changed), and OSError.
+        """
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")
@@ -202,7 +205,7 @@ class Workspace:
             return False
         try:
             all_files = self.files_of(model, record)
-        except (BlobMissing, EntryCorrupt):  # the index is in quarantine now, and is made again
+        except (BlobMissing, EntryCorrupt):  # a damaged index, or a missing .pt2 file, is made again
             return False
         return all(outputs.is_in_place(self.project, files, self.digests.sha256_many) for _, _, files in all_files)
 

@@ -49,10 +49,10 @@ def bench(
     budget: Budget,
     watcher: Watcher | None = None,
 ) -> Bench:
-    """Measure, in turns, the package `name` (a directory or a model) and its original module, run by each of `originals`.
+    """Measure the package `name` (a directory or a model), and its original module with each of the runners `originals`.
 
-    `originals` are members of `ORIGINAL_RUNNERS`. The measured shapes are min, opt and max of all profiles (or of one
-    `profile`), and the given `shapes` (``x=2x64,mask=2``). Raises UsageError and PackageError.
+    The runners take turns. `originals` are members of `ORIGINAL_RUNNERS`. The measured shapes are min, opt and max of all
+    profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``). Raises UsageError and PackageError.
     """
     package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()

@@ -14,7 +14,7 @@ from trtbuild.runtime.packages.package import Package
 
 
 class PackageOnDevice:
-    """A package that is loaded on a device, as a context manager: its end unloads the package."""
+    """A package that is loaded on a device. As a context manager, it unloads the package at the end of the block."""
 
     def __init__(self, package: Package, *, device: str | None, target: str | None) -> None:
         try:

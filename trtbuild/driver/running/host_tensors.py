@@ -93,7 +93,7 @@ def _random_in_range(dtype: str, shape: tuple[int, ...], value_range: ValueRange
     if dtype.startswith(("int", "uint")):
         return generator.integers(low, high, shape, dtype=dtype, endpoint=True)
     fractions = numpy.asarray(generator.random(shape))
-    result = numpy.clip((1 - fractions) * low + fractions * high, low, high)  # high - low may be infinite
+    result = numpy.clip((1 - fractions) * low + fractions * high, low, high)  # (high - low) may overflow
     if dtype != "bfloat16":
         return result.astype(dtype)
     return (numpy.asarray(result.astype(numpy.float32)).view(numpy.uint32) >> 16).astype(numpy.uint16)

@@ -41,7 +41,10 @@ def gather_inputs(
     which: str = "opt",
     seed: int = 0,
 ) -> dict[str, InputValue]:
-    """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError."""
+    """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError.
+
+    Sizes that `texts` do not give are the min, opt or max (`which`) sizes of `profile`.
+    """
     values: dict[str, InputValue] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     given_names: set[str] = set()

@@ -5,11 +5,12 @@ of a file is its size, times and inode. Times alone do not prove that a file has
 written only under these conditions:
 
 * The digest of a file is the expected one. It comes from `FileDigests.known_digest`, whose entries are valid until the next
-  edit. Otherwise the file is read now, and its last change must be at least one tick of the clock before the read.
-* Listings and links are read again, between two reads of the directory's times.
+  edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the clock before
+  the read.
+* Listings are read again, between two reads of the directory's times. Links are read again, too.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started.
 
-If one of them is not met, no snapshot is written, and the next build makes the whole plan.
+If one of these conditions is not met, no snapshot is written, and the next build makes the whole plan.
 """
 
 # Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.
@@ -93,7 +94,8 @@ def keep(
 def _with_placeholder(render: Callable[[Build], str], document: Build) -> str:
     """Return the printed text, with a placeholder for the duration."""
     text = render(replace(document, duration_s=_PLACEHOLDER_S))
-    split = text.partition if text.startswith('{"schema"') else text.rpartition  # first in JSON, last in text
+    # in JSON the duration comes first, and in text it comes last
+    split = text.partition if text.startswith('{"schema"') else text.rpartition
     before, separator, after = split(str(_PLACEHOLDER_S))
     if text and not separator:
         raise Unsettled

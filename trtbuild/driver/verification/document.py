@@ -47,7 +47,7 @@ def verification_document(
 
 
 class NotCompared(Exception):
-    """Engines can run here, but the reference for the comparison cannot. The text is the reason."""
+    """Engines can run here, but the reference for the comparison cannot run. The text is the reason."""
 
 
 def internal_error(error: Exception) -> InternalError:

@@ -1,8 +1,8 @@
 """Run the engines of a package on a GPU of this machine, for the comparison with PyTorch on the CPU.
 
 Rules
-1. Engines run as in `trtbuild.load`: they are loaded from the package in the output directory, all files are verified, and
-   the same runtime calls them.
+1. Engines run as in `trtbuild.load`: they are loaded from the package in the output directory, their files are verified,
+   and the same runtime calls them.
 2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the engine's
    rounding on the GPU (TF32), but no property of PyTorch on GPUs.
 3. The engines of a target run on the first GPU with the target's SM. If there is no such GPU, they run on a GPU

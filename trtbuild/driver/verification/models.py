@@ -1,11 +1,12 @@
 """``trtbuild verify [MODEL…]``: compare the conversions and engines of a project's models with PyTorch.
 
 Rules
-1. A verification is not repeated for the same programs, conversions, weights, points, tolerance and versions. Its record is
-   in the store, under a separate recipe (docs/keys.md). Failed verifications are not recorded.
+1. A verification is not repeated for the same recipe: the programs, conversions or engines, weights, points, ranges of
+   inputs, tolerances, versions and the machine (docs/keys.md). Its record is in the store. ``--force`` and ``--replay``
+   ignore the record. Failed verifications are not recorded.
 2. The results are written to a file beside the package, if the package is the one that was verified
    (`core.packages.provenance`). Results of other machines about the same engines stay. If a comparison fails, the file is
-   removed.
+   removed. With ``--replay`` the file does not change.
 3. onnxruntime runs converted partitions in a worker process. Engines run in this process, if a suitable GPU exists. For a
    model that comes as ONNX, only the engines are compared, and onnxruntime on the CPU is the reference.
 """
@@ -53,9 +54,9 @@ _ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ope
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, or if a step has no record.
+    `ok` is false if a comparison fails, if a step has no record, or if the verification of a model ends with an error.
 
-    Raises ToolchainMissing if onnxruntime or torch is not installed, and UsageError for options that contradict each other.
+    Raises ToolchainMissing if onnxruntime, torch or onnx is not installed, and UsageError if a replay is not for one model.
     """
     started = time.monotonic()
     workspace = Workspace(replace(request, force=False))
@@ -161,7 +162,7 @@ class _ModelVerification:
         )
 
     def _entry(self, comparison: _Comparison) -> CutEntry | None:
-        """Return the entry of one comparison, from its record or by running it; None if there is no reference."""
+        """Return the entry of one comparison, from its record or by running it; None if the reference cannot run."""
         store = self._workspace.store
         record, report = records.find_record(store, comparison.recipe) if self._reads_records else (None, None)
         recorded = report is not None

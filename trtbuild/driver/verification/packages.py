@@ -125,7 +125,7 @@ class _PackageVerification:
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
-        """Return the reason why this machine cannot run a target's programs: missing libraries for ONNX. None if it can."""
+        """Return the reason if libraries are missing that the ONNX programs of a target need; otherwise None."""
         if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:

@@ -121,7 +121,10 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, lowered: Any, store: Store) -> None:
-    """Run a traced and a lowered program on random inputs, and compare the outputs. Raises if they differ too much."""
+    """Run a traced and a lowered program on random inputs, and compare the outputs.
+
+    Raises InconsistentShapes or SourceError if they differ too much.
+    """
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
     from trtbuild.stages.verify.inputs import random_inputs

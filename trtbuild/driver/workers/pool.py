@@ -7,14 +7,15 @@ Rules
 2. Environment:
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
+   * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.
    * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `LIBRARY_PATHS`, which is in no key.
      The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
      ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
 4. Each worker runs in its own session, so Ctrl-C reaches the driver only. The driver then ends the workers.
-5. A worker does not get the variables that only the driver needs: the signing key, the remotes and their credentials. Other
-   variables stay, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The code runs as the user who builds the
-   model.
+5. A worker does not get the variables that only the driver needs: the signing key, the remotes and their credentials.
+   Except in engine workers, other variables stay, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The code
+   runs as the user who builds the model.
 """
 
 from __future__ import annotations

@@ -78,14 +78,14 @@ def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
     """Do a job in a forked child (rule 4). If the child gave no reply, end this process in the same way."""
     sys.stdout.flush()
     sys.stderr.flush()
-    parent, (reading, writing) = os.getpid(), os.pipe()
+    parent, (read_end, write_end) = os.getpid(), os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reading)
-        os._exit(_run_child(handler, job, replies, writing, parent))
-    os.close(writing)
-    has_replied = os.read(reading, 1) != b""
-    os.close(reading)
+        os.close(read_end)
+        os._exit(_run_child(handler, job, replies, write_end, parent))
+    os.close(write_end)
+    has_replied = os.read(read_end, 1) != b""
+    os.close(read_end)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if has_replied:
@@ -97,18 +97,21 @@ def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
     os._exit(code if code >= 0 else 1)
 
 
-def _run_child(handler: Handler, job: Job, replies: TextIO, writing: int, parent: int) -> int:
-    """Do a job in the forked child, and return its exit status."""
+def _run_child(handler: Handler, job: Job, replies: TextIO, reply_signal: int, parent: int) -> int:
+    """Do a job in the forked child, and return its exit status.
+
+    After the reply, the child writes one byte to the pipe `reply_signal`, so that the parent knows of the reply.
+    """
     _die_with_parent()
     if os.getppid() != parent:
         return 1
     # processes that user code forks must not write to the reply pipes, and must not keep them open
-    os.register_at_fork(after_in_child=_DescriptorsToClose((replies.fileno(), writing)).close)
+    os.register_at_fork(after_in_child=_DescriptorsToClose((replies.fileno(), reply_signal)).close)
     code = 0
     try:
         replies.write(json.dumps(_answer(handler, job)) + "\n")
         replies.flush()
-        os.write(writing, b".")
+        os.write(reply_signal, b".")
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:

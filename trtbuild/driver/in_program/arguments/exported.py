@@ -3,8 +3,9 @@
 Rules
 1. Without `inputs`, a dim has the program's range, and its opt size is the size in the program's example. If that size is
    not known, the opt size is the max size.
-2. If `inputs` are tensors, their sizes are the opt sizes. If `inputs` have ranges or several profiles, these replace the
-   program's ranges. Dtypes, ranks and allowed sizes are always those of the program.
+2. If `inputs` have static shapes that the program accepts (tensors, for example), these sizes are the opt sizes. All other
+   `inputs`, such as ranges and several profiles, replace the program's ranges. The dtypes and ranks of `inputs` must be
+   those of the program.
 3. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 4. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 """
@@ -148,7 +149,10 @@ def _match_entries(program_entries: Sequence[Any], labels: Sequence[str]) -> lis
 
 
 def _named_dims(program_entries: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
-    """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol."""
+    """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol.
+
+    A symbol that only one axis has needs no name, so it is left out.
+    """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 
     axes_by_symbol: dict[tuple[str, int], list[tuple[str, int]]] = {}

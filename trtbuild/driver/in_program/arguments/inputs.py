@@ -33,8 +33,8 @@ class Input:
     """One tensor input of a module: its shape or range of shapes, dtype and name.
 
     `shape` is static. A dynamic input has `min_shape`, `opt_shape` and `max_shape`, of the same rank. `dtype` is a dtype of
-    torch or numpy, or a name (``"float16"``). `name` is the input's name in the package; the default is the module's
-    argument. `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids.
+    torch or numpy, or a name (``"float16"``). `name` is the input's name in the package. The default is the name of the
+    module's argument. `range` is the smallest and the largest value of random inputs, such as ``(0, 30521)`` for token ids.
     `shared_dims` names axes (``{0: "batch"}``): axes with the same name, of all inputs, are one dimension. `format` exists
     for programs written for Torch-TensorRT; only the contiguous format is accepted. Raises UsageError.
     """
@@ -127,7 +127,7 @@ def describe_inputs(
     for number, entries in enumerate(profiles):
         if tuple(entry for entry, _ in entries) != first_inputs:
             raise UsageError(
-                f"the inputs of profile {number} differ from those of profile 0: {[e.name for e, _ in entries]}",
+                f"the inputs of profile {number} differ from those of profile 0: {[entry.name for entry, _ in entries]}",
                 hint="all profiles have the same inputs, in one order, with the same dtypes and ranges; only shapes differ",
             )
     spec_profiles = tuple(

@@ -1,10 +1,11 @@
 """Check the inputs that a program gives to `trtbuild.save`: the module must have been compiled for them.
 
-A file has the inputs and the ranges of its engines, so `save` needs no inputs. Torch-TensorRT's `save` takes them, because
-it traces the module again.
+The saved file contains the inputs and the ranges of its engines, so `save` needs no inputs. Torch-TensorRT's `save` takes
+them, because it traces the module again.
 
 Rules
-1. Inputs have the number, the names (of keyword inputs), the dtypes and the ranks of the module's inputs.
+1. Given inputs must have the dtypes and ranks of the module's inputs. Keyword inputs are matched by name, and may be left
+   out. Positional inputs are given either all or not at all.
 2. A static shape, or a tensor, is an example. One of the module's profiles has to accept all examples.
 3. The range of an `Input`, or of a Dim of `dynamic_shapes`, must equal the compiled range. With `dynamic_shapes`, an axis
    without a Dim is static.
@@ -114,7 +115,9 @@ def _examples(index: PackageIndex) -> ModuleInputs:
     """Return the module's inputs with static shapes."""
     inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
     shapes = index.profiles[0].shapes
-    static = tuple((entry.name, ShapeRange(s.opt, s.opt, s.opt)) for entry, s in zip(inputs, shapes, strict=True))
+    static = tuple(
+        (entry.name, ShapeRange(shape.opt, shape.opt, shape.opt)) for entry, shape in zip(inputs, shapes, strict=True)
+    )
     return ModuleInputs(inputs, (Profile("0", static),))
 
 

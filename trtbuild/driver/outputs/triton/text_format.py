@@ -14,7 +14,7 @@ class EnumValue:
     text: str
 
 
-#: A message is a sequence of fields. A repeated field appears once for each of its messages.
+#: A message is a sequence of fields. A repeated field appears once for each of its messages, or has a list of scalars.
 Message: TypeAlias = "Sequence[tuple[str, Value]]"
 Value: TypeAlias = "str | int | bool | EnumValue | list[int] | list[str] | tuple[tuple[str, Value], ...]"
 

@@ -155,8 +155,7 @@ class _PartitionedModel(torch.nn.Module):
         return _build_outputs(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """The value of each symbol, from the first axis that has the symbol. The size of the axis is `multiple_of` times the
-        value."""
+        """The value of each symbol, from the first axis that has the symbol. Its size is `multiple_of` times the value."""
         sizes: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
             for number, axis in enumerate(axes):

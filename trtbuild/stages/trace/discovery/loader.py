@@ -207,8 +207,9 @@ def _are_missing_names_recorded(importer: Place) -> bool:
 
 
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
-    """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`. The
-    first file is that of a package: ``__init__.py``, or the path of its directory if there is no such directory.
+    """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
+
+    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path of that directory.
 
     `found_file` is the file that the import found, None if it found no file.
     """

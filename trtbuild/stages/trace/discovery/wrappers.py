@@ -2,8 +2,8 @@
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
-   inside the project. Calls by ``inspect`` and ``linecache`` are not recorded. ``os.path.exists``, ``Path.exists`` and
-   similar functions call these four. When Python resolves a
+   inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
+   ``inspect`` and ``linecache`` are not recorded. When Python resolves a
    path (``realpath``), only the symbolic links that it follows are recorded.
 2. ``os.environ``: a variable is recorded when user code reads it. Reads by installed code (``HF_HOME``,
    ``OMP_NUM_THREADS``) are not recorded, because these values differ between machines without an effect on the model.

@@ -5,8 +5,8 @@ Rules
    order of first use. The last inputs are the tensors that it needs only for their sizes (carriers).
 2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
 3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
-   size can be computed in another way. If each tensor of a group of units is used only for its size, there may be no
-   piece for this group.
+   size can be computed in another way. If each tensor of a group of units is used only for its size, the group may
+   therefore have no piece.
 """
 
 from __future__ import annotations

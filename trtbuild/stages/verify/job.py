@@ -20,7 +20,8 @@ class VerifyJob:
     `program` is the traced program (empty if the model has no such program). `modules` lists the module and the operator
     of each call of the lowered program. `partitions` is the partition step's document. The keys of `programs`,
     `onnx` and `origins` are graph digests. A blob in `origins` names the call that each ONNX node comes from. `shapes` has
-    each input's shape at each of `points`. `tolerances` maps the precision of an output to the largest allowed error. With `by_onnx`, the models in `onnx` are the reference, and there are no programs.
+    each input's shape at each of `points`. `tolerances` maps the precision of an output to the largest allowed error.
+    With `by_onnx`, the models in `onnx` are the reference, and there are no programs.
     """
 
     program: str

@@ -2,8 +2,8 @@
 
 Rules
 1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position. Nodes are ``n0…`` and values ``v0…`` in graph order,
-   nested graphs included. Constants are ``c0…`` in the order of their first use. Unused values are left out, and unused
-   inputs stay.
+   nested graphs included. Constants are ``c0…`` in the order of their first use. Unused weights and constants are left
+   out, and unused inputs stay.
 2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the inputs'
    and then the outputs' axes.
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
@@ -30,7 +30,7 @@ Origins = tuple[tuple[str, int], ...]
 
 @dataclass
 class _Names:
-    """The canonical names of values, by their original names, and the numbers of names that are used up."""
+    """The canonical names of values by their original names, how many names of each kind exist, and the nodes' origins."""
 
     values: dict[str, str] = field(default_factory=dict)
     node_count: int = 0

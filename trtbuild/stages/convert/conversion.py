@@ -3,16 +3,16 @@
 Rules
 1. The result depends on the structure (the canonical text of the partition) only. While the model is optimized, weights
    are graph inputs; afterwards they are external initializers without data. So zero, random and unknown weights give the
-   same bytes. (The optimizer would fold initializers and merge equal ones. For example, it merged three zero biases, and
-   the conversion was wrong after a fine-tune.)
+   same bytes. (If weights were initializers, the optimizer would fold them, and merge equal ones. For example, it would
+   merge three zero biases, and the conversion would be wrong after a fine-tune.)
 2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
 3. Names, order, size symbols and bytes are canonical. The module `structure` prepares the program before the translation,
    and the module `canonical` writes the model after it.
 4. The same preparation as in torch.onnx.export comes first: implicit type promotion becomes explicit, and run-time
    assertions are removed. The lower step has decomposed operators already, with the table of
    `trtbuild.stages.program.translations`.
-5. The types and sizes that ONNX infers must equal those of the program (`types`). A translation writes complex numbers
-   as pairs of floats, so inputs and outputs must be real.
+5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
+   numbers as pairs of floats, so inputs and outputs must be real.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Conversion:
 def convert(program: Program, opset: int) -> Conversion:
     """Convert `program` to an ONNX model in ONNX operator set `opset`.
 
-    Raises ConversionRefused. Its `nodes` are the indices of the call_function nodes that cannot be converted.
+    Raises ConversionRefused. If the call_function nodes that cannot be converted are known, their indices are in the
+    error's `nodes`.
     """
     untranslatable = untranslatable_calls(program)
     if untranslatable:
@@ -154,7 +155,7 @@ def _name_outputs(exported: ExportedProgram) -> None:
 
 def _find_origins(model: onnx_ir.Model, exported: ExportedProgram) -> None:
     """Find the origin of nodes that the optimizer inserted. The optimizer derives a new value's name from the name of the
-    replaced value. These names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
+    replaced value. Both names begin with the exported node's name (``n12``, ``n12__0``, ``n12_split_0``)."""
     calls = {node.name: node.meta[ORIGIN_KEY] for node in exported.graph.nodes if ORIGIN_KEY in node.meta}
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if ORIGIN_KEY not in node.metadata_props:

@@ -8,7 +8,7 @@ lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/
    reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
 3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Nodes without these attributes
    and inputs are the same in both opsets. A Split without sizes has equal outputs in 17. In 18 its last output may be
-   smaller. So such a Split is lowered only if the size of its axis is known.
+   smaller. So such a Split is lowered only if the size of its axis is known, and is a multiple of the number of outputs.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since opset 16. NVIDIA's parser reads them since TensorRT 10.0
@@ -59,7 +59,8 @@ def raise_opset(model: onnx_ir.Model, opset: int) -> None:
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return `model` in `opset`; a model of this opset or an older one is returned unchanged.
 
-    Raises ConversionRefused if an operator has no form in `opset`. Its `nodes` are the calls that the operator came from.
+    Raises ConversionRefused if an operator has no form in `opset`. The error's `nodes` are the calls that the operator came
+    from. Also raises ConversionRefused for every conversion to an older opset except that from 18 to 17.
     """
     (opset_entry,) = (entry for entry in model.opset_import if not entry.domain)
     if opset_entry.version <= opset:

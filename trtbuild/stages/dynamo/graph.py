@@ -6,7 +6,8 @@ Rules
    not the size of an axis (an integer argument), and a symbol without an upper bound. Each value of such an open symbol
    gets a separate engine (`CapturedGraph.open_symbols`).
 3. The range of a dim comes from `mark_dynamic`, or from dynamo if the user did not mark the dim. Dynamo treats 0 and 1 as
-   special and starts ranges at 2. A marked range that starts at 1 is kept (`Dim.marked_low`), and the trace proves it.
+   special and starts ranges at 2. A marked range that starts at 1 is kept (`Dim.marked_low`). The trace then compares
+   program and module at size 1, too.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` inserts the outputs that are sizes or constants.
 """
 

@@ -1,7 +1,7 @@
 """Convert a graph of TorchDynamo to a module for torch.export. The module takes tensors only.
 
 Rules
-1. Weights are attributes, with their values in one call. A size is read from a tensor, or it is a number.
+1. Weights are attributes. Their values are the arguments of one call. A size is read from a tensor, or it is a number.
 2. The module computes on the CPU, even if the program runs on a GPU.
 3. The nodes have the module paths that torch.export would set, and no other metadata. (Dynamo names modules by their
    addresses.) So a model has the same graph in every process.

@@ -1,11 +1,11 @@
 """Compute the results of each step for ONNX models and TensorRT networks, with one handler for each kind of graph.
 
 Rules
-1. The six steps and their keys are the same as for other models. Lower passes on the result of the trace, partition
-   asks the parser about the whole model, and convert passes on the model in the toolchain's opset. So plans, verdicts
-   and records are the same, too.
+1. There are the same six steps as for other models, and their keys have the same form. Lower passes on the result of
+   the trace, partition asks the parser about the whole model, and convert passes on the model in the toolchain's opset.
+   So plans, verdicts and records have the same form, too.
 2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch, so the
-   rejection is an error. The error names the node as the user's file does.
+   rejection is an error. The error uses the node's name in the user's file.
 """
 
 from __future__ import annotations

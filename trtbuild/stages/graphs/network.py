@@ -1,7 +1,7 @@
 """A recorded TensorRT network between the steps: its blob, and its graph text.
 
 The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the user's name and the type of
-each layer, and the types of inputs and outputs. Later keys do not contain the layers' names.
+each layer, and the types of inputs and outputs. The keys of later steps do not contain the layers' names.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Rules
    name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
 2. The graph text covers everything except those names and examples, so a renamed node does not change it.
 3. The model is converted to the toolchain's opset only if its own opset is newer. The error for a node without an older
-   form names the node. The converter's result is run and compared with the original (`trtbuild.stages.graphs.proving`).
-   A parser for an old opset ignores some features without an error. Models of every opset have these features rewritten
-   or rejected for such a parser.
+   form names the node. The result of onnx's converter is run and compared with the original (module `proving`).
+   A parser for an old opset ignores some features without an error. For such a parser, these features are rewritten or
+   rejected in models of every opset.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EXAMPLE_KEY = "trtbuild.example"
 
 #: Types with 4 bits, which ONNX has since opset 21 (FLOAT4E2M1: 23).
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
-#: Parsers of toolchains with this opset read quantizers of opsets 21 to 23, too (measured with TensorRT-RTX 1.7.1). Other
-#: operators of these opsets are converted, so that engines of files that are in use keep their keys.
+#: Parsers of toolchains with this opset also read the quantizers of opsets 21 to 23 (measured with TensorRT-RTX 1.7.1).
+#: So models with block or 4-bit quantizers are not converted. Other models are converted, so that their keys stay the same.
 _OPSET_OF_BLOCK_READERS = 20
 
 
@@ -125,7 +125,8 @@ def origins(model: bytes) -> list[tuple[str, int]]:
 def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
     """Return a canonical model without metadata, converted to opset `wanted` if the blob's opset is newer.
 
-    The second result has a number for each node of the model: the index of its origin among the blob's nodes, or -1.
+    A model that quantizes in blocks or to 4 bits keeps its opset, if `wanted` is at least `_OPSET_OF_BLOCK_READERS`. The
+    second result has a number for each node of the model: the index of its origin among the blob's nodes, or -1.
     Raises ConversionRefused.
     """
     source = onnx.ModelProto.FromString(data)
@@ -152,7 +153,7 @@ def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
 
 
 def _has_blocks(model: onnx.ModelProto) -> bool:
-    """Whether a model quantizes in blocks or to 4 bits. It cannot be written in an opset before 21."""
+    """Whether a model quantizes in blocks or to 4 bits. Such a model cannot be written in an opset before 21."""
     if any(tensor.data_type in _FOUR_BITS for tensor in model.graph.initializer):
         return True
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import ConversionRefused
 
-#: The largest difference relative to the largest number. The models may differ in the order of operations only.
+#: The largest allowed difference, relative to the largest number. The models may differ only in the order of operations.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-9}
 _SEED = 0
 

@@ -6,9 +6,12 @@ Rules
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
-4. In half precision every attention is written out, because the translation computes its softmax in half. Then the
-   general rules of precision keep sum and softmax in float32, and both products in half.
-5. Both operands are multiplied by the square root of the scale, as in torch's own formula. So half overflows less often.
+4. In half precision, attention without a mask is written out, too, because the translation computes its softmax in half.
+   Then the general rules of precision keep sum and softmax in float32, and both products in half.
+5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
+   often.
+6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32.
+   The same is true if the scale or the number of heads in a group depends on a dynamic size.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program` with masked attention written out. In half precision, all attention is written out. Nested graphs do
+    """Return `program` with masked attention written out, in half precision also attention without a mask. Nested graphs do
     not change."""
     graph = program.graph
     changed: set[torch.fx.Node] = set()
@@ -104,7 +107,7 @@ class _Writer:
         return result if masked_rows is None else self._call(_aten.masked_fill.Scalar, result, masked_rows, 0.0)
 
     def _apply_mask(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
-        """Return the masked scores, and a mask of the rows without a key."""
+        """Return the masked scores, and a mask of the rows in which every key is hidden."""
         if mask.meta["val"].dtype is torch.bool:
             masked_rows = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
             return self._set_lowest(scores, self._call(_aten.logical_not.default, mask)), masked_rows
@@ -126,7 +129,7 @@ class _Writer:
         return size if isinstance(size, int) else self._call(_aten.sym_size.int, tensor, axis)
 
     def _key_and_value(self, attention: _Attention) -> tuple[torch.fx.Node, torch.fx.Node]:
-        """Key and value, repeated so that each head of the query has its own."""
+        """Key and value, repeated so that each head of the query has its own key and value."""
         key, value = attention.key, attention.value
         groups = attention.query.meta["val"].shape[-3] // key.meta["val"].shape[-3] if attention.enable_gqa else 1
         if groups == 1:

@@ -1,9 +1,9 @@
 """Remove assertions from the graph.
 
 Rules
-1. An assertion is an operator that only checks its input. Its conditions are checked elsewhere. The input types of an
-   engine fix dtypes and devices. The optimization profiles, and the trace's comparison with eager at min and max, check
-   ranges. A user's ``torch._assert`` on values cannot run in an engine.
+1. An assertion is an operator that only checks its input. Conditions on types and sizes are checked elsewhere. The input
+   types of an engine fix dtypes and devices. The optimization profiles, and the trace's comparison with eager at min and
+   max, check ranges. A user's ``torch._assert`` on values is not checked, because it cannot run in an engine.
 2. The ranges that torch derived from an assertion stay in the program (``range_constraints``).
 3. Nodes that only an assertion used are removed, too. Placeholders stay.
 """

@@ -52,8 +52,11 @@ def functionalize(program: Program, request: Request) -> Program:
 
 
 def _add_decompositions(program: Program, request: Request) -> Request:
-    """Return `request` with the decompositions that PyTorch lacks. If the program pools dynamic axes, add those of pooling:
-    PyTorch's own decompositions of pooling are right only at the sizes of the example."""
+    """Return `request` with the decompositions that PyTorch lacks, and with those of quantizers if the program has any.
+
+    If the program pools dynamic axes, the decompositions of pooling are added, too, because PyTorch's own are right only
+    at the sizes of the example.
+    """
     has_pooling = any(
         node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes
     )

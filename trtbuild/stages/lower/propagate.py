@@ -2,10 +2,10 @@
 
 Rules
 1. Only nodes that a pass inserted or changed, and their readers, are run again. A node whose size depends on data is not
-   run, because running it would create a second symbol for one size. Its result gets the dtype of its first input, and
-   stays the same otherwise.
+   run, because running it would create a second symbol for one size. If its result is a floating-point tensor, this
+   tensor gets the dtype of the node's first input. Nothing else changes.
 2. A reader is run again if the dtype, shape or strides of its input have changed.
-3. Nested graphs are not entered: the dtypes of their inputs do not change.
+3. Nested graphs are not entered, because the dtypes of their inputs do not change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make each squeeze name exactly the axes that it removes.
+"""Make each squeeze remove the same axes in ONNX as in PyTorch.
 
 ``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes, even if their size is not 1. So
 this pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The

@@ -6,9 +6,9 @@ Rules
 2. A call computes in float32 if its operator accepts float32 operands. Its float64 results must become float32, and
    neither a shape nor another dtype may change. Every other call keeps float64: calls with complex numbers, with nested
    graphs, or with sizes that depend on data. Such a call stays in PyTorch, and casts surround it.
-3. A number in the graph that float32 cannot hold (1e300, 1e-50) keeps its call in float64. The largest and the smallest
-   finite float64 become those of float32, because attention masks contain them.
-4. The pass comes after `precision`, so float64 values become float32 in a model with float16, too.
+3. A number in the graph that float32 cannot hold (1e300, 1e-50) keeps its call in float64. The largest and the lowest
+   finite float64 become those of float32, because attention masks contain these numbers.
+4. The pass comes after `precision`, so float64 values become float32, even if the model's precision is float16.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Truncation:
 
 
 def _float32_number(value: float) -> float:
-    """Return `value` for float32: float64's largest and smallest number become those of float32. Raises _Unrepresentable if
+    """Return `value` for float32: float64's largest and lowest number become those of float32. Raises _Unrepresentable if
     float32 cannot hold the value (rule 3)."""
     if value in _FLOAT32_LIMITS:
         return _FLOAT32_LIMITS[value]

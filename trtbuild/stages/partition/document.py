@@ -1,4 +1,4 @@
-"""Write the partition step's document, from the pieces and their programs."""
+"""Write the partition step's document. Each piece of the graph (`pieces`) becomes one partition of the document."""
 
 from __future__ import annotations
 

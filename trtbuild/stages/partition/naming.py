@@ -2,9 +2,10 @@
 
 Rules
 1. The name of a partition is the module path of its region. If several partitions have the same path (a module that is
-   called twice, a region in pieces), they get numbers: ``layers.3#0``, ``layers.3#1``. Partitions without a path are
-   called ``p<position>``. A partition that is the whole model is called ``model``.
-2. Names are unique, and never ``input`` or ``weight``, because values are named ``<partition>:<output>``.
+   called twice, a region that is split into pieces), they get numbers: ``layers.3#0``, ``layers.3#1``. Partitions without
+   a path are called ``p<position>``. A single partition without a path is the whole model, and is called ``model``.
+2. Names are unique, because values are named ``<partition>:<output>``. No partition is called ``input`` or ``weight``,
+   because ``input:0`` and ``weight:0`` are the model's own values.
 3. Names are file names: ``_`` replaces characters of a module path that a file name should not have.
 """
 

@@ -5,8 +5,8 @@ Rules
    order of first use. The last inputs are the tensors that it needs only for their sizes (carriers).
 2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
 3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
-   size can be computed in another way. A group of units may therefore give no piece: if each of its tensors is used only
-   for its size.
+   size can be computed in another way. If each tensor of a group of units is used only for its size, the group may
+   therefore have no piece.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def make_pieces(program: Program, groups: Sequence[Sequence[Unit]], symbols: Sym
 class _PieceMaker:
     def __init__(self, program: Program, symbols: Symbols) -> None:
         self._symbols = symbols
-        self._model = Sizes(program.input_nodes, symbols)
+        self._model_sizes = Sizes(program.input_nodes, symbols)
         self._weights = set(program.weight_nodes)
         self._constants = program.constants.keys()
         self._order = {node: position for position, node in enumerate(program.graph.nodes)}
@@ -103,7 +103,7 @@ class _PieceMaker:
                 root_tensors = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
                 if live.issuperset(root_tensors):
                     continue
-                model_inputs = sizes.find_tensors(root, self._model)
+                model_inputs = sizes.find_tensors(root, self._model_sizes)
                 for tensor in root_tensors if model_inputs is None else model_inputs:
                     if tensor not in live and tensor not in inputs and tensor not in carriers:
                         carriers.append(tensor)

@@ -56,13 +56,15 @@ def region_of(node: torch.fx.Node, patterns: Sequence[str]) -> Region:
 def check_patterns(units: Iterable[Unit], patterns: Sequence[str]) -> None:
     """Raise SourceError (code ``granularity``) for a pattern that no operator's module path matches."""
     paths = list(dict.fromkeys(module_path(unit.call) for unit in units))
-    wrong = [pattern for pattern in patterns if all(_matched_prefix(path, pattern) is None for path in paths)]
-    if wrong:
+    unmatched_patterns = [
+        pattern for pattern in patterns if all(_matched_prefix(path, pattern) is None for path in paths)
+    ]
+    if unmatched_patterns:
         modules = dict.fromkeys(_with_wildcards(prefix) for path in paths for prefix in _prefixes(path))
         raise SourceError(
-            f"granularity {wrong[0]!r} matches no module that computes anything in the model",
+            f"granularity {unmatched_patterns[0]!r} matches no module that computes anything in the model",
             code="granularity",
-            hint=suggestion(wrong[0], modules, "module paths"),
+            hint=suggestion(unmatched_patterns[0], modules, "module paths"),
         )
 
 

@@ -50,7 +50,7 @@ _MAX_LISTED_LINES = 20
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why TensorRT rejects a candidate: for the whole candidate, and by call number if that is known."""
+    """The reason why TensorRT rejects a candidate. If the rejected calls are known, `nodes` has a reason for each one."""
 
     text: str
     nodes: Reasons

@@ -1,12 +1,14 @@
-"""Find a source for each size in a piece of a graph: partitions exchange tensors only, never numbers.
+"""Find a source for each size in a piece of a graph, because partitions exchange tensors only, never numbers.
 
 Rules
 1. The nodes that compute a number from a tensor (`sym_size`, `item`) are roots. Arithmetic on numbers is copied into the
    piece.
-2. The value of a root comes from the first possible source in this list:
-   a dimension of an outside tensor with the same expression; arithmetic on such dimensions; the root's own tensor, if
-   the piece computes this tensor; inputs of the model from whose sizes the root can be computed (carriers); the root's
-   own tensor as a carrier.
+2. A tensor from outside is an input of the piece. The value of a root comes from the first possible source in this list:
+   * a dimension of a tensor from outside whose size is the root's expression,
+   * arithmetic on the dimensions of tensors from outside,
+   * the tensor that the root reads, if the piece computes this tensor,
+   * inputs of the model from whose sizes the root can be computed. They become inputs of the piece (carriers).
+   * the tensor that the root reads, as a carrier.
 3. With this order, equal layers compute equal sizes in equal ways. It does not matter where the model uses the sizes
    first.
 """

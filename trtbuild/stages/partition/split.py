@@ -27,8 +27,8 @@ Copy: TypeAlias = "torch.fx.Node | int"
 
 @dataclass(frozen=True)
 class PieceProgram:
-    """The program of a piece. `origins` has an entry for each call node of the program: the node of the whole graph that it
-    copies, or None for a node that recomputes a size."""
+    """The program of a piece. `origins` has an entry for each call node of the program: the node of the whole graph of
+    which the call node is a copy. The entry is None if the call node recomputes a size."""
 
     program: Program
     origins: tuple[torch.fx.Node | None, ...]

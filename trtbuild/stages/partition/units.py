@@ -1,9 +1,10 @@
-"""The units that a graph is cut into: one operator call and the nodes that must stay with it.
+"""The units that a graph is divided into. A unit is one operator call and the nodes that must stay with it.
 
 Rules
 1. A call and the `getitem` nodes that read its results are one unit.
-2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are not units: each partition computes
-   its sizes from its own tensors (`sizes`). A unit that uses a size needs the units that the size is computed from.
+2. Size nodes (calls whose value is an int, float or bool, such as `sym_size`) are not units, because each partition
+   computes its sizes from its own tensors (`sizes`). A unit that uses a size needs the units that the size is computed
+   from.
 3. Placeholders (weights, constants, inputs) are not units, because nothing computes them.
 """
 

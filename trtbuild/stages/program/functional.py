@@ -2,8 +2,9 @@
 
 Rules
 1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. For torch.export,
-   weights are inputs as well. So a program holds no weights, and its bytes do not change with them.
-2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program: they are part of the graph.
+   weights are inputs as well. So a program contains no weights, and its bytes do not depend on their values.
+2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program, because they are part of the
+   graph.
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
    stored programs must not change when a source file moves.
 4. The trace step replaces numbers among the outputs by 0-d tensors. It rejects models that cannot have this form (a

@@ -3,8 +3,8 @@
 Rules
 1. A program has the same symbols before it is stored and after it is read. (Reading makes new symbols, and torch may
    replace a symbol by a number. It may also simplify a stride, so texts are not compared.)
-2. The result of a step has the same symbols with the same ranges as its input, and outputs of the same dtypes and sizes
-   at every point.
+2. The result of a step has the same symbols with the same ranges as the traced program, and outputs of the same dtypes
+   and sizes at every point. (A point is a number for each symbol.)
 3. At every point each inner value has the sizes of its ``val`` (`trtbuild.stages.program.sizes`).
 4. A difference is a bug in trtbuild or in PyTorch, never in the model. It raises InconsistentShapes, so the step leaves no
    record.
@@ -96,11 +96,11 @@ def _type_at(type_: tuple[torch.dtype, tuple[Expression, ...]], numbers: Sequenc
     return dtype, tuple(None if depends_on_data(size) else evaluate(size, numbers) for size in sizes)
 
 
-def _agree(actual: Type, declared: Type) -> bool:
-    (dtype, sizes), (expected_dtype, expected_sizes) = actual, declared
+def _agree(actual: Type, expected: Type) -> bool:
+    (dtype, sizes), (expected_dtype, expected_sizes) = actual, expected
     pairs = list(zip(sizes, expected_sizes, strict=False))
-    known = all(a == b for a, b in pairs if a is not None and b is not None)
-    return dtype == expected_dtype and len(sizes) == len(expected_sizes) and known
+    sizes_agree = all(a == b for a, b in pairs if a is not None and b is not None)
+    return dtype == expected_dtype and len(sizes) == len(expected_sizes) and sizes_agree
 
 
 def _point_text(numbers: Sequence[int]) -> str:

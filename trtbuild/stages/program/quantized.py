@@ -2,9 +2,9 @@
 
 torch defines them in a module that it does not import by itself, and ``torch.export.load`` fails without them.
 
-The translations of quantizers replace the exporter's own (torch 2.13), which forget the smallest and the largest number of
-a quantizer, or add a Clip on int8 that TensorRT refuses. The lower step leaves only quantizers that use all numbers of
-their type.
+The translations of quantizers in this file replace those of the exporter (torch 2.13). The exporter's translations ignore
+the smallest and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The lower step leaves only
+quantizers that use all numbers of their type.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Compute the sizes of a program's values at one point in two ways: from each ``val``, and by running the operators.
+"""Compute the sizes of a program's values at one point in two ways: from the ``val`` of each node, and by running the
+operators. (``val`` is a fake tensor, whose sizes are expressions over the symbols.)
 
 Rules
 1. A *point* gives every symbol of the program a number. The declared type of a value at a point is the type of its
    ``val``, with these numbers.
 2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. They see numbers
    instead of symbols, so no symbol can be replaced.
-3. Calls that cannot run without data (a nested graph, a size that depends on a value) have their declared types. A size
-   that depends on data is not compared.
+3. Calls that cannot run without data (a nested graph, a size that depends on a value) are not run. Their results get the
+   declared types. A size that depends on data is not compared.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class Difference:
 
 
 def points_of(program: Program, extra_points: Sequence[Sequence[int]] = ()) -> list[Point]:
-    """The points at which a program is checked: `extra_points`, the ends of all ranges, and two points between.
+    """The points at which a program is checked: `extra_points`, and those of `sample_points` at the ends of the ranges and
+    between them.
 
     `extra_points` are lists of numbers, in the order of the symbols. All other points depend on the program only. So
-    another build need not repeat the comparison.
+    another build of the same program need not repeat the comparison.
     """
     symbols = Symbols(program)
     points = [*(tuple(numbers) for numbers in extra_points), *sample_points(symbols.ranges)]
@@ -183,7 +185,7 @@ class PointEvaluator:
         except ZeroDivisionError:  # a factor such as n / (n - 1); sizes do not depend on it
             return self._declared_value(node.meta.get("val"))
         except Exception as error:
-            if getattr(node.target, "namespace", "") == "prims":  # with numbers as tensors, these fail on meta tensors
+            if getattr(node.target, "namespace", "") == "prims":  # they fail on meta tensors if a number is a tensor
                 return self._declared_value(node.meta.get("val"))
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             return _FailedCall(f"fails: {message}")

@@ -70,9 +70,9 @@ class Symbols:
     def _convert_rounding(self, expr: Any) -> Expression | None:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
-        PyTorch computes the product with float64. So a fraction replaces it only if both are equal at every value of the
-        operand. Returns None if there is no such fraction, or if the operand may be negative, is unbounded or has too many
-        values.
+        PyTorch computes the product with float64. So a fraction replaces it only if both are rounded to the same number at
+        every value of the operand. Returns None if there is no such fraction, or if the operand may be negative, is
+        unbounded or has too many values.
         """
         operator = "ceildiv" if type(expr).__name__ == "CeilToInt" else "floordiv"
         (product,) = expr.args

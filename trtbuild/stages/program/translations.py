@@ -57,7 +57,8 @@ def _registry(opset: int = OPSETS[-1]) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions for exactly the operators without a translation, for `run_decompositions`.
+    """torch's decompositions of the operators without a translation, for `run_decompositions`. The exceptions are the sets
+    `_ALWAYS_DECOMPOSED` and `_NEVER_DECOMPOSED`.
 
     An operator with a translation (linear, layer_norm, scaled_dot_product_attention, gelu) is not decomposed. This gives a
     better graph in a fraction of the time.
@@ -82,7 +83,7 @@ def has_translation(node: torch.fx.Node) -> bool:
 
 
 def promote_types(module: torch.fx.GraphModule) -> None:
-    """Make implicit type promotion explicit, in place, also in nested graphs: ONNX has no implicit promotion.
+    """Make implicit type promotion explicit, because ONNX has no implicit promotion. Works in place, also in nested graphs.
 
     An inserted cast has the ``meta`` of its node. Half precision operators that compute in float32 (torch's "op math")
     become casts around a float32 operator.

@@ -4,9 +4,9 @@ Rules
 1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators` must be registered). The engine's
    plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
 2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
-   package, and the model's output structure. Named tuples become tuples and dataclasses become dicts: the file must
-   open on machines without the model's code. A bool in the output becomes a 0-d tensor: torch.export.save cannot write a
-   program that returns a bool that depends on its inputs (torch 2.13). Ints and floats stay numbers.
+   package, and the model's output structure. Named tuples become tuples and dataclasses become dicts, because the
+   file must open on machines without the model's code. Ints and floats stay numbers. A bool in the output becomes a 0-d
+   tensor, because torch.export.save cannot write a bool that depends on the inputs (torch 2.13).
 3. With ``reference: true`` the file also has the program and the weights of each engine, so that it runs on the CPU.
 """
 
@@ -37,7 +37,7 @@ ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 
 def write_pt2(index: PackageIndex, target: str, read: ReadFile, origin: str) -> bytes:
     """Return the bytes of the ``.pt2`` file for one target. `origin` is the text of its extra file `INFO_FILE`, which
-    `about_text` writes."""
+    `about_text` returns."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
     torch.export.save(exported, buffer, extra_files={INFO_FILE: origin})
@@ -110,7 +110,7 @@ class _PartitionedModel(torch.nn.Module):
             value = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
             self.register_buffer(f"weight_{slot}", value.reshape(weight.shape))
         self._texts: dict[str, str] = {}
-        buffer_names: dict[str, str] = {}  # by digest: partitions with one engine share its buffer
+        buffer_names: dict[str, str] = {}  # by digest: partitions with the same engine share one buffer
         self._plans: dict[str, str] = {}
         self._references: dict[str, str] = {}
         for part in target.partitions.partitions:
@@ -155,7 +155,7 @@ class _PartitionedModel(torch.nn.Module):
         return _build_outputs(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """The value of each symbol, from the first axis that has the symbol. An axis is `multiple_of` times the value."""
+        """The value of each symbol, from the first axis that has the symbol. Its size is `multiple_of` times the value."""
         sizes: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
             for number, axis in enumerate(axes):
@@ -199,16 +199,17 @@ class _PartitionedModel(torch.nn.Module):
 def engine_text(
     index: PackageIndex, target: PackedTarget, part: Partition, shapes: ShapePlan, reference: str | None
 ) -> EngineText:
-    """The text in the file about the engine of `part`. `reference` is the digest of its program, if it is in the file."""
+    """The text in the file about the engine of `part`. `reference` is the digest of the partition's program; None if it is
+    not in the file."""
     inputs = [entry.name for entry in index.inputs]
     profiles = [Profile(p.name, tuple(zip(inputs, p.shapes, strict=True))) for p in index.profiles]
     return EngineText(
         model=index.model,
         partition=part.name,
-        inputs=tuple(kind for _, kind in part.inputs),
+        inputs=tuple(type_ for _, type_ in part.inputs),
         outputs=part.outputs,
         profiles=tuple(
-            tuple(input_range(kind.shape, shapes, profile) for _, kind in part.inputs) for profile in profiles
+            tuple(input_range(type_.shape, shapes, profile) for _, type_ in part.inputs) for profile in profiles
         ),
         profile_names=tuple(profile.name for profile in profiles),
         target=target.name,

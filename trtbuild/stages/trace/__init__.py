@@ -1,6 +1,6 @@
 """The trace step: make a functional program from a model's source, and prove that program and model compute the same.
 
-`job` describes a trace, and does not import torch. `run.trace` runs the trace in a child process that does nothing else.
+`job` describes a trace, and does not import torch. In a build, `run.trace` runs in a child process that does nothing else.
 `user_code.observe` looks up the dependencies of a trace again, with the standard library only.
 """
 

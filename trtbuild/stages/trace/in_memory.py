@@ -88,7 +88,7 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
     if not device_tensors:
         return module
     copies_by_id: dict[int, Any] = {}
-    for number, tensor in device_tensors.items():
+    for object_id, tensor in device_tensors.items():
         if tensor.device.type == "meta":
             raise SourceError(
                 "the module has tensors on the meta device, which hold no values",
@@ -98,7 +98,7 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
         value = tensor.detach().cpu()
         if isinstance(tensor, torch.nn.Parameter):
             value = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
-        copies_by_id[number] = value
+        copies_by_id[object_id] = value
     return copy.deepcopy(module, copies_by_id)
 
 

@@ -1,5 +1,5 @@
-"""The job of one trace, as values that can be written as JSON. This module does not import torch: planning makes the job,
-and does not load torch."""
+"""The job of one trace, as values that can be written as JSON. This module does not import torch, because
+planning makes the job and does not load torch."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class TraceJob:
         return equal and tuple(sorted((one, other))) not in self.apart
 
     def tied(self, ties: Ties) -> TraceJob:
-        """The job with one symbol for both symbols of each pair. Its `apart` is empty: the numbers in `apart` are those of
-        the declared symbols."""
+        """The job with one symbol for both symbols of each pair. Its `apart` is empty, because the numbers in `apart` are
+        those of the declared symbols."""
         kept_numbers = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
         points = tuple(dict.fromkeys(tuple(point[number] for number in kept_numbers) for point in self.points))
         return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())

@@ -74,7 +74,7 @@ class ProcessState:
 
 @functools.cache
 def prepare() -> ProcessState:
-    """Load torch and all modules of this stage, before the first trace. No user code runs. Returns the state that the
+    """Load torch and the modules of this stage, before the first trace. No user code runs. Returns the state that the
     process had before torch was loaded."""
     process_state = ProcessState(frozenset(sys.modules), dict(os.environ))  # torch sets variables while it is loaded
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # set before torch is loaded: a trace is the same with and without a GPU

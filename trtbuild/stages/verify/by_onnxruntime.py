@@ -122,7 +122,7 @@ class _Session:
         ]
 
     def _array(self, value: torch.Tensor) -> np.ndarray:
-        """The values of a tensor as a row-major array; narrow types become float32."""
+        """The values of a tensor as a row-major array. If the model was rewritten, narrow types become float32."""
         tensor = value.detach().contiguous()
         if tensor.dtype is torch.bfloat16 and not self._runs_in_float32:
             raise NotRunnable("onnxruntime has no bfloat16")

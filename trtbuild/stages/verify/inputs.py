@@ -1,10 +1,11 @@
 """Make the inputs of comparisons: random values that the model accepts, and files of inputs.
 
 Rules
-1. The values of an input with a range are drawn uniformly from it. Other inputs: floats are normal, as in the trace,
+1. The values of an input with a range are drawn uniformly from it. Without a range, floats are normal, as in the trace,
    and bools are random, with both values in each row.
-2. Integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index of table rows
-   (token ids, positions), it may be the index of any row. If it indexes several tables, the smallest one counts.
+2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index
+   of table rows (token ids, positions), it may be the index of any row. If it indexes several tables, the smallest one
+   counts.
 3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
 """
 
@@ -75,7 +76,8 @@ def random_inputs(
     ends: Sequence[int],
     ranges: Mapping[str, ValueRange],
 ) -> list[torch.Tensor]:
-    """Draw one tensor for each input (name, dtype), in order. Equal arguments give equal tensors."""
+    """Draw one tensor for each input (name, dtype), in order. Equal arguments give equal tensors. `ends` are the results of
+    `integer_ends`."""
     generator = torch.Generator().manual_seed(point.seed)
     tensors = []
     for (name, dtype), shape, end in zip(inputs, shapes, ends, strict=True):

@@ -17,10 +17,11 @@ class VerifyJob:
     """Compare the partitions of a model with PyTorch. Programs, ONNX models and weights are named by the SHA-256 of
     their blobs.
 
-    `program` is the traced program (empty if the model has no such program). `partitions` is the partition step's
-    document. The keys of `programs`, `onnx` and `origins` are graph digests; `origins` names the call that each ONNX node
-    comes from. `shapes` has each input's shape at each of `points`. `tolerances` maps the precision of an output to the
-    largest allowed error. With `by_onnx`, the models in `onnx` are the reference, and there are no programs.
+    `program` is the traced program (empty if the model has no such program). `modules` lists the module and the operator
+    of each call of the lowered program. `partitions` is the partition step's document. The keys of `programs`,
+    `onnx` and `origins` are graph digests. A blob in `origins` names the call that each ONNX node comes from. `shapes` has
+    each input's shape at each of `points`. `tolerances` maps the precision of an output to the largest allowed error.
+    With `by_onnx`, the models in `onnx` are the reference, and there are no programs.
     """
 
     program: str

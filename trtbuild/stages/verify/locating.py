@@ -113,25 +113,25 @@ class FaultSearch:
 
     def _find_first_fault(self, states: Mapping[int, State]) -> Place | None:
         """Apply rules 2 and 3."""
-        number = {node: index for index, node in enumerate(self._calls)}
+        call_numbers = {node: index for index, node in enumerate(self._calls)}
         reaching_output: set[int] = set()
-        waiting = [node for node in self._program.output_nodes if node in number]
+        waiting = [node for node in self._program.output_nodes if node in call_numbers]
         while waiting:
-            call = number[waiting.pop()]
+            call = call_numbers[waiting.pop()]
             if call in reaching_output or states.get(call, "unknown") == "right":
                 continue
             reaching_output.add(call)
-            waiting += [node for node in self._calls[call].all_input_nodes if node in number]
+            waiting += [node for node in self._calls[call].all_input_nodes if node in call_numbers]
         wrong = [call for call in sorted(reaching_output) if states.get(call) == "wrong"]
         if not wrong:
             return None
         first = earliest_unknown = wrong[0]
-        waiting_inputs = [node for node in self._calls[first].all_input_nodes if node in number]
+        waiting_inputs = [node for node in self._calls[first].all_input_nodes if node in call_numbers]
         while waiting_inputs:  # the unknown calls that the first wrong call depends on
-            call = number[waiting_inputs.pop()]
+            call = call_numbers[waiting_inputs.pop()]
             if call in reaching_output and states.get(call, "unknown") == "unknown":
                 earliest_unknown = min(earliest_unknown, call)
-                waiting_inputs += [node for node in self._calls[call].all_input_nodes if node in number]
+                waiting_inputs += [node for node in self._calls[call].all_input_nodes if node in call_numbers]
         error, text = self._differences[first]
         return Place(self._operator(first), self._operator(earliest_unknown), None if text else error, text)
 
@@ -162,10 +162,10 @@ def _record_values(
 ) -> dict[torch.fx.Node, Any]:
     """The values of the calls in `calls`."""
     values_by_node: dict[torch.fx.Node, Any] = {}
-    keep = set(calls)
+    wanted_calls = set(calls)
 
     def record(node: torch.fx.Node, value: Any) -> None:
-        if node in keep:
+        if node in wanted_calls:
             values_by_node[node] = value
 
     with torch.no_grad():

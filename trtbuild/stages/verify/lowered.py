@@ -2,11 +2,12 @@
 
 Rules
 1. Both programs run once, on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
-   tolerance of `trtbuild verify`. Such a difference proves that a pass is wrong. `trtbuild verify` reports smaller
-   differences. Values that rounding decides (`rounding`) are not compared.
+   tolerance of `trtbuild verify`. In float32, such a difference proves that a pass is wrong. `trtbuild verify` reports
+   smaller differences. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
    another type, and does the same in the traced program, the error is about the model. Otherwise a pass is wrong.
-3. A number that half precision cannot represent is an error of the model. The message names the other precisions.
+3. In half precision, such a difference is an error of the model, because half cannot represent a number of the model. The
+   message names the other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
    own kernels for them are several times slower.
@@ -59,8 +60,8 @@ def refuse_another_model(
 ) -> None:
     """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
-    Raises SourceError with the code ``precision`` (rule 3), or ``wrong-type`` for an operator whose declared type is
-    wrong.
+    If `precision` is not float32, raises SourceError with the code ``precision`` instead (rule 3). For an operator whose
+    declared type is wrong, raises SourceError with the code ``wrong-type``.
     """
     try:
         expected = TorchReference.run_program(traced, weights, comparison.inputs)

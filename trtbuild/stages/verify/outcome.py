@@ -29,7 +29,9 @@ class Outcome:
     output: int = 0
     #: The smallest point with a wrong result.
     smallest_wrong: int | None = None
+    #: The reason why the partition cannot run here; None if it can run.
     unchecked: str | None = None
+    #: The number of points at which results were added.
     points: int = 0
     #: Outputs that had no value to compare at any point so far.
     never_compared: set[int] | None = None
@@ -46,7 +48,7 @@ class Outcome:
         return coarsest_precision(self.precisions) if self.point is None else self.precisions[self.output]
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
-        """Add the results of each output at a point."""
+        """Add the results of each output at a point. `size` returns the size of the inputs at a point."""
         self.points += 1
         self.undecided += sum(deviation.undecided for deviation in deviations)
         not_compared = {output for output, deviation in enumerate(deviations) if not deviation.compared}

@@ -9,7 +9,7 @@ Rules
    written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
    (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
-5. A model with an ONNX source has no PyTorch program: the reference is onnxruntime on the CPU.
+5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
 """
 
 from __future__ import annotations
@@ -69,9 +69,12 @@ class _Verification:
             for part in self._partitions.partitions
             if part.kind == "tensorrt"
         }
-        whole = self._reference.model_precisions()
+        model_precisions = self._reference.model_precisions()
         self._exact_outputs = self._reference.exact_outputs()
-        self._whole_outcome, self._lowered_outcome = Outcome(whole, job.tolerances), Outcome(whole, job.tolerances)
+        self._whole_outcome, self._lowered_outcome = (
+            Outcome(model_precisions, job.tolerances),
+            Outcome(model_precisions, job.tolerances),
+        )
 
     def report(self) -> Report:
         for number, point in enumerate(self._points):

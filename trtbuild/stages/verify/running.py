@@ -37,7 +37,7 @@ class PartRunner(Protocol):
 
 
 class Weights:
-    """A model's weights by slot. Each is read at its first use, and equal weights are read once."""
+    """A model's weights by slot. Each weight is read at its first use, and equal weights are read once."""
 
     def __init__(self, weights: Sequence[Weight], read: ReadBlob) -> None:
         self._weights = weights

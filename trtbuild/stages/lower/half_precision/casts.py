@@ -1,13 +1,14 @@
 """Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
 Rules
-1. There is one cast for each value, dtype and repeated module that reads the value. (A repeated module is a module with a
-   number in its path, such as ``layers.3``.) All readers in one repeated module share this cast.
-2. A cast to half belongs to the module that computes the value. A cast of a weight to half, and a cast to float32, belong
-   to the module that reads the value. So repeated modules exchange values in half, and equal layers have equal casts.
+1. All readers of a value in one repeated module share one cast to each dtype. (A repeated module is a module with a
+   number in its path, such as ``layers.3``.)
+2. A cast to half belongs to the module that computes the value, and all readers share it. Some casts belong to the module
+   that reads the value: casts to float32, and casts to half of weights, constants and values that are `WIDE` or wider. So
+   repeated modules exchange values in half, and equal layers have equal casts.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
 4. Only float32 values are cast, never integers, booleans and other floating types.
-5. The parameters of a `SCALING` operator stay float32, even if its input is in half.
+5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
 6. Each changed node is run again on fake values, and must return the dtype that was decided.
 """
 
@@ -67,8 +68,8 @@ class CastInserter:
 
     def _cast_to(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
         is_half = source in self._dtypes.half
-        crosses = self._dtypes.crosses_in_half(source, reader)
-        if dtype is torch.float32 and not is_half and not crosses:
+        crosses_in_half = self._dtypes.crosses_in_half(source, reader)
+        if dtype is torch.float32 and not is_half and not crosses_in_half:
             return source
         half_value = source if is_half else self._cast_to_half(source, reader)
         return half_value if dtype is self._half else self._insert_cast(source, half_value, torch.float32, reader)
@@ -87,8 +88,10 @@ class CastInserter:
     def _insert_cast(
         self, value: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node
     ) -> torch.fx.Node:
-        """Insert a cast for the readers in one repeated module. The cast stands before its first reader, and belongs to the
-        innermost module call that encloses all its readers."""
+        """Insert a cast of `source`, which is `value` or its cast to half, for the readers in one repeated module.
+
+        The cast stands before its first reader, and belongs to the innermost module call that encloses all its readers.
+        """
         key = (value, dtype, repeat_of(reader))
         if key in self._casts:
             set_stack(self._casts[key], common_stack([stack_of(self._casts[key]), stack_of(reader)]))

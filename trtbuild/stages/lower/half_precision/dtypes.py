@@ -1,10 +1,13 @@
 """Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
 
+`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (module `ranges`).
+
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
-2. Arithmetic is float32 if an input is `WIDE` or wider, or if all its readers are float32 (the square under a mean, the
-   mask on a score before softmax). Otherwise it is half. Batch normalization with the model's own statistics counts as
-   arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's range.
+2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all its readers are float32 (the square under a
+   mean, the mask on a score before softmax). Otherwise it is half. Batch normalization with the model's own statistics
+   counts as arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's
+   range.
 3. Data movement has the dtype of its input. If this dtype is float32 and no float32 operator reads the result, data
    movement is half.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. In rules 2 and 3,
@@ -58,7 +61,7 @@ def role_of(node: torch.fx.Node) -> Role:
 
 @dataclass(frozen=True)
 class Dtypes:
-    """The decisions for one graph. `half` contains the call nodes that compute in half. All other calls return float32.
+    """The decisions for one graph. `half` contains the call nodes that compute in half. All other calls keep their dtype.
 
     `without_cast` contains the nodes that read an `UNSEEN` value without a cast. `ranges` are the ranges of all nodes.
     """

@@ -4,8 +4,8 @@ Rules
 1. Operators are named as in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
 2. An operator without a row stays in float32. So do operators outside aten, and every operator that reads or returns a
    floating type other than float32 (float64, complex, half in the user's code).
-3. The list of float32 operators begins with that of ``torch.autocast`` (torch.amp's op reference). It adds operators
-   whose half kernels in torch compute in float32 inside (softmax, norms, sums), which a compiled engine would not do.
+3. The list of float32 operators contains those of ``torch.autocast`` (torch.amp's op reference), and operators whose half
+   kernels in torch compute in float32 inside (softmax, norms, sums), which a compiled engine would not do.
 """
 
 from __future__ import annotations

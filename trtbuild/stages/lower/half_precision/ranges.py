@@ -1,18 +1,19 @@
 """Find the values of a program that may not fit half precision, from the inputs to the outputs.
 
 Rules
-1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an unchanged value of an input or weight. It may be a mask, and
-   float32 arithmetic reads it without a cast. `WIDE`: the value may leave half's range, or needs more digits than half
-   has (a sum of squares, a tiny epsilon). Arithmetic stays in float32 until an operator whose result fits, or a matrix
-   product, reads the value. `BEYOND`: the value contains numbers that half cannot represent (``torch.finfo.min``,
-   integers). Matrix products stay in float32, too.
+1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an input or a weight, or a value that is computed from these
+   alone by operators that keep the range. It may be a mask, and float32 arithmetic reads it without a cast. `WIDE`: the
+   value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon). Arithmetic stays in
+   float32 until an operator whose result fits, or a matrix product, reads the value. `BEYOND`: the value contains numbers
+   that half cannot represent (``torch.finfo.min``, integers). Matrix products that read it stay in float32, too.
 2. The range of a constant follows from its values. The values of weights and inputs are not known here. The result of
-   arithmetic on them is an activation, and an activation is `HALF`.
+   arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. The result of a matrix product is `HALF`, or `WIDE` if an input
+   is `BEYOND`.
 3. Half can represent -inf, inf and NaN.
 4. A float that is converted from integers is `BEYOND`: integers are mostly positions and sizes, and float16 counts only to
-   2,048. A float that is converted from booleans is `HALF`.
-5. The result of data movement and arithmetic has the widest range of its inputs. The results of other operators have the
-   range in their row of `operators`.
+   2,048. A float that is converted from booleans is `HALF`. A float that is converted from another floating type is `WIDE`.
+5. The result of data movement and arithmetic has the widest range of its inputs, except in rule 2. The results of other
+   operators have the range in their row of `operators`.
 """
 
 from __future__ import annotations

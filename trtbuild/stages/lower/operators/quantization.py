@@ -2,8 +2,9 @@
 
 Rules
 1. ONNX's QuantizeLinear limits a value to its type's range (-128..127 for int8). A quantizer of PyTorch has a smallest and
-   a largest number (-127..127). Where they are narrower than the type, the value is clamped before.
-2. ``fake_quantize`` is a quantizer and a dequantizer. A range that neither int8 nor uint8 contains stays in PyTorch.
+   a largest number (-127..127). If these are narrower than the type's range, the value is clamped before the quantizer.
+2. ``fake_quantize`` is a quantizer and a dequantizer. It stays in PyTorch if neither int8 nor uint8 contains its range, or
+   if its input is not float32.
 """
 
 from __future__ import annotations

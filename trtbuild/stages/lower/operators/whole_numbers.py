@@ -1,4 +1,4 @@
-"""Remove the rounding of integers. It does not change them, and ONNX's Floor, Ceil and Round take floats only."""
+"""Remove the rounding of integers. Rounding does not change them, and ONNX's Floor, Ceil and Round take floats only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Decompositions of operators that have neither an ONNX translation nor a suitable decomposition in PyTorch.
 
 Rules
-1. A decomposition is right for all sizes. PyTorch's decompositions of pooling assign elements to cells for the
-   sizes of the example. So `functionalize` uses the decompositions of this file where an axis is dynamic.
+1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the
+   result. PyTorch's decompositions find the cells for the sizes of the example only. So `functionalize` uses the
+   decompositions of this file where an axis is dynamic.
 2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
@@ -53,7 +54,7 @@ def _pool_axis(x: torch.Tensor, axis: int, cells: Any) -> torch.Tensor:
 
 
 def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
-    """``_cdist_forward``. With the `compute_mode` 1 it always uses a matrix product, with 2 never."""
+    """``_cdist_forward``. For p = 2, the `compute_mode` 1 means always a matrix product, and 2 means never."""
     rows = [size for size in (x1.shape[-2], x2.shape[-2]) if isinstance(size, int)]
     uses_product = compute_mode == 1 or (compute_mode in (None, 0) and max(rows, default=0) > _PRODUCT_ROWS)
     if p != 2 or not uses_product:

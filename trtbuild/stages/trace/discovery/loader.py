@@ -2,15 +2,15 @@
 
 Rules
 1. Every module of the user is read once: the same bytes are hashed and compiled. ``.pyc`` files are neither read nor
-   written. Python compares only the size and the whole second of the source with those in the ``.pyc`` file. An edit that
-   keeps both would run the old code. The rule holds for every way to import a module, because trtbuild replaces the
-   method `get_code`, which all loaders of source files share.
+   written. (Python compares only the size and the whole second of the source with those in the ``.pyc`` file. After an edit
+   that keeps both, Python would run the old code.) The rule holds for every way to import a module, because trtbuild
+   replaces the method `get_code`, which all loaders of source files share.
 2. The roots of the source are first on ``sys.path``. An import by user code looks for files there and in other
    directories of the user. Each file that the import looks for and does not find is a dependency: if the file appeared,
    the import would load it.
 3. An import by installed code or by the standard library prefers installed modules. So a project file does not replace a
    library's dependency of the same name, and the file is not a dependency of the trace.
-4. If no finder finds a name, a distribution of that name is recorded, too. It is absent.
+4. If no finder finds a name, a distribution of that name is recorded, too, as absent.
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
 
@@ -142,12 +142,18 @@ class _Finder:
             self._local.busy = False
 
     def _find_with_others(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None, search_path_of_others: list[str] | None
+        self,
+        name: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None,
+        entries_for_path_finder: list[str] | None,
     ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
-            search_path = search_path_of_others if search_path_of_others is not None and finder is PathFinder else path
+            search_path = (
+                entries_for_path_finder if entries_for_path_finder is not None and finder is PathFinder else path
+            )
             spec: ModuleSpec | None = finder.find_spec(name, search_path, target)
             if spec is not None:
                 return spec
@@ -186,8 +192,8 @@ def _importing_file() -> str:
     frame: Any = sys._getframe(2)
     while frame is not None:
         filename = frame.f_code.co_filename
-        system = filename.startswith("<frozen") or f"{os.sep}importlib{os.sep}" in filename
-        if not system and filename != __file__:
+        is_import_system = filename.startswith("<frozen") or f"{os.sep}importlib{os.sep}" in filename
+        if not is_import_system and filename != __file__:
             return str(filename)
         frame = frame.f_back
     return "<frozen>"
@@ -201,8 +207,12 @@ def _are_missing_names_recorded(importer: Place) -> bool:
 
 
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
-    """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`. For a package the
-    list has only one file. `found_file` is the file that the import found, None if it found no file."""
+    """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
+
+    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path of that directory.
+
+    `found_file` is the file that the import found, None if it found no file.
+    """
     package = os.path.join(directory, last_name)
     first = os.path.join(package, "__init__.py") if os.path.isdir(package) else package
     source = package + ".py"

@@ -6,7 +6,7 @@ Rules
 2. The digest of an operator of an installed distribution covers the name and version of the distribution.
 3. The digest of an operator of the user covers whole files: any edit of a file that defines the operator changes the
    digest.
-4. An operator whose implementation cannot be found has no digest (`UNKNOWN_IMPLEMENTATION`), and the trace is not
+4. If the implementation of an operator cannot be found, its digest is `UNKNOWN_IMPLEMENTATION`, and the trace is not
    cacheable.
 """
 
@@ -96,7 +96,7 @@ class Operators:
 
 
 def _source_file(function: Any) -> set[str]:
-    """The file that defines a Python function without its decorators; empty for any other object."""
+    """The file that defines a Python function, or the function inside its decorators; empty for any other object."""
     if function is None:
         return set()
     try:

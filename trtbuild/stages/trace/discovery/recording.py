@@ -2,17 +2,17 @@
 
 Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times and inode,
-   or its digest. The digest is the pin if it is already known. It is also the pin if the file changed a moment ago: then
-   the times may not show the next change. At the end all dependencies are observed again. A dependency that differs from
-   its pin has changed during the trace.
+   or its digest. The digest is the pin if it is already known. It is also the pin if the file changed a moment ago, because
+   the times may then not show the next change. At the end all dependencies are observed again. A dependency that differs
+   from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace, which finds the file already written, is cacheable.
 3. Paths have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a path leads through
    a symbolic link, the path and its target are both recorded. If user code reads the link itself (``Path.resolve``), the
    link is a dependency.
 4. The recorded value of a variable is its value at the start of this process, even if torch or the model has changed it
-   since: the next build compares its own value at the start. As in rule 2, a variable that user code sets and then reads
-   is not a dependency.
+   since. The reason is that the next build compares its own value at the start. As in rule 2, a variable that user code
+   sets and then reads is not a dependency.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `places.IGNORED_PATHS` are not recorded.
 """
@@ -44,7 +44,7 @@ PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHOND
 
 
 class Recorder:
-    """Collects dependencies. Hooks call its methods from any thread, so they never raise."""
+    """Collects dependencies. Hooks call the methods `record_…` from any thread."""
 
     def __init__(self, project: Path, places: Places, environment: Mapping[str, str]) -> None:
         """`environment` contains the variables that this process started with."""
@@ -177,7 +177,7 @@ class Recorder:
     def _pin_file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)
         if place.distribution is not None and "-info" + os.sep not in path:
-            # a search for plugins reads the metadata of all distributions, but does not use them
+            # metadata does not count: a search for plugins reads the metadata of all distributions, but does not use them
             self.record_distribution(place.distribution)
         if place.owner != "user" or self._is_project_or_parent(path):
             return
@@ -196,8 +196,8 @@ class Recorder:
         return self._project == path or self._project.startswith(path.rstrip(os.sep) + os.sep)
 
     def _observe_again(self, dependency: Dependency, pin: Any) -> str | None:
-        """The state of a dependency at the end of the trace. None if this process changed it: then the result is not
-        stored."""
+        """The state of a dependency at the end of the trace. None if this process changed it, so that the result is
+        not stored."""
         path = os.path.join(self._project, dependency.name)
         if dependency.kind == "environment":
             return str(pin)

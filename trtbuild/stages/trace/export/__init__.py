@@ -1,4 +1,4 @@
 """Call torch.export under the declared ranges; handle its constraints and guards, the weights and the interface.
 
-This folder uses `user_code`, `job` and `examples`.
+This folder uses `quantization`, `user_code`, `job` and `examples`.
 """

@@ -5,11 +5,12 @@ Rules
 2. The other inputs are in the manifest's order. So the symbols of the program are numbered as those of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
-4. The symbols have the manifest's ranges, not those of torch: torch leaves out size 1 of a derived dim, and its guards
-   narrow ranges. `proof` tries the sizes that torch left out.
+4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and its guards
+   narrow ranges.) `proof` tries the sizes that torch left out.
 5. A tensor that the module returns twice is one output of the program.
 6. If pieces of a split along a dynamic axis are not used, slices replace the split (`pieces`).
 7. A number that the module returns is a 0-d tensor (`leaves`).
+8. Without a weights file, the zero points of quantizers become numbers of the program (`zero_points`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ArrangedProgram:
 
 
 def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:
-    """Bring a functionalized program into its final form. Raises SourceError (rule 3)."""
+    """Bring a functionalized program into its final form. Raises SourceError, for example under rule 3."""
     leaves = leaves_of(exported)
     exported = numbers_as_tensors(exported)
     values = _tensors_by_name(exported)
@@ -66,13 +67,16 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}
         write_zero_points(graph, {node: values[name] for node, name in names.items() if name in values})
-    kinds = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
+    specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     first_nodes: dict[int, torch.fx.Node] = {}
     used_weights: list[tuple[torch.fx.Node, Weight]] = []
     constants: list[torch.fx.Node] = []
     weight_nodes = program.weight_nodes
     inputs = [program.input_nodes[position] for position in order]
-    for node in [*weight_nodes, *(n for n in program.placeholders if kinds[n.name].kind == InputKind.CONSTANT_TENSOR)]:
+    for node in [
+        *weight_nodes,
+        *(n for n in program.placeholders if specs_by_name[n.name].kind == InputKind.CONSTANT_TENSOR),
+    ]:
         value = values[str(targets[node.name])]
         weight = weights.find(value)
         if weight is None:
@@ -93,18 +97,20 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     for node in program.placeholders:
         if node not in placeholders:
             graph.erase_node(node)
-    anchor = next(node for node in graph.nodes if node.op != "placeholder")
+    first_other_node = next(node for node in graph.nodes if node.op != "placeholder")
     for node in placeholders:
-        anchor.prepend(node)
+        first_other_node.prepend(node)
     (output,) = (node for node in graph.nodes if node.op == "output")
     flat_outputs = list(output.args[0])
     unique_outputs = list(dict.fromkeys(flat_outputs))
     output.args = (tuple(unique_outputs),)
     specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in used_weights]
-    specs += [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), kinds[n.name].target) for n in constants]
+    specs += [
+        InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), specs_by_name[n.name].target) for n in constants
+    ]
     specs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in inputs]
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in unique_outputs]
-    used_constants = {str(kinds[node.name].target) for node in constants}
+    used_constants = {str(specs_by_name[node.name].target) for node in constants}
     constant_values = {name: value for name, value in program.exported.constants.items() if name in used_constants}
     ranges = dict(program.exported.range_constraints)
     module = program.exported.graph_module

@@ -1,11 +1,11 @@
 """Reject models that torch.export would change without an error.
 
-1. A module in training mode is rejected: in training mode it computes something else than the deployed model.
-2. A write to a buffer, a parameter or an input is rejected: engines write nothing back, so the write would be lost.
-3. A random operator is rejected: it gives other numbers in every run, and TensorRT has other random numbers.
+1. A module in training mode is rejected, because in training mode it does not compute the same as the deployed model.
+2. A write to a buffer, a parameter or an input is rejected, because engines write nothing back. The write would be lost.
+3. A random operator is rejected, because each run gives other numbers, and TensorRT's random numbers are not PyTorch's.
 4. At least one output must be a tensor. The output structure may also contain numbers (sizes, for example), None and
    plain constants.
-5. A resize to more elements is rejected: the new elements are uninitialized memory.
+5. A resize to more elements is rejected, because the new elements are uninitialized memory.
 """
 
 from __future__ import annotations

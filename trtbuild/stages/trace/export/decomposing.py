@@ -42,7 +42,7 @@ _RETRACED_OPERATORS = frozenset(
     {_aten.alias, _aten.detach, _aten.lift, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.native_batch_norm}
 )
 _INPUT_KINDS = frozenset({InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
-#: After a retrace, nodes that compute the size of an input name this module.
+#: After a retrace, nodes that compute the size of an input have this name as their module.
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

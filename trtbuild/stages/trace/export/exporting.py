@@ -8,7 +8,7 @@ Rules
    views, and shows which buffers the model writes to.
 4. Guards that torch.export does not report are returned (`Exported.guards`). They are about derived dims, about relations
    between dims, and about sizes that torch assumes not to be 1. `proof` tries the sizes that break them.
-5. torch assumes that every dynamic size is 2 or more. So it replaces a dim whose range ends at 2 by the number 2. Such a
+5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 becomes the number 2. Such a
    dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (because it has a table of two rows), it
    is traced with the declared range.
 6. If two symbols must be equal and are declared alike (`TraceJob.alike`), they are tied: the model is traced again with one
@@ -58,8 +58,9 @@ _MAX_EXAMPLE_ELEMENTS = 1 << 27
 class Exported:
     """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
 
-    `guards` are the guards that torch.export does not report. `assumptions` are the guards that `guard_filter` took out of
-    its report. The proof tries sizes that break both. `ties` are pairs of the job's symbols that are tied (rule 6).
+    `guards` are the guards that torch.export does not report. `assumptions` are guards that torch.export would report,
+    but that `guard_filter` has removed. The proof tries sizes that break a guard or an assumption. `ties` are pairs of the
+    job's symbols that are tied (rule 6).
     """
 
     raw: ExportedProgram
@@ -110,7 +111,7 @@ def functionalize(raw: ExportedProgram) -> ExportedProgram:
 class _Exporter:
     """Calls torch.export until it accepts the module, with ties (rule 6) and larger examples (rule 7).
 
-    `job` and `guard_filter` are those of the call whose program or error `export` returns or raises.
+    `job` and `guard_filter` belong to one call of torch.export: the call that gave the program or the error of `export`.
     """
 
     def __init__(self, module: torch.nn.Module, job: TraceJob, bound: inspect.BoundArguments, frames: Frames) -> None:
@@ -142,7 +143,7 @@ class _Exporter:
 
     def _find_ties(self, found_violations: Sequence[Violation]) -> list[tuple[int, int]]:
         """The pairs of symbols that must be equal, as numbers of symbols of the declared job. Empty if the two symbols of a
-        pair are not declared alike: then the violation is an error."""
+        pair are not declared alike, because then the violation is an error."""
         declared = [*dict.fromkeys(kept_symbols(len(self._declared_job.shapes.symbols), self.ties))]
         pairs = [(declared[v.symbol], declared[v.equal_symbol]) for v in found_violations if v.equal_symbol is not None]
         return pairs if all(self._declared_job.alike(*pair) for pair in pairs) else []
@@ -215,12 +216,12 @@ def _dynamic_shapes(
     bound: inspect.BoundArguments, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[Any]
 ) -> dict[str, Any]:
     """The dim of each axis of each argument, in the structure of forward's parameters."""
-    per_input = [
+    dims_of_inputs = [
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
         for shape in job.shapes.shapes
     ]
     # bind again, with each tensor's dims instead of the tensor
-    dim_args, dim_kwargs = call_arguments(job.inputs, per_input)
+    dim_args, dim_kwargs = call_arguments(job.inputs, dims_of_inputs)
     rebound = bound.signature.bind(*dim_args, **dim_kwargs)
     return dict(rebound.arguments)
 

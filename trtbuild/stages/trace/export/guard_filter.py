@@ -1,14 +1,14 @@
 """Remove guards from torch.export's check of the Dims if they hold at every declared size.
 
 torch.export raises an error for every guard on one named Dim, unless its analysis of value ranges proves the guard (torch
-2.13, ``ShapeEnv.produce_guards``). Many guards that it cannot prove hold at every declared size.
+2.13, ``ShapeEnv.produce_guards``). It cannot prove many guards, although they hold at every declared size.
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MAX_SIZES`. torch has a
    symbol for each axis, and compares axes of one dim later. Here the axes of one dim have one symbol (`torch.chunk` of
    two inputs that were concatenated).
 2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
-   size is 1, it is removed, too: torch makes this assumption for broadcasts and strides. `assumptions` contains the guard,
+   size is 1, it is removed, too. torch makes this assumption for broadcasts and strides. `assumptions` contains the guard,
    and `proof` compares model and program at sizes that break it.
 3. Every other guard stays, and torch reports it. The error names the line of user code that caused the guard.
 
@@ -69,8 +69,8 @@ class GuardFilter:
 
     @contextlib.contextmanager
     def patch_torch(self, outermost: FrameType) -> Iterator[None]:
-        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so the
-        frames of user code are below it."""
+        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so all
+        frames of user code are inside it."""
         self.assumptions, self.places = [], {}
         names = ((torch.export._trace, "produce_guards_and_solve_constraints"), (ShapeEnv, "_get_sloc"))
         if not all(hasattr(holder, name) for holder, name in names):

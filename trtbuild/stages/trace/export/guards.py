@@ -7,8 +7,8 @@ If a guard on one named dim fails inside the dim's range, torch.export reports i
 * sizes that it assumes not to be 1. If such a size is a derived size, torch.export does report the guard, but
   `guard_filter` removes the report.
 
-The guards of the exported program include all of these. This module evaluates each guard over the ranges. `proof` tries
-sizes at which a guard fails. If model and program agree there, the guard does no harm.
+The guards of the exported program include the guards of these three kinds. This module evaluates each guard over the
+ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trtbuild.core.model.spec import Input
 
 #: The largest number of sizes that are tried for one guard.
 _MAX_TRIED_SIZES = 4_000
-#: As soon as there are this many new points for guards that torch.export does not report, no points are added for more.
+#: The guards that torch.export does not report get about this many new points. After that, no more points are added.
 _MAX_FAILURES = 12
 
 
@@ -53,8 +53,8 @@ def guard_failures(
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, it gets only these
-    sizes.
+    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, its
+    result has the first of these sizes, and no new sizes.
 
     `assumptions` are guards that `guard_filter` took out of torch's check. Each of them gets its own sizes. All `guards`
     together get about `_MAX_FAILURES` new points."""

@@ -110,7 +110,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
     if kind in (list, tuple):
         return {"kind": kind.__name__, "items": items}
     if not isinstance(kind, type):
-        kind = spec.context  # for every named tuple: its class
+        kind = spec.context  # the spec of a named tuple has its class as the context
     name = f"{kind.__module__}:{kind.__qualname__}"
     keys = _keys(spec)
     if issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):

@@ -2,12 +2,13 @@
 
 Rules
 1. Tensors with the same memory, dtype, shape and strides are one weight with several names (a tied weight). The first name
-   in the order of ``state_dict`` identifies it; if there is a weights file, the first name that the file contains. The
-   other names are aliases.
+   in the order of ``state_dict`` identifies it. If there is a weights file, the first name that the file contains
+   identifies it. The other names are aliases.
 2. A weights file must fit as ``load_state_dict(strict=True)`` requires, and its dtypes must be those of the module. It
    needs only one name of a tied weight. The values of the file are never read here.
 3. With a weights file, a module that loads its weights in a special way is rejected, because its weights cannot be bound by
-   name. It has a ``load_state_dict`` hook, or its ``state_dict`` contains more than parameters and buffers.
+   name. Such a module has a hook or its own method for ``load_state_dict`` or ``state_dict``, or its ``state_dict``
+   contains more than parameters and buffers.
 """
 
 from __future__ import annotations

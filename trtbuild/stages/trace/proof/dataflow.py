@@ -1,10 +1,11 @@
-"""Describe the computation of a model's call as its flow: the operator calls and their arguments, without numbers.
+"""Describe the computation of a model's call as its flow: the operator calls and their arguments, without elements.
 
 Two calls with equal flows have equal results. While the model is called, each operator call is recorded as (operator,
-arguments). The operator computes nothing, and returns uninitialized memory of the right size. Each value gets an
-identifier, its *number*, which depends only on the operator and its arguments. So the order of independent calls does not
-matter. Repeated calls and calls whose results are not used do not matter, either. If two flows are equal, their results
-are the same function of the same weights, constants and inputs. Then no elements of tensors need to be compared.
+arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rule 5 has
+exceptions.) Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the
+order of independent calls does not matter. Repeated calls and calls whose results are not used do not matter, either. If
+two flows are equal, their results are the same function of the same weights, constants and inputs. Then no elements of
+tensors need to be compared.
 
 Rules
 1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), nothing is proven. Then the
@@ -275,11 +276,13 @@ class _FlowRecorder(TorchDispatchMode):
         """The value of a weight or a constant. The call may not write to its memory."""
         if storage_and_layout(tensor)[0] in self._flows.unwritten_memory:
             raise CannotFollow("a tensor that the model has kept from an earlier call")
-        leaf = self._weight_keys(tensor)
-        description = ("leaf", leaf) if leaf is not None else ("constant", constant_key(tensor))
+        weight_key = self._weight_keys(tensor)
+        description = ("leaf", weight_key) if weight_key is not None else ("constant", constant_key(tensor))
         fake = self._fake_mode.from_tensor(tensor)
         self._set_value(
-            tensor, Value(self._flows.number(*description), fake, is_constant=leaf is None), is_allocated_by_call=False
+            tensor,
+            Value(self._flows.number(*description), fake, is_constant=weight_key is None),
+            is_allocated_by_call=False,
         )
         return self.value(tensor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-#: The largest relative difference of two tensors, by their dtype. Tensors of other dtypes must be equal.
+#: The largest allowed relative difference of two tensors, by their dtype. Tensors of other dtypes must be equal.
 TOLERANCES: dict[torch.dtype, float] = {
     torch.float64: 1e-9,
     torch.complex128: 1e-9,

@@ -44,8 +44,8 @@ class Memory:
 
 
 def storage_and_layout(tensor: torch.Tensor) -> tuple[int, Layout]:
-    """The storage of a tensor, and its layout there. Raises CannotFollow for a sparse tensor, a subclass of Tensor, and a
-    view that conjugates or negates."""
+    """The storage of a tensor, and its layout there. Raises CannotFollow for a sparse tensor, for a subclass of
+    Tensor except Parameter, and for a view that conjugates or negates."""
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise CannotFollow(f"a {type(tensor).__name__} of layout {tensor.layout}")
     if tensor.is_conj() or tensor.is_neg():

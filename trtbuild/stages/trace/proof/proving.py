@@ -116,8 +116,8 @@ class Proof:
             self._comparison.__exit__(kind, error, tb)
 
     def _compare(self, point: Point) -> float:
-        """Compare values at one point. Returns the duration in seconds, without garbage collection: that takes equally long
-        at every point."""
+        """Compare values at one point. Returns the duration in seconds, without the garbage collection, which takes equally
+        long at every point."""
         started = time.monotonic()
         _prove_point(point, self._module, self._arranged, self._weights, self._job, self._frames)
         duration_s = time.monotonic() - started
@@ -139,7 +139,7 @@ class Proof:
             equal = False
             with contextlib.suppress(Exception):
                 equal = self._has_equal_flow(point, weight_key)
-            # if the call used a new dependency, only this copy would know it: then this process compares values
+            # if the call used a new dependency, only this copy knows it, so the original process must compare values
             answers.append(equal and self._dependency_state() == before)
         return answers
 

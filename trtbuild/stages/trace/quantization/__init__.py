@@ -1,6 +1,6 @@
-"""Modules that are quantized already: by PT2E (torchao), or with ``torch.fake_quantize_*``.
+"""Modules that are quantized already: by PT2E (torchao), by NVIDIA's Model Optimizer, or with ``torch.fake_quantize_*``.
 
-In: a module, or the program that torch.export made of it. Out: the same, in the form that TensorRT's quantization has. Zero
-points are numbers of the program, because TensorRT accepts a quantizer by its zero point.
-It may use `trace.job`, `trace.user_code` and `stages.program`.
+This folder changes a module, or the program that torch.export made of it, to the form of TensorRT's quantization. Zero
+points become numbers in the program, because TensorRT accepts only quantizers whose zero points are known to be 0.
+This folder may use `trace.job`, `trace.user_code` and `stages.program`.
 """

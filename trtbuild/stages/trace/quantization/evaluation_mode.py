@@ -1,7 +1,7 @@
 """Put the result of ``convert_pt2e`` into evaluation mode.
 
-``eval()`` of a module that torch.export made raises an error: the operators of training are part of its graph. For a
-quantized one torchao has `move_exported_model_to_eval`, which replaces them.
+``eval()`` of a module that torch.export made raises an error, because the operators of training are part of its graph.
+torchao's `move_exported_model_to_eval` replaces these operators in a quantized module.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def _result_and_mask(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.T
 
 @functools.cache
 def define_fake_kernels() -> torch.library.Library:
-    """Define the missing kernels, once in a process. They are there as long as the returned library."""
+    """Define the missing kernels, once in a process. They exist as long as the returned library exists."""
     library = torch.library.Library("aten", "IMPL")
     for name in (
         "fake_quantize_per_tensor_affine_cachemask",

@@ -1,13 +1,15 @@
-"""Write the quantizers of NVIDIA's Model Optimizer (``modelopt.torch.quantization``) as PyTorch's.
+"""Write the quantizers of NVIDIA's Model Optimizer (``modelopt.torch.quantization``) with PyTorch's operators.
 
-Its quantizers cannot be exported: on the CPU they branch on the values of a tensor (0.47). Each quantizer gets a forward
-with ``quantized_decomposed`` operators instead.
+Its quantizers cannot be exported, because on the CPU they branch on the values of a tensor (0.47). So each quantizer gets
+a new forward with ``quantized_decomposed`` operators.
 
 Rules
-1. A replaced quantizer gives the results of the original. Both run on random numbers. A number between two steps may be
-   rounded to either step, because the original multiplies by the inverse of a scale.
-2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are in no weights file.
-3. int8 quantizers of a tensor or of its channels are written. Others are an error that names the quantizer.
+1. A replaced quantizer gives the results of the original. To check this, both run on random numbers. A number between two
+   steps may be rounded to either step, because the original multiplies by the inverse of a scale.
+2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights
+   file.
+3. int8 quantizers of a tensor or of its channels are replaced. A disabled quantizer only returns its input, and stays. Any
+   other quantizer is an error that names the quantizer.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from trtbuild.stages.trace.job import TraceJob
 _MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
 #: The largest number of int8.
 _LARGEST = 127
-#: The numbers of a comparison for each channel, and the share of them that may be rounded to the other step.
+#: How many numbers are compared for each channel, and which share of them may be rounded to the other step (rule 1).
 _SAMPLES, _MOST_DIFFERENT = 1024, 0.01
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -38,7 +40,7 @@ def has_quantizers(module: torch.nn.Module) -> bool:
 
 def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
     """Replace the quantizers of `module` in place. `place` is the place where the module is created. Raises SourceError
-    (rule 3), also with ``weights:`` (rule 2)."""
+    (rules 1 and 3), also if the job has ``weights:`` (rule 2)."""
     quantizers = dict(_quantizers(module))
     if not quantizers:
         return
@@ -60,14 +62,16 @@ def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str,
 
 
 def _quantizers(module: torch.nn.Module) -> Any:
-    defining = sys.modules.get(_MODULE)  # a module with such quantizers has imported it
-    if defining is None:
+    defining_module = sys.modules.get(_MODULE)  # a module with such quantizers has imported it
+    if defining_module is None:
         return ()
-    return ((name, child) for name, child in module.named_modules() if isinstance(child, defining.TensorQuantizer))
+    return (
+        (name, child) for name, child in module.named_modules() if isinstance(child, defining_module.TensorQuantizer)
+    )
 
 
 def _forward_of(name: str, quantizer: Any, place: Mapping[str, Any]) -> Forward | None:
-    """The new forward; None if the original can be exported: it only returns its input."""
+    """The new forward; None if the original only returns its input, so that it can be exported."""
     if quantizer._disabled or not quantizer._if_quant:
         return None
     if quantizer.pre_quant_scale is not None:

@@ -1,14 +1,14 @@
 """Make zero points numbers of the program.
 
-TensorRT takes a quantizer if its zero points are 0, so a quantizer whose zero points could be any number would stay in
-PyTorch. In a traced program they are buffers. A buffer with one number becomes this number; the trace's key has the
-buffers' bytes.
+TensorRT takes a quantizer only if its zero points are 0. In a traced program, zero points are buffers, which could contain
+any number, so the quantizer would stay in PyTorch. So a buffer that contains one number becomes this number. (The trace's
+key has the buffers' bytes.)
 
 Rules
-1. Zero points with one number for all channels become ``torch.full``. Different numbers stay a buffer: TensorRT refuses
-   them in any case.
+1. Zero points with one number for all channels become ``torch.full``. Different numbers stay a buffer, because
+   TensorRT refuses them in any case.
 2. A scale and a zero point of a whole tensor become numbers in the call, as PT2E writes them.
-3. With ``weights:``, values come from a file that is read after the trace. Then all of them stay buffers.
+3. With ``weights:``, scales and zero points come from a file that is read after the trace. Then all of them stay buffers.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ def write_zero_points(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torc
     """Replace zero points in place. `values` are the values of weights and constants."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
-    channels = (
+    channel_operators = (
         quantized.quantize_per_channel.default,
         quantized.dequantize_per_channel.default,
         _aten.fake_quantize_per_channel_affine.default,
     )
-    tensors = {
+    scalar_forms = {
         quantized.quantize_per_tensor.tensor: quantized.quantize_per_tensor.default,
         quantized.dequantize_per_tensor.tensor: quantized.dequantize_per_tensor.default,
     }
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target in channels:
+        if node.target in channel_operators:
             _write_channels(node, values)
-        elif node.target in tensors and _write_tensor(node, values):
-            node.target = tensors[node.target]
+        elif node.target in scalar_forms and _write_tensor(node, values):
+            node.target = scalar_forms[node.target]
         elif node.target is _aten.fake_quantize_per_tensor_affine.tensor_qparams and _write_tensor(node, values):
             node.target = _aten.fake_quantize_per_tensor_affine.default
 
 
 def _write_channels(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Tensor]) -> None:
-    points: Any = node.args[2]
-    value = values.get(points) if isinstance(points, torch.fx.Node) else None
+    zero_points: Any = node.args[2]
+    value = values.get(zero_points) if isinstance(zero_points, torch.fx.Node) else None
     if value is None or not value.numel() or not bool((value == value.flatten()[0]).all()):
         return
     with node.graph.inserting_before(node):
@@ -57,15 +57,15 @@ def _write_channels(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Te
         options = {"dtype": value.dtype, "device": torch.device("cpu"), "pin_memory": False}
         full = node.graph.call_function(_aten.full.default, arguments, options)
     full.meta = {key: item for key, item in node.meta.items() if key in ("nn_module_stack", "stack_trace")}
-    full.meta["val"] = points.meta["val"]
+    full.meta["val"] = zero_points.meta["val"]
     node.update_arg(2, full)
 
 
 def _write_tensor(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
     found = [values.get(argument) if isinstance(argument, torch.fx.Node) else None for argument in node.args[1:3]]
-    scale, point = found
-    if scale is None or point is None or scale.numel() != 1 or point.numel() != 1:
+    scale, zero_point = found
+    if scale is None or zero_point is None or scale.numel() != 1 or zero_point.numel() != 1:
         return False
     node.update_arg(1, float(scale))
-    node.update_arg(2, int(point))
+    node.update_arg(2, int(zero_point))
     return True

@@ -3,9 +3,10 @@
 Rules
 1. TensorRT's quantization is symmetric: zero points are 0, and types are signed. A file with other quantizers is refused,
    because moving a zero point would change the results.
-2. onnxruntime's static quantizer stores a bias as int32 numbers behind a DequantizeLinear. TensorRT dequantizes 8 bits and
-   less. The node is replaced by its result, which does not depend on any input. onnx's reference evaluator computes it.
-3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused: TensorRT chooses integer
+2. onnxruntime's static quantizer stores a bias as int32 numbers behind a DequantizeLinear. TensorRT dequantizes integers of
+   at most 8 bits. So the node is replaced by its result, which does not depend on any input. onnx's reference evaluator
+   computes it.
+3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused, because TensorRT chooses integer
    arithmetic itself, from quantizers and dequantizers.
 """
 
@@ -74,11 +75,11 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
             if tensor.data_type in _UNSIGNED:
                 kind = str(onnx.TensorProto.DataType.Name(tensor.data_type)).lower()
                 raise _error(node, f"quantizes to {kind}, but TensorRT's types are signed", job)
-            points: np.ndarray = read(tensor).astype(np.float32).ravel()
-            if np.any(points != 0):
-                point = next(value for value in points if value != 0)
-                raise _error(node, f"has the zero point {point:g}, but TensorRT's zero points are 0", job)
-        if node.op_type == "QuantizeLinear" and len(node.input) < 3 and not _has_type(node):
+            zero_points: np.ndarray = read(tensor).astype(np.float32).ravel()
+            if np.any(zero_points != 0):
+                zero_point = next(value for value in zero_points if value != 0)
+                raise _error(node, f"has the zero point {zero_point:g}, but TensorRT's zero points are 0", job)
+        if node.op_type == "QuantizeLinear" and len(node.input) < 3 and not _has_output_dtype(node):
             raise _error(node, "quantizes to uint8 (it has no zero point), but TensorRT's types are signed", job)
 
 
@@ -88,7 +89,7 @@ def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:
     )
 
 
-def _has_type(node: onnx.NodeProto) -> bool:
+def _has_output_dtype(node: onnx.NodeProto) -> bool:
     return any(attribute.name == "output_dtype" and attribute.i for attribute in node.attribute)
 
 

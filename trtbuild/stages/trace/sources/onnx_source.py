@@ -64,10 +64,10 @@ class OnnxSource(SourceReader):
         refuse_other_input_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
             _refuse_other_value(inputs[entry.name], entry, shape, job)
-        read = numbers_in(path.parent, job)
-        refuse_asymmetric(graph, read, job)
+        read_numbers = numbers_in(path.parent, job)
+        refuse_asymmetric(graph, read_numbers, job)
         lift_constants(graph)
-        write_biases(graph, read)
+        write_biases(graph, read_numbers)
         weights = take_weights(graph, path.parent, job)
         graph.ClearField("input")
         for name, value in weights.items():

@@ -104,15 +104,15 @@ def dtype_name(element: int) -> str:
 
 def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
     """An initializer's value; None if its element type cannot be that of a weight."""
-    kind = getattr(torch, dtype_name(tensor.data_type), None)
-    if not isinstance(kind, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
+    dtype = getattr(torch, dtype_name(tensor.data_type), None)
+    if not isinstance(dtype, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
         return None
     if _type_name(tensor) in _BITS_OF_SMALL_TYPES:
         return None
     raw = _checked_bytes(tensor, folder, job)
     if not len(raw):
-        return torch.empty(list(tensor.dims), dtype=kind)
-    return torch.frombuffer(bytearray(raw), dtype=kind).reshape(list(tensor.dims))
+        return torch.empty(list(tensor.dims), dtype=dtype)
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(list(tensor.dims))
 
 
 def _checked_bytes(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:

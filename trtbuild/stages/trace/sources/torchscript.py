@@ -192,7 +192,7 @@ def _line_of(node: Any) -> str:
 def _output_structure(
     script: torch.jit.ScriptModule, values: tuple[Any, ...], job: TraceJob, frames: Frames
 ) -> pytree.TreeSpec:
-    """The output structure of the script. The structure of the converted graph differs: it has lists instead of tuples."""
+    """The output structure of the script. The converted graph has another structure, with lists instead of tuples."""
     try:
         with torch.no_grad():
             result = script(*values)
@@ -214,10 +214,10 @@ def _output_structure(
 def _make_module(
     graph: torch.fx.GraphModule, script: torch.jit.ScriptModule, arguments: list[_Argument], spec: pytree.TreeSpec
 ) -> torch.nn.Module:
-    """Make a module with the script's weights and arguments. A call runs the script, and during an export the graph (rule
-    2).
+    """Make a module with the script's weights and arguments. A call runs the script; during an export, it runs the
+    graph (rule 2).
 
-    The module is not a GraphModule: torch.export would interpret its graph instead of calling it.
+    The module is not a GraphModule, because torch.export would interpret a GraphModule's graph instead of calling it.
     """
     run_graph = type(graph).forward
 

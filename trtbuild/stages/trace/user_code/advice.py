@@ -95,8 +95,8 @@ def _advice_on_missing_module(error: BaseException, failing_file: str | None) ->
         return None
     top_name = error.name.partition(".")[0]
     if failing_file and _has_module(Path(failing_file).parent, top_name):
-        beside = Path(failing_file).parent.name
-        import_text = f"from {beside} import {top_name}"
+        folder_name = Path(failing_file).parent.name
+        import_text = f"from {folder_name} import {top_name}"
         return f"{top_name} is in that file's folder, but imports start at the manifest's folder: `{import_text}`"
     if top_name == error.name or not _is_importable(top_name):
         return f"install it where trtbuild runs: {sys.executable} -m pip install {top_name}"

@@ -27,7 +27,7 @@ from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
 Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
-#: Paths that are never dependencies, nor are the files below them → the reason.
+#: Paths that are never dependencies, with all files below them → the reason.
 IGNORED_PATHS: dict[str, str] = {
     "/proc": "the state of processes, not of a model",
     "/sys": "the state of the kernel and its devices",

@@ -251,7 +251,7 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the files that `target` needs to run. If it is None, list the files for a run without engines. Raises
+    """List the files that `target` needs to run. If `target` is None, list the files for a run without engines. Raises
     NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)

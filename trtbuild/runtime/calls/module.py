@@ -51,7 +51,7 @@ class Runner:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory of the GPU that it runs on, or None on the CPU."""
+        """The memory of the GPU that the package runs on, or None on the CPU."""
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -113,8 +113,8 @@ class Runner:
 
 
 def as_torch_module(runner: Runner) -> Any:
-    """Create a ``torch.nn.Module`` around `runner`. It has no parameters and cannot be trained: weights are in the
-    engines."""
+    """Create a ``torch.nn.Module`` around `runner`. It has no parameters, because the engines or the reference program have
+    the weights. So it cannot be trained."""
     return _module_class()(runner)
 
 

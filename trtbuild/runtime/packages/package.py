@@ -1,8 +1,8 @@
 """Open a package: read its index, and hash its files while they are read.
 
 Rules
-1. Each file is read once, into private memory, and hashed while it is read. The caller gets the same bytes that were
-   hashed. So a file that is replaced later has no effect.
+1. Each file is read once, into private memory, and hashed while it is read (unless `verify` is False). The caller gets the
+   same bytes that were hashed. So a file that is replaced later has no effect.
 2. Only requested files are read. Several files are read at once, because reading and hashlib release the GIL.
 3. A link in the package is not followed to a file outside it (`trtbuild.runtime.packages.inside`).
 4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index

@@ -17,11 +17,11 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
 
     Raises StoreUnavailable.
     """
-    layout, sha256_text, seen_keys = store.entries.layout, sha256.encode(), set()
+    layout, sha256_bytes, seen_keys = store.entries.layout, sha256.encode(), set()
     for name, _ in layout.entries("ac"):
         try:
             data = Path(layout.entry_path("ac", name)).read_bytes()
-            key = _key_of_record(store, data) if sha256_text in data else None
+            key = _key_of_record(store, data) if sha256_bytes in data else None
             if key is None or key in seen_keys:
                 continue
             seen_keys.add(key)

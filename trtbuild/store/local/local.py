@@ -227,7 +227,7 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.files_of(output.sha256) for output in record.outputs.values()}
-            written = self._put_small(memoryview(document))  # always one file, because the entry names one file
+            written = self._put_small(memoryview(document))  # one file, not chunks: the entry names one document
             entry = action_result.record_entry(written, blobs, signatures)
             name = self._entry_name_for(key, written, signatures)
             if name is not None:
@@ -249,9 +249,9 @@ class LocalStore(LocalBlobs):
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
     def _entry_name_for(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """The name of the AC entry for a record. It is the record's key, or the key of its domain if an untrusted record
-        has the first name (rule 9). None if the name is taken and no trusted key has signed the record: it is not
-        stored."""
+        """The name of the AC entry for a new record. It is the record's key. If an untrusted record has this name, it is
+        the key of the new record's domain (rule 9). In this case the result is None, and the new record is not stored, if
+        no trusted key has signed it."""
         if not self.trust.enforced:
             return key
         try:

@@ -25,7 +25,7 @@ from trtbuild.core.values.element_types import ENGINE_TYPES
 @dataclass(frozen=True)
 class Release:
     """The properties of one release of a toolchain. Settings have the names of
-    `trtbuild.core.model.spec.BuilderSettings`."""
+    `trtbuild.core.model.builder_settings.BuilderSettings`."""
 
     #: The ONNX opset of the models for its parser.
     opset: int
@@ -65,8 +65,7 @@ _RTX = Release(
 
 #: https://docs.nvidia.com/deeplearning/tensorrt: Python API reference 11.0
 #: (NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because all networks are strongly typed; precision flags are
-#: removed),
-#: 10.0 (EXPLICIT_BATCH is ignored; opset 20).
+#: removed), and Python API reference 10.0 (EXPLICIT_BATCH is ignored; opset 20).
 _TENSORRT_11 = Release(
     opset=20,
     dtypes=ENGINE_TYPES,

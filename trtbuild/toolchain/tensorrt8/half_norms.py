@@ -53,11 +53,11 @@ def rewrite_norms(
     new_weights: dict[str, Bytes] = dict(weights)
     new_initializers: list[bytes] = []
     for index, norm in enumerate(model_outline.nodes):
-        kinds = [types.get(name) for name in norm.inputs]
-        half_type = kinds[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
-        if half_type not in _SMALLEST_NORMAL or None in kinds or len(set(kinds)) == 1:
+        input_types = [types.get(name) for name in norm.inputs]
+        half_type = input_types[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
+        if half_type not in _SMALLEST_NORMAL or None in input_types or len(set(input_types)) == 1:
             continue
-        can_scale = scales_halves and set(kinds[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
+        can_scale = scales_halves and set(input_types[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
         scaling = _scale_parameters(norm, half_type, weights) if can_scale else None
         if scaling is None:
             nodes[index] = _float32_nodes(norm, types, half_type)

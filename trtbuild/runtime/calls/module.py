@@ -22,7 +22,7 @@ class Runner:
     """Runs a package for positional and keyword tensors. Calls from several threads are safe.
 
     `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run, or None if
-    PyTorch computes the reference program.
+    the reference program runs.
     """
 
     def __init__(

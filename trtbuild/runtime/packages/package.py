@@ -34,7 +34,7 @@ _DAMAGED_HINT = "build the package again, or copy it again from an undamaged sou
 #: The size of a piece, which is read and then hashed. It is so small that the processor's cache still has the piece when it
 #: is hashed.
 _PIECE_BYTES = 1 << 20
-#: A file of at least this size is read into separate memory pages, because Python need not fill these with zeros.
+#: A file of at least this size is read into separate memory pages, because Python need not fill these pages with zeros.
 _LARGE_BYTES = 1 << 18
 #: For a file of at least this size, a second thread reads ahead while the first thread hashes.
 _VERY_LARGE_BYTES = 1 << 24

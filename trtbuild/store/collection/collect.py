@@ -1,4 +1,4 @@
-"""Collection: removes old entries, so that a local store stays within limits. It is safe while builds run: local.py
+"""Collection removes old entries, so that a local store stays within limits. Collection is safe while builds run: local.py
 explains why (rules 4 to 6).
 
 Rules

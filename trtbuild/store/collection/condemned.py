@@ -3,7 +3,7 @@
     gc/condemned            JSON: the time (ns) at which a collection found files without a record → the names of the files
     gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
 
-Only this module writes these files. Invalid content is ignored. Then CAS files are removed later than they could be.
+Only this module writes these files. If their content is invalid, it is ignored, and CAS files are removed later.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.

@@ -33,8 +33,8 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
 
 
 def _key_of_record(store: LocalStore, data: bytes) -> str | None:
-    """The key of the record in the entry `data`, or None. It is read from the record's document. The entry's name is not
-    always this key: a domain entry has another name."""
+    """The key of the record in the entry `data`, or None. The key is read from the record's document. The entry's name is
+    not always this key: a domain entry has another name."""
     try:
         document = ActionResult.from_bytes(data).document
         text = None if document is None else store.entries.read("cas", document.sha256)

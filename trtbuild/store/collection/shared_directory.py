@@ -11,10 +11,10 @@ There are no locks, and nginx does not mark the files that it serves as used. Th
    first collection condemns the file. The second one hides the file: it moves the file out of ``cas/``. It does so
    only if the file still has no record and its mtime is older than the grace period. The third one removes the file, or
    moves it back if a record names it now.
-4. Proof: a file is hidden at H, and removed by a collection that began at R, where H < R - grace period. A writer that
-   looked for the file after H did not find it, and wrote the file again. A writer that looked before H published its record
-   before H + 30 min, which is before R. So that collection listed the record and moved the file back. No record loses its
-   files permanently.
+4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
+   H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
+   looked before H published its record before H + 30 min, which is before R. So that collection listed the record and moved
+   the file back. No record loses its files permanently.
 5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
    grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
    the mtime of the files that it finds, unless the mtime is less than 15 min old. So the second collection of rule 3 does

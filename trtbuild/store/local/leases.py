@@ -164,8 +164,8 @@ class Sessions:
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
         #: An entry with an mtime (ns) before this is touched when it is found. A later mtime is safe without a touch.
-        #: Without a session this is infinite: every entry is touched. Then the session of another process, such as the
-        #: parent, protects the entries.
+        #: If this process has no session, the value is infinite, and every entry is touched. Then the session of another
+        #: process, such as the parent, protects the entries.
         self.touch_before_ns: float = math.inf
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ Rules
 4. Finding an entry touches it: under the shared store-wide lock, the entry gets a new mtime. An entry is not touched if its
    mtime is at or after the start of this process's latest session. An entry that vanished before the touch counts as
    missing.
-5. An entry that was found, read or written in a session is not collected before that session ends. Proof:
+5. An entry that was found, read or written in a session is not collected before that session ends, for these reasons:
    a. Its mtime is at or after the session's start S, by rule 4, or because it was written after S.
    b. A collection removes an entry only if its mtime is before a cut-off. The cut-off is not later than the collection's
       start, and not later than the start of any session that was live then. The collection reads the mtime and removes the
@@ -30,8 +30,8 @@ Rules
 8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, for machines that trust it. Then this machine's record has another place: the key of its domain
-   (core/recipes/trust.py, rule 4).
+   stays, for machines that trust it. In this case, this machine writes its own record under another key, the key of its
+   domain (core/recipes/trust.py, rule 4).
 10. A command that only reads (`begin_read_only`) touches no entry and holds no lock, so its answer may be outdated at once.
     The first call that writes ends this mode.
 """

@@ -7,8 +7,8 @@ Rules
 2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
    the documentation does not name the minor version, the earliest is assumed.
    `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
-3. If it is doubtful whether a release supports an operator or a type, it is refused. Then its nodes stay in PyTorch, which
-   computes them correctly.
+3. An operator or a type is refused if it is doubtful whether a release supports it. The nodes with this operator or type
+   stay in PyTorch, which computes them correctly.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         sms=(75, 80, 86, 89, 120, 121),
         # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
         settings_needing_driver=("refit", "strip_plan"),
-        # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. It changes the plan's bytes
+        # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. The workspace changes the plan's bytes
         # (measured).
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).

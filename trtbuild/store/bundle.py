@@ -12,7 +12,7 @@ Rules
    a digest. The SHA-256 of each file in ``cas/`` is compared with its name.
 5. An entry names only files that are in the bundle, with their right sizes. Each file in ``cas/`` is named by an entry.
 6. An open bundle is a `Transport`: its entries are verified like those from a server. The check in `open_bundle` is not
-   enough, because the file may change after it.
+   enough, because the file may change after the check.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """The number of records and of files in ``cas/`` of a bundle that was written, and its size in bytes."""
+    """A written bundle: the number of its records, the number of its files in ``cas/``, and its size in bytes."""
 
     records: int
     files: int

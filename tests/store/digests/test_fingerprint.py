@@ -28,7 +28,7 @@ class Counting:
         #: Called after each digest of a file's bytes.
         self.after_digest: Callable[[], object] = lambda: None
         real_time = time.time
-        for name in ("_sha256", "_fingerprint", "_both"):
+        for name in ("_sha256", "_fingerprint", "_sha256_and_fingerprint"):
             monkeypatch.setattr(fingerprint, name, self._counted(name, getattr(fingerprint, name)))
         monkeypatch.setattr(fingerprint.time, "time", lambda: real_time() + self.ahead_s)
 

@@ -6,8 +6,8 @@ Rules
 2. Nothing is converted automatically: another dtype, rank or device is an error. A tensor that is not contiguous is
    accepted. Engines copy it, because they read rows in order (`trtbuild.runtime.engines.runs`). A tensor whose memory does
    not contain its values is copied here, before its address is used (`ArrayOperations.materialize`).
-3. All axes of a dim must have the same size, which must be a multiple of the dim's unit. One profile must allow the sizes
-   of all dims.
+3. All axes of a dim must have the same size, which must be a multiple of the dim's `multiple_of`. One profile must allow
+   the sizes of all dims.
 4. If the shapes were checked in an earlier call, only the dtypes and devices are checked again.
 """
 
@@ -87,7 +87,7 @@ class Arguments:
         self._numbers = {entry.name: number for number, entry in enumerate(index.inputs)}
         #: The number of inputs if all are positional, otherwise -1.
         self._all_positional = len(index.inputs) if len(self._positional) == len(index.inputs) else -1
-        #: Names in the package's order, in which positional inputs come first.
+        #: Names in the package's order. If `_in_order` is True, the positional inputs come first.
         self._names = [entry.name for entry in index.inputs]
         self._in_order = self._positional == list(range(len(self._positional)))
         self._own_types, self._device, self._needs_materializing = (
@@ -211,7 +211,7 @@ class Arguments:
         profile = choose_profile(self._index.profiles, shapes)
         if profile is None:
             raise CallRefused(
-                out_of_range_text(self._index.profiles, shapes, self._axis),
+                out_of_range_text(self._index.profiles, shapes, self._axis_and_dim_text),
                 hint="pass a shape inside a profile, or build the model again with a wider profile",
             )
         return Decision(profile, sizes)
@@ -225,7 +225,7 @@ class Arguments:
                 if isinstance(expression, int):
                     if size != expression:
                         raise CallRefused(
-                            f"{self._axis(number, axis)} is {size}, and must be {expression}",
+                            f"{self._axis_and_dim_text(number, axis)} is {size}, and must be {expression}",
                             hint=f"the shape of {entry.name!r} is {self._symbolic_shape(entry)}",
                         )
                     continue
@@ -245,7 +245,7 @@ class Arguments:
         for number, axis, expression, size in unsolved:
             if evaluate(expression, sizes) != size:
                 raise CallRefused(
-                    f"{self._axis(number, axis)} is {size}, and must be {evaluate(expression, sizes)}",
+                    f"{self._axis_and_dim_text(number, axis)} is {size}, and must be {evaluate(expression, sizes)}",
                     hint="this size follows from the sizes of the other axes",
                 )
         return sizes
@@ -271,7 +271,7 @@ class Arguments:
             below = max(0, size - base) // factor * factor + base
             nearest_sizes = f"{below} or {below + factor}" if below > base else f"{below + factor}"
             raise CallRefused(
-                f"{self._axis(number, axis)} is {size}, and must be a multiple of {factor}"
+                f"{self._axis_and_dim_text(number, axis)} is {size}, and must be a multiple of {factor}"
                 + (f" and {base}" if base else ""),
                 hint=f"use {nearest_sizes}",
             )
@@ -279,7 +279,7 @@ class Arguments:
 
     # -- names
 
-    def _axis(self, number: int, axis: int) -> str:
+    def _axis_and_dim_text(self, number: int, axis: int) -> str:
         """The input, its dim and its axis as text for an error message."""
         entry = self._inputs[number]
         dims = [self._index.dims[symbol].name for symbol in sorted(symbols_of(entry.shape[axis]))]

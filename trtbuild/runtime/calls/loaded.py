@@ -50,7 +50,8 @@ class Loaded:
     """An open package, for one device. Its files have been read and verified. The first call of `module()` creates the
     engines.
 
-    `target` is the target whose engines run, or None on the CPU, where PyTorch computes the reference program.
+    `target` is the target whose engines run. On the CPU it is None, and PyTorch or onnxruntime computes the reference
+    program.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Loaded:
 
     @property
     def is_reference(self) -> bool:
-        """Whether PyTorch computes the whole model, on the CPU, without engines."""
+        """Whether the reference program computes the whole model, on the CPU, without engines."""
         return self.target is None
 
     @property
@@ -204,8 +205,8 @@ class Loaded:
     def _create_torch_parts(
         self, target: PackedTarget, files: Mapping[str, memoryview], arrays: ArrayOperations, *, everything: bool
     ) -> tuple[dict[str, Part], Mapping[int, Any]]:
-        """Create the parts that PyTorch computes: all parts if `everything` is True, otherwise only the Torch partitions.
-        Returns them by partition, and the value weights by slot."""
+        """Create the parts that PyTorch or onnxruntime computes: all parts if `everything` is True, otherwise only the
+        Torch partitions. Returns the parts by partition, and the value weights by slot."""
         torch_partitions = [entry for entry in target.partitions.partitions if everything or entry.kind == "torch"]
         value_slots = value_weight_slots(target.partitions)
         slots = value_slots.union(*(partition.weights for partition in torch_partitions))
@@ -251,7 +252,7 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the files that `target` needs to run. If it is None, list the files for a run without engines. Raises
+    """List the files that `target` needs to run. If `target` is None, list the files for a run without engines. Raises
     NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)

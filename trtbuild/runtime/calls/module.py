@@ -22,7 +22,7 @@ class Runner:
     """Runs a package for positional and keyword tensors. Calls from several threads are safe.
 
     `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run, or None if
-    PyTorch computes the reference program.
+    the reference program runs.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Runner:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory of the GPU that it runs on, or None on the CPU."""
+        """The memory of the GPU that the package runs on, or None on the CPU."""
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -113,8 +113,8 @@ class Runner:
 
 
 def as_torch_module(runner: Runner) -> Any:
-    """Create a ``torch.nn.Module`` around `runner`. It has no parameters and cannot be trained: weights are in the
-    engines."""
+    """Create a ``torch.nn.Module`` around `runner`. It has no parameters, because the engines or the reference program have
+    the weights. So it cannot be trained."""
     return _module_class()(runner)
 
 

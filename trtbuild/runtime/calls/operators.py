@@ -133,7 +133,7 @@ def parse_text(about: str) -> EngineText:
 
 
 def _profiles_of(text: EngineText) -> tuple[PackedProfile, ...]:
-    return tuple(PackedProfile(n, shapes) for n, shapes in zip(text.profile_names, text.profiles, strict=True))
+    return tuple(PackedProfile(name, shapes) for name, shapes in zip(text.profile_names, text.profiles, strict=True))
 
 
 def _out_of_range_error(
@@ -231,7 +231,8 @@ def _fake_outputs(
 
 
 def _evaluated_size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
-    """Evaluate a size expression like `core.values.expressions.evaluate`. The values of the symbols may be symbolic."""
+    """Evaluate a size expression like `core.values.expressions.evaluate`. The values of the symbols may be symbolic.
+    `unknown` has the sizes that depend on data, by their numbers in the expressions. A missing size is added."""
     import torch
 
     if isinstance(expression, int):

@@ -80,7 +80,7 @@ class StitchedParts:
                     tuple(position for position, last in last_use.items() if last == step_number),
                 )
             )
-        self._count = len(positions) - inputs - len(self._weights)
+        self._computed_count = len(positions) - inputs - len(self._weights)
         #: Whether there is only one part, and it has the same inputs and outputs as the model, in the same order.
         self.is_one_part = (
             len(self._steps) == 1
@@ -92,7 +92,7 @@ class StitchedParts:
         """Compute the model's outputs, as a flat sequence. The caller has checked `inputs`."""
         if self.is_one_part:
             return self._steps[0].part(inputs, call)
-        values: list[Array] = [*inputs, *self._weights, *[None] * self._count]
+        values: list[Array] = [*inputs, *self._weights, *[None] * self._computed_count]
         del inputs
         for step in self._steps:
             values[step.outputs] = step.part([values[position] for position in step.inputs], call)

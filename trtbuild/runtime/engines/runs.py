@@ -2,7 +2,8 @@
 
 Rules
 1. A run sets input shapes and reads output shapes only if the input shapes have changed. It sets an address only if the
-   address has changed. Outputs are new tensors. If shapes and addresses have not changed, nothing else is allocated.
+   address has changed. Outputs are new tensors. If shapes and addresses have not changed, nothing else is allocated, except
+   the copies of rule 2.
 2. TensorRT does not check its inputs, so this module does. The dtype of every value is compared with the engine's, and
    its shape is compared with the ranges of the profile. A value at an address that is not aligned to 256 bytes is copied.
    An empty tensor gets a valid address.

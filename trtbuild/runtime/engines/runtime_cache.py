@@ -7,7 +7,7 @@ Rules
 2. The file only makes the start of a process faster. If it is missing, damaged or refused, kernels are compiled again,
    without an error. A digest at the start of the file detects damage.
 3. The file contains code for the GPU. So it is read only if no other user could have written it (POSIX: this user or root
-   owns it, and others cannot write it). It is not in the package's digests.
+   owns it, and others cannot write it). The package's digests do not include this file.
 4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named by the package's
    digest.
 5. The file is written under a temporary name and then renamed. If two processes write at once, the file of the last process

@@ -1,4 +1,4 @@
-"""Choose the allocator of device memory: torch if torch for CUDA can be imported, otherwise the CUDA driver."""
+"""Choose the allocator of device memory: torch if it can use a GPU here, otherwise the CUDA driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtbuild.runtime.memory.device_memory import Memory
 
 
 def choose_memory(ordinal: int) -> Memory:
-    """Return a `TorchMemory` if torch for CUDA can be imported, otherwise a `CudaMemory`.
+    """Return a `TorchMemory` if torch can use a GPU here, otherwise a `CudaMemory`.
 
     Raises EnvironmentFault if neither torch for CUDA nor cuda-python is installed, or if there is no such device.
     """

@@ -60,8 +60,8 @@ class CudaMemory:
         self._streams = threading.local()
         self._lock = threading.Lock()
         self._stream_beside_default: Stream | None = None
-        #: Streams of threads that have ended. Other threads use them again. A stream is never destroyed, because arrays may
-        #: still be freed on it.
+        #: Streams that are not used at the moment, such as those of threads that have ended. They are used again. A stream
+        #: is never destroyed, because arrays may still be freed on it.
         self.idle_streams: list[int] = []
 
     def _new_pool(self) -> Any:

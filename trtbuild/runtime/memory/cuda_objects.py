@@ -80,7 +80,7 @@ class Event:
 
 
 class Stream:
-    """A stream of one thread. CUDA orders it with the legacy default stream, which CuPy, Numba and ``cudaMemcpy`` use."""
+    """A stream that CUDA orders with the legacy default stream, which CuPy, Numba and ``cudaMemcpy`` use."""
 
     def __init__(self, memory: DriverMemory) -> None:
         self._idle_streams = memory.idle_streams

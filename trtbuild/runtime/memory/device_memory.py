@@ -1,4 +1,4 @@
-"""Device memory, streams and graphs for engines: from torch if it is installed, otherwise from the CUDA driver.
+"""Device memory, streams and graphs for engines: from torch if it can use a GPU here, otherwise from the CUDA driver.
 
 Rules
 1. Streams order the use of memory. Work on a stream may use the result of `empty` for that stream at once. When the last
@@ -7,9 +7,9 @@ Rules
 2. After the first calls, a call allocates no memory from the system: freed memory is kept for later use, by torch's caching
    allocator or by a memory pool of the driver that releases nothing.
 3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is kept until the stream has finished
-   the call (`record_call`). Finished calls are released when the next array is adopted. Torch tensors follow torch's own
-   rule: if a tensor was created on another stream than the current one, the caller must call ``tensor.record_stream``, as
-   for every torch operator.
+   the call (`record_call`). The arrays of finished calls are released when the next array is adopted. Torch tensors follow
+   torch's own rule: if a tensor was created on another stream than the current one, the caller must call
+   ``tensor.record_stream``, as for every torch operator.
 4. The device must be current in all calls (`is_device_current`, `on_device`).
 """
 

@@ -10,8 +10,9 @@ Rules
    its destructor releases the array.
 3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the
    Python object.
-4. A consumer may free memory after Python has ended (a C++ static, a thread). So structures that C code may then call or
-   read are never freed. At exit the deleters of live capsules are replaced by a function that does not need Python.
+4. A consumer may free memory after Python has ended, for example in another thread or when a static C++ object is
+   destroyed. So structures that C code may then call or read are never freed. At exit the deleters of live capsules are
+   replaced by a function that does not need Python.
 """
 
 from __future__ import annotations

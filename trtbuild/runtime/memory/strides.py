@@ -3,8 +3,8 @@
 Rules
 1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.
 2. One copy handles a run and its repetitions along one axis. This is the longest axis on which runs do not overlap, because
-   ``cuMemcpy2D`` needs a pitch of at least one row. It also limits the pitch. Each position on the other axes needs its own
-   copy.
+   ``cuMemcpy2D`` needs a pitch of at least one row. ``cuMemcpy2D`` also limits the pitch (`_LARGEST_PITCH`). Each position
+   on the other axes needs its own copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_PITCH = (2**31 - 1) // 8
 @dataclass(frozen=True)
 class Rows:
     """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run begins `source_pitch`
-    after the begin of the run before it. The copies are at `target`, with `target_pitch`. All numbers count elements."""
+    after the start of the run before it. The copies are at `target`, with `target_pitch`. All numbers count elements."""
 
     target: int
     source: int

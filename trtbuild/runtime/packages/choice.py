@@ -142,11 +142,11 @@ def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float 
     """Return the distance of `shapes` from the profile's opt (rule 5), or None if the profile does not fit."""
     distance = 0.0
     for ranges, shape in zip(profile.shapes, shapes, strict=True):
-        for low, mid, high, size in zip(ranges.min, ranges.opt, ranges.max, shape, strict=True):
+        for low, opt, high, size in zip(ranges.min, ranges.opt, ranges.max, shape, strict=True):
             if not low <= size <= high:
                 return None
-            if size != mid and size and mid:
-                distance += abs(math.log(size / mid))
+            if size != opt and size and opt:
+                distance += abs(math.log(size / opt))
     return distance
 
 

@@ -1,8 +1,8 @@
 """Open a package: read its index, and hash its files while they are read.
 
 Rules
-1. Each file is read once, into private memory, and hashed while it is read. The caller gets the same bytes that were
-   hashed. So a file that is replaced later has no effect.
+1. Each file is read once, into private memory, and hashed while it is read (unless `verify` is False). The caller gets the
+   same bytes that were hashed. So a file that is replaced later has no effect.
 2. Only requested files are read. Several files are read at once, because reading and hashlib release the GIL.
 3. A link in the package is not followed to a file outside it (`trtbuild.runtime.packages.inside`).
 4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index
@@ -34,7 +34,7 @@ _DAMAGED_HINT = "build the package again, or copy it again from an undamaged sou
 #: The size of a piece, which is read and then hashed. It is so small that the processor's cache still has the piece when it
 #: is hashed.
 _PIECE_BYTES = 1 << 20
-#: A file of at least this size is read into separate memory pages, because Python need not fill these with zeros.
+#: A file of at least this size is read into separate memory pages, because Python need not fill these pages with zeros.
 _LARGE_BYTES = 1 << 18
 #: For a file of at least this size, a second thread reads ahead while the first thread hashes.
 _VERY_LARGE_BYTES = 1 << 24

@@ -1,4 +1,4 @@
-"""Checking and collection: they find entries that are damaged or old. Collection removes entries while builds run.
+"""Checking finds damaged entries. Collection removes old entries, even while builds run.
 
 Uses `local`, `remote`, `transports` and `trust`.
 """

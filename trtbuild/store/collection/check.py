@@ -50,7 +50,7 @@ class Stats:
     records: Mapping[str, int]
     #: The number of blobs that records name, each counted once.
     blobs: int
-    #: The number of CAS files that are chunks.
+    #: The number of different chunks that entries name.
     chunks: int
     #: The total size of the outputs of all records. A blob counts once for each record that names it.
     logical_bytes: int

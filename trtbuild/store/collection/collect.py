@@ -1,4 +1,4 @@
-"""Collection: removes old entries, so that a local store stays within limits. It is safe while builds run: local.py
+"""Collection removes old entries, so that a local store stays within limits. Collection is safe while builds run: local.py
 explains why (rules 4 to 6).
 
 Rules
@@ -134,17 +134,17 @@ class _Removal:
 
     def remove_entries(self, kind: Kind, names: Iterable[str], entry_of: Callable[[str], Entry]) -> dict[str, None]:
         """Remove the entries that are still older than the cut-off. Returns the removed names, in order."""
-        removed_records: dict[str, None] = {}
+        removed_names: dict[str, None] = {}
         all_names = list(names)
         for start in range(0, len(all_names), _BATCH_SIZE):
             with contextlib.nullcontext() if self._dry_run else self._store.entries.lock.exclusive():
                 for name in all_names[start : start + _BATCH_SIZE]:
                     if self._remove_file(self._store.entries.layout.entry_path(kind, name)):
-                        removed_records[name] = None
+                        removed_names[name] = None
                         self.freed += entry_of(name).size
                     else:
                         self._reasons["in use"] += 1
-        return removed_records
+        return removed_names
 
     def _remove_file(self, path: str) -> bool:
         try:

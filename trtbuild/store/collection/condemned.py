@@ -3,7 +3,7 @@
     gc/condemned            JSON: the time (ns) at which a collection found files without a record → the names of the files
     gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
 
-Only this module writes these files. Invalid content is ignored. Then CAS files are removed later than they could be.
+Only this module writes these files. If their content is invalid, it is ignored, and CAS files are removed later.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.
@@ -73,8 +73,8 @@ class CondemnedFiles:
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
-        """Move those of the files `names` out of ``cas/`` whose mtime is before `before_ns`. Returns the moved files and
-        their sizes."""
+        """Move files out of ``cas/``: those of `names` with an mtime before `before_ns`. Returns the moved files and their
+        sizes."""
         moved: dict[str, Size] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), _BATCH_SIZE):
@@ -94,8 +94,8 @@ class CondemnedFiles:
         return moved
 
     def move_back(self, names: Collection[str]) -> set[str]:
-        """Move hidden files back to ``cas/``. A file that was written there again is not moved, but removed. Returns the
-        files that were moved."""
+        """Move hidden files back to ``cas/``. If a writer has written a file to ``cas/`` again, the hidden file is removed
+        instead. Returns the files that were moved."""
         restored: set[str] = set()
         for time_ns in self._hiding_times() if names else ():
             with contextlib.suppress(FileNotFoundError), self._hidden_folder(time_ns) as hidden_folder:
@@ -114,8 +114,8 @@ class CondemnedFiles:
         return restored
 
     def remove(self, before_ns: int, start_ns: int, kept: Collection[str] = ()) -> dict[str, Size]:
-        """Remove the files that were hidden before `before_ns`, except `kept`. Returns the removed files and their
-        sizes."""
+        """Remove the files that were hidden before `before_ns`, except `kept`. `start_ns` is the start of the collection.
+        Returns the removed files and their sizes."""
         removed: dict[str, Size] = {}
         for time_ns in self._hiding_times():
             if time_ns > 2 * start_ns - before_ns:  # more than a grace period in the future: a clock was wrong

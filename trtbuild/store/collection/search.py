@@ -17,11 +17,11 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
 
     Raises StoreUnavailable.
     """
-    layout, sha256_text, seen_keys = store.entries.layout, sha256.encode(), set()
+    layout, sha256_bytes, seen_keys = store.entries.layout, sha256.encode(), set()
     for name, _ in layout.entries("ac"):
         try:
             data = Path(layout.entry_path("ac", name)).read_bytes()
-            key = _key_of_record(store, data) if sha256_text in data else None
+            key = _key_of_record(store, data) if sha256_bytes in data else None
             if key is None or key in seen_keys:
                 continue
             seen_keys.add(key)
@@ -33,8 +33,8 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
 
 
 def _key_of_record(store: LocalStore, data: bytes) -> str | None:
-    """The key of the record in the entry `data`, or None. It is read from the record's document. The entry's name is not
-    always this key: a domain entry has another name."""
+    """The key of the record in the entry `data`, or None. The key is read from the record's document. The entry's name is
+    not always this key: a domain entry has another name."""
     try:
         document = ActionResult.from_bytes(data).document
         text = None if document is None else store.entries.read("cas", document.sha256)

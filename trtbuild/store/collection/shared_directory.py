@@ -1,4 +1,4 @@
-"""Collection of a shared directory while any machine reads and writes it: of a ``file://`` remote, or of nginx's directory.
+"""Collection of a shared directory: of a ``file://`` remote, or of nginx. Meanwhile any machine may read and write it.
 
 There are no locks, and nginx does not mark the files that it serves as used. The collection is safe for these reasons:
 
@@ -11,14 +11,14 @@ There are no locks, and nginx does not mark the files that it serves as used. Th
    first collection condemns the file. The second one hides the file: it moves the file out of ``cas/``. It does so
    only if the file still has no record and its mtime is older than the grace period. The third one removes the file, or
    moves it back if a record names it now.
-4. Proof: a file is hidden at H, and removed by a collection that began at R, where H < R - grace period. A writer that
-   looked for the file after H did not find it, and wrote the file again. A writer that looked before H published its record
-   before H + 30 min, which is before R. So that collection listed the record and moved the file back. No record loses its
-   files permanently.
+4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
+   H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
+   looked before H published its record before H + 30 min, which is before R. So that collection listed the record and moved
+   the file back. No record loses its files permanently.
 5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
    grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
-   the mtime of the files that it finds, unless the mtime is less than 15 min old. So rule 3 prevents this case for its
-   files.
+   the mtime of the files that it finds, unless the mtime is less than 15 min old. So the second collection of rule 3 does
+   not hide these files.
 6. Records are removed in the order of their last use, and never within the grace period (retention.py). The last use is the
    later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default) an atime is at most a day old.
    With noatime the atime never changes. Then the records that were written first are removed first. After the grace period,
@@ -120,10 +120,10 @@ class _Collection:
         removed_records = self._remove_entries(self._unusable_records(hidden))
         for key in removed_records:
             del scan.records[key]
-        places = scan.entry_names_of(pinned)
+        pinned_names = scan.entry_names_of(pinned)
         removed_records += self._remove_entries(
             records_to_remove(
-                scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, places, self._reasons, other_bytes
+                scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, pinned_names, self._reasons, other_bytes
             )
         )
         remaining = [entry for key, entry in records.items() if key not in set(removed_records)]
@@ -174,7 +174,7 @@ class _Collection:
         return (size > 0 or name == EMPTY_SHA256) and (sizes is None or size in sizes)
 
     def _newly_named_files(self) -> set[str]:
-        """The files that entries name which were added or changed since the listing."""
+        """The files named by the entries that were added or changed since the listing."""
         new_scan = Scan()
         for key, status, folder in self._shelves.entries("ac"):
             if self._stamps.get(key) != _stamp(status):
@@ -207,7 +207,8 @@ class _Collection:
         return [key for blob, (key, entry) in lists if blob not in blobs and entry.used_ns < self._cutoff_ns]
 
     def _remove_entries(self, keys: Iterable[str]) -> list[str]:
-        """Remove the entries that have not changed since the listing. Returns their keys."""
+        """Remove the entries that have not changed since the listing. Returns their keys. An entry that another process has
+        removed counts, too."""
         removed_records = []
         for key in keys:
             status = self._shelves.status("ac", key)
@@ -253,10 +254,10 @@ class _Collection:
         self._condemned.write_times({name: time_ns for name, time_ns in condemned.items() if name not in newly_hidden})
         return condemned, set(newly_hidden)
 
-    def _kept_size(self, allocated_before: int, entries: Iterable[Entry], files: Iterable[Size]) -> Size:
+    def _kept_size(self, allocated_before: int, entries: Iterable[Entry], hidden_sizes: Iterable[Size]) -> Size:
         """The allocated bytes on the disk now, as `du` counts, and the lengths of the kept files."""
         allocated = allocated_before - self._freed_size.allocated if self._dry_run else self._shelves.allocated_bytes()
-        return Size(allocated, (_total_size(entry.size for entry in entries) + _total_size(files)).apparent)
+        return Size(allocated, (_total_size(entry.size for entry in entries) + _total_size(hidden_sizes)).apparent)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

@@ -43,8 +43,8 @@ from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 
 #: The age, in seconds, from which a time stamp is trusted: the coarsest clock of a file system in use (FAT).
 RACY_S = 2.0
-#: This age for a clock that is finer than a millisecond. A tick of the kernel is at most 10 ms, and the clock of a file
-#: server may be a little behind this machine's.
+#: The age from which a time stamp is trusted if the clock is finer than a millisecond. A tick of the kernel is at most
+#: 10 ms, and the clock of a file server may be a little behind this machine's.
 FINE_RACY_S = 0.2
 
 #: The size in bytes of a segment. Another size gives other fingerprints.
@@ -73,7 +73,7 @@ class FileDigests:
     def sha256_with_consumer(
         self, path: Path | str, make_consumer: Callable[[int], Consumer]
     ) -> tuple[str | None, Consumer | None]:
-        """The SHA-256 of a large file. If the file must be read for that, a second consumer gets the same bytes.
+        """The SHA-256 of a large file. If all bytes must be read to compute it, a consumer gets these bytes, too.
 
         `make_consumer` is called with the open descriptor. It returns the consumer, which gets the file's bytes in order.
         The result is the digest and the consumer. The consumer is None unless it got exactly the bytes of the digest.
@@ -187,7 +187,7 @@ class FileDigests:
             if is_digest(known):
                 return str(known), {}, None
         consumer = make_consumer(descriptor) if make_consumer is not None else None
-        sha256, fingerprint, length = _both(descriptor, consumer)
+        sha256, fingerprint, length = _sha256_and_fingerprint(descriptor, consumer)
         if length != size:
             return sha256, {}, None  # the file's size has changed: `_read_digest` reads the file again
         return sha256, {size_fact_name: 1, _content_fact_name(fingerprint, size): sha256}, consumer
@@ -219,7 +219,7 @@ def _fingerprint(descriptor: int, size: int) -> str:
         return xxhash.xxh3_128_hexdigest(b"".join(pool.map(hash_segment, starts)))
 
 
-def _both(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
+def _sha256_and_fingerprint(descriptor: int, consumer: Consumer | None) -> tuple[str, str, int]:
     """The SHA-256, fingerprint and length of a file, in one reading. `consumer` gets the bytes, too."""
     sha256, segments = hashlib.sha256(), _SegmentHasher()
     more_consumers = () if consumer is None else (consumer,)

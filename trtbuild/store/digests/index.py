@@ -7,8 +7,8 @@ Rules
 2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes. The reason is
    that diskcache sets attributes and runs pragmas from the settings table.
 3. Correctness does not depend on the index. After the first error no fact is known, and the database is replaced. After a
-   second error the process works without an index. The index is on a local disk, never in a store, because SQLite's locks
-   do not work on NFS.
+   second error the process works without an index. A busy database is not an error. The index is on a local disk, never in
+   a store, because SQLite's locks do not work on NFS.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _inline_disk_class() -> Any:
 
 
 class Index:
-    """Facts by name, in the directory `folder`. Safe for several threads and processes. Raises nothing."""
+    """Facts by name, in the directory `folder`. Safe for several threads and processes. Raises no database errors."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder).absolute()

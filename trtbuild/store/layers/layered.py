@@ -3,16 +3,16 @@
 Rules
 1. A lookup reads the local store first, then each readable remote, in order. A record in a remote is a hit. Its blobs are
    fetched when something reads them, and only then.
-2. Blobs are fetched into the local store, and verified. When the first blob of a record is fetched, the small blobs of the
-   record are fetched, too. When the local store has all blobs of a record, the record is written there. From then on no
-   remote is needed for the record.
-3. A fault of a remote never makes a build fail. Faults count as misses (`reports`). If no store has a blob that a remote's
-   record names, BlobMissing is raised. Then the next plan in the same run builds the blob again.
+2. Blobs are fetched into the local store, and verified. After a blob of a record, the record's small blobs are fetched,
+   too, up to the first large blob that is missing. When the local store has all blobs of a record, the record is written
+   there. From then on no remote is needed for the record.
+3. A fault of a remote never makes a build fail. It is handled like a miss, and `reports` contains it. If no store has a
+   blob that a remote's record names, BlobMissing is raised. Then the next plan in the same run builds the blob again.
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
 5. If another machine published an engine while this machine built it, the other machine's engine is used: one key has one
    engine. Packages are sent last, and only if the remote has the same engines as the package.
-6. A command that only reads (`begin_read_only`) changes nothing in the local store. It keeps the blobs that it fetches in
-   memory.
+6. In a command that only reads (`begin_read_only`), lookups and `get_bytes` change nothing in the local store. `get_bytes`
+   keeps the blobs that it fetches in memory.
 7. If the local store cannot be written, blobs are written directly to their destination.
 """
 
@@ -118,7 +118,7 @@ class LayeredStore:
         return record
 
     def prefetch_records(self, keys: Iterable[str]) -> None:
-        """Look up records that will be requested soon. The requests to a remote for all of them are sent at once."""
+        """Look up records that will be requested soon. All requests to one remote are sent at once."""
         if self.readers:
             self._found_records.prefetch_records(keys, self.local.has_records)
 
@@ -138,7 +138,7 @@ class LayeredStore:
         if self.readers and not replace and record.recipe.stage == "engine":
             with suppress(RecordUntrusted):
                 found = self._found_records.find(key)
-                # A remote's record with a missing blob is not used: this may be the reason for the new build.
+                # A remote's record with a missing blob is not used: the missing blob may be the reason for the new build.
                 if (
                     found is not None
                     and found.record.recipe.same_as(record.recipe)
@@ -248,7 +248,8 @@ class LayeredStore:
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
 
     def _complete_record(self, key: str) -> None:
-        """Fetch the small blobs of a record. If the record is complete then, write it (rule 2)."""
+        """Fetch a record's small blobs, up to the first missing large one. If no blob is missing then, write the record
+        (rule 2)."""
         place = self._found_records.first_place(key)
         if place is None:
             return
@@ -308,7 +309,7 @@ class LayeredStore:
         self.uploads.finish()
         packages, self._packages = self._packages, {}
         for key, engines in packages.items():
-            # Otherwise the next build writes a package with the remote's engines.
+            # A package with another engine than the remote's is not sent: the next build makes one with the remote's.
             if not engines & self.uploads.lost_keys:
                 self.uploads.add(key)
         self.uploads.finish()

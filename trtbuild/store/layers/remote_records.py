@@ -2,10 +2,10 @@
 
 Rules
 1. Remotes are asked in order. A record comes from the first remote that has a trusted record. The remotes after it are
-   asked only if a blob is missing there.
+   asked only if a blob of the record is missing in the first one.
 2. A record that was found is not requested again. A record that was not found is requested each time, because it may have
-   been written in the meantime. There is one exception: if `prefetch_records` did not find it, the first lookup after that
-   sends no request.
+   been written in the meantime. There is one exception: if `prefetch_records` did not find the record, the first lookup
+   after that sends no request.
 3. A remote's fault is handled like a miss. The remote's report contains the fault.
 """
 

@@ -3,13 +3,13 @@
 Rules
 1. Only the end of the command waits for uploads (`finish`). It waits as long as bytes are transferred. A record that cannot
    be sent is counted and reported, and does not fail the build.
-2. The local store's entry is sent unchanged: the bytes of the document and the signatures. Before that,
-   each file is compared with its name, because a damaged file in a remote cannot be replaced.
+2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before that, each
+   file is compared with its name, because a damaged file in a remote cannot be replaced.
 3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6), so
-   that all machines use the same engine. Two records of another step differ
-   only in their provenance.
+   that all machines use the same engine. Other steps are not looked up again: their records for one key differ only in
+   their provenance.
 4. A pointer is a record that leads to another record. It is sent after all records that were added before it were sent, or
-   could not be sent. So a pointer never appears in a remote before its record.
+   could not be sent. So a pointer is in a remote without its record only if the record could not be sent.
 5. Records that this machine's policy does not trust are not sent. Records that only this machine trusts are not sent either
    (`Trust.sendable_signatures`).
 """
@@ -97,7 +97,8 @@ class Uploads:
             self.sent[remote.name] += sent
 
     def send_now(self, remote: RemoteStore, key: str) -> bool:
-        """Send one record, and wait until the remote has it. Returns False if other machines must not have the record.
+        """Send one record, and wait until the remote has it. Returns False, and sends nothing, if the local store has no
+        such record, or if other machines must not have it.
 
         Raises RemoteFault, StoreUnavailable, and BlobMissing or EntryCorrupt when the local record is not complete.
         """

@@ -24,7 +24,7 @@ from trtbuild.store.trust import action_result
 _WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
 # A blob is read, hashed and yielded in pieces of this many bytes, which are called stretches. A stretch fits into a
-# second-level cache: with 2 MiB the kernel takes twice the time.
+# second-level cache. With stretches of 2 MiB the kernel takes twice the time.
 _STRETCH_SIZE = 512 << 10
 # The number of stretches that may wait for their hash, each in its own buffer.
 _BUFFER_COUNT = 2
@@ -40,7 +40,7 @@ class LocalBlobs:
         self.entries = Entries(str(self.root))
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Write `data`, atomically. It is durable when this returns. Raises StoreUnavailable."""
+        """Write `data`, atomically. The blob is durable when this method returns. Raises StoreUnavailable."""
         self.entries.is_read_only = False
         view = memoryview(data).cast("B")
         return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
@@ -71,7 +71,7 @@ class LocalBlobs:
         with buffer.getbuffer() as view:
             for _ in self._read_verified(sha256, files, _consecutive_buffers(view)):
                 pass
-        return buffer.getvalue()  # no copy is made: the buffer has exactly this size
+        return buffer.getvalue()  # no copy is made, because the buffer has exactly the blob's size
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Returns the file's stamp (publication.py, rule 4).
@@ -104,7 +104,7 @@ class LocalBlobs:
 
     def join_chunks(self, sha256: str, chunks: Sequence[Output], *, verified: bool = False) -> Output:
         """Create a blob from two or more chunks that are in the store. The chunks are read and hashed, unless `verified` is
-        True. Then the caller has just computed the blob's digest from them.
+        True. `verified` means that the caller has just computed the blob's digest from the chunks.
 
         Raises BlobMissing when a chunk is missing, EntryCorrupt when the chunks are not the blob, StoreUnavailable.
         """
@@ -115,10 +115,10 @@ class LocalBlobs:
             for chunk in chunks:
                 if self.entries.find("cas", chunk.sha256) != chunk.size:
                     raise BlobMissing(f"chunk {chunk.sha256} is not in the store {self.root}")
-            listed = verified and self._read_chunk_list(sha256) == tuple(chunks)
+            is_listed = verified and self._read_chunk_list(sha256) == tuple(chunks)
         if not verified:
             self._verify_chunks(sha256, chunks)
-        if not listed:
+        if not is_listed:
             entry = action_result.list_entry(sha256, chunks)
             self.entries.write("ac", action_result.list_key(sha256), entry.to_bytes())
         return Output(sha256, sum(chunk.size for chunk in chunks))
@@ -188,7 +188,7 @@ class LocalBlobs:
         with ThreadPoolExecutor(_WRITER_COUNT) as writers, ThreadPoolExecutor(1) as hasher:
             waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
 
-            def finish_one() -> None:
+            def finish_oldest_window() -> None:
                 hashed, written = waiting.popleft()
                 chunks.extend(future.result() for future in written)
                 hashed.result()
@@ -199,9 +199,9 @@ class LocalBlobs:
                     hashed = hasher.submit(content_hash.update, window.data)
                     waiting.append((hashed, [writers.submit(put_chunk, chunk) for chunk in window.chunks]))
                     if len(waiting) > 2:  # so that only a few windows are in memory
-                        finish_one()
+                        finish_oldest_window()
                 while waiting:
-                    finish_one()
+                    finish_oldest_window()
             except BaseException:
                 writers.shutdown(cancel_futures=True)
                 publication.abandon()
@@ -209,8 +209,8 @@ class LocalBlobs:
             publication.make_durable(writers)
         output = Output(content_hash.hexdigest(), size)
         with self.entries.lock.shared():
-            listed = self._read_chunk_list(output.sha256)
-        if listed != tuple(chunks):
+            listed_chunks = self._read_chunk_list(output.sha256)
+        if listed_chunks != tuple(chunks):
             entry = action_result.list_entry(output.sha256, chunks)
             self.entries.write("ac", action_result.list_key(output.sha256), entry.to_bytes())
         return output
@@ -218,8 +218,8 @@ class LocalBlobs:
     def _read_verified(
         self, sha256: str, files: Sequence[Output], next_buffer: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """Yield the blob in stretches, while another thread hashes them. `next_buffer` returns the buffer for the
-        next stretch, whose size it gets.
+        """Yield the blob in stretches. If the blob has several files, another thread hashes the stretches in the meantime.
+        `next_buffer` gets the size of the next stretch, and returns a buffer for it.
 
         Raises EntryCorrupt after the last stretch if the blob's digest is not `sha256`.
         """

@@ -9,8 +9,8 @@ Rules
 2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
    from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the file afterwards.
 3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
-   releases the lock. So a process that gets the lock checks that its file still has that name. If not, it opens the new
-   file.
+   releases the lock. So a process that gets the lock checks that the locked file still has the name ``locks/<key>``. If
+   not, the process opens the new file of this name.
 4. Descriptors are closed in forked children and on exec. Otherwise a child would hold the lock after its parent has
    released it.
 5. A store that cannot be written is read without locks: no collection can remove entries there.
@@ -164,8 +164,8 @@ class Sessions:
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
         #: An entry with an mtime (ns) before this is touched when it is found. A later mtime is safe without a touch.
-        #: Without a session this is infinite: every entry is touched. Then the session of another process, such as the
-        #: parent, protects the entries.
+        #: If this process has no session, the value is infinite, and every entry is touched. Then the session of another
+        #: process, such as the parent, protects the entries.
         self.touch_before_ns: float = math.inf
 
     @contextlib.contextmanager

@@ -66,8 +66,8 @@ def _remove_abandoned(path: str) -> bool:
         os.close(descriptor)
 
 
-def _is_older(file: os.DirEntry[str], than_ns: int, age_s: float) -> bool:
+def _is_older(file: os.DirEntry[str], start_ns: int, age_s: float) -> bool:
     try:
-        return file.stat(follow_symlinks=False).st_mtime_ns <= than_ns - int(age_s * 1e9)
+        return file.stat(follow_symlinks=False).st_mtime_ns <= start_ns - int(age_s * 1e9)
     except FileNotFoundError:
         return False

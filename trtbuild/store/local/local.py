@@ -11,7 +11,7 @@ Rules
 4. Finding an entry touches it: under the shared store-wide lock, the entry gets a new mtime. An entry is not touched if its
    mtime is at or after the start of this process's latest session. An entry that vanished before the touch counts as
    missing.
-5. An entry that was found, read or written in a session is not collected before that session ends. Proof:
+5. An entry that was found, read or written in a session is not collected before that session ends, for these reasons:
    a. Its mtime is at or after the session's start S, by rule 4, or because it was written after S.
    b. A collection removes an entry only if its mtime is before a cut-off. The cut-off is not later than the collection's
       start, and not later than the start of any session that was live then. The collection reads the mtime and removes the
@@ -30,8 +30,8 @@ Rules
 8. When bytes are written that the store already has, the existing entry is not read if its size is right. An entry of
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
-   stays, for machines that trust it. Then this machine's record has another place: the key of its domain
-   (core/recipes/trust.py, rule 4).
+   stays, for machines that trust it. In this case, this machine writes its own record under another key, the key of its
+   domain (core/recipes/trust.py, rule 4).
 10. A command that only reads (`begin_read_only`) touches no entry and holds no lock, so its answer may be outdated at once.
     The first call that writes ends this mode.
 """
@@ -227,7 +227,7 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.files_of(output.sha256) for output in record.outputs.values()}
-            written = self._put_small(memoryview(document))  # always one file, because the entry names one file
+            written = self._put_small(memoryview(document))  # one file, not chunks: the entry names one document
             entry = action_result.record_entry(written, blobs, signatures)
             name = self._entry_name_for(key, written, signatures)
             if name is not None:
@@ -249,9 +249,9 @@ class LocalStore(LocalBlobs):
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
     def _entry_name_for(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """The name of the AC entry for a record. It is the record's key, or the key of its domain if an untrusted record
-        has the first name (rule 9). None if the name is taken and no trusted key has signed the record: it is not
-        stored."""
+        """The name of the AC entry for a new record. It is the record's key. If an untrusted record has this name, it is
+        the key of the new record's domain (rule 9). In this case the result is None, and the new record is not stored, if
+        no trusted key has signed it."""
         if not self.trust.enforced:
             return key
         try:

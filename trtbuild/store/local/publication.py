@@ -3,7 +3,7 @@
 Rules
 1. A file is written under ``tmp/``, in the same file system, and synced. Then it is renamed, and the directory is synced.
    So a file with its final name has all its bytes, at any moment and also after a loss of power.
-2. The writer holds an flock on its file while it writes. Collection removes files that are old and not locked (collect.py).
+2. The writer holds an flock on its file while it writes. Collection removes old files that are not locked (leftovers.py).
 3. The directories are synced once for many files, by `make_durable`, before an entry that names those files is published.
    The directories of existing files are synced, too, because the writers of these files may not have synced them yet. If
    there are many files (`write_in_batch`), several files are written before the first is synced. The kernel writes them to
@@ -127,7 +127,7 @@ class Publication:
         return _UnsyncedFile(descriptor, fresh, path)
 
     def _publish_in_thread(self) -> None:
-        """Publish the written files in batches, until less than `_BATCH_SIZE` files are left."""
+        """Publish the written files in batches, until fewer than `_BATCH_SIZE` files are left."""
         while True:
             with self._capacity:
                 if len(self._unsynced_files) < _BATCH_SIZE or self._failure is not None:

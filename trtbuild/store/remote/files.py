@@ -4,8 +4,9 @@ Rules
 1. Each file is compared with its digest and its size. No more bytes are read than the file should have. A file that differs
    raises RemoteLied, and counts as missing.
 2. A file that is in the remote is not sent again. So an interrupted upload continues where it stopped.
-3. A file that was seen in the remote counts as present for at most `PRESENCE_S`. A collection of the remote waits for a
-   longer time before it removes a file (collection/shared_directory.py).
+3. A file that was seen in the remote is not looked up again for half of `PRESENCE_S`. The other half is for publishing the
+   entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a file
+   (collection/shared_directory.py).
 4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so
    that memory stays bounded. Uploads have separate threads, so that no plan waits for an upload.
 """
@@ -27,7 +28,7 @@ from trtbuild.store.transports.transport import Transport
 #: A CAS file has at most this many bytes.
 MAX_FILE_SIZE = 4 << 20
 
-#: Seconds for which a file that was seen in the remote counts as present.
+#: The longest time, in seconds, between seeing a file in the remote and publishing the entry that names it (rule 3).
 PRESENCE_S = 1800.0
 
 # A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3), because plans read mostly such
@@ -37,7 +38,8 @@ _SMALL_FILE_SIZE = 64 << 10
 # The number of files that may wait in addition to the files that the connections are transferring.
 _MAX_WAITING_FILES = 16
 
-# The limit, in bytes, of the contents that came with entries and are kept. The links of a hundred traces are a few MiB.
+# The limit, in bytes, of the contents that came with entries and are kept. The chain links of a hundred traces have a few
+# MiB.
 _MAX_CONTENTS_SIZE = 64 << 20
 
 #: A function that returns the bytes of a CAS file.

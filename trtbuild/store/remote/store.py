@@ -130,7 +130,7 @@ class RemoteStore:
         """End the threads and close the connections."""
         self._files.close()
 
-    # -- the contract
+    # -- the methods of `Store` (core/recipes/ports.py)
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
         """Write `data`."""

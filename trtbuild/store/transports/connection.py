@@ -26,8 +26,9 @@ from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 _MAX_HEAD_SIZE = 256 << 10
 
 #: After the last byte of an upload was sent, the upload may still be in the buffers of proxies. So the time limit for the
-#: answer is extended, by at most this multiple of `patience_s`. The factor is small, because trtbuild waits for the same
-#: time if a server never answers. So a line with such buffers must transfer 1 MiB within three times `patience_s`.
+#: answer is extended. On Linux, and without a configured proxy, the extension is at most this multiple of `patience_s`. The
+#: factor is small, because trtbuild waits as long if a server never answers. So a line with such buffers must transfer
+#: 1 MiB within three times `patience_s`.
 _MAX_HIDDEN_FACTOR = 2
 
 
@@ -135,7 +136,7 @@ class Connection:
         self._aborted = True
         if (sock := self._sock) is not None:
             try:
-                # For an SSLSocket too: its unwrap() would wait for the server.
+                # This is the method of a plain socket, because SSLSocket.unwrap() would wait for the server.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 return
@@ -189,8 +190,8 @@ class Connection:
         """Wait until a body is sent. Then extend the time limit for the answer.
 
         The kernel of Linux reports the number of bytes in its buffers, which must decrease. Bytes in the buffers of proxies
-        are not reported. So the time limit for the answer grows with the size, up to
-        `_MAX_HIDDEN_FACTOR` times `patience_s`.
+        are not reported. So the time limit for the answer grows with the size. On Linux, and without a configured proxy, it
+        grows by at most `_MAX_HIDDEN_FACTOR` times `patience_s`.
         """
         self._pace.begin_longer_window(0)
         queued, step_s = self._queued_bytes(), 0.001

@@ -6,15 +6,17 @@ Rules
 1. Entries appear complete, with the permissions of the root, and no symbolic link is followed (shared_folder.py). An entry
    that is not a regular file raises RemoteLied. The next writer replaces it, if possible.
 2. An empty file is not an entry. Such files exist after a loss of power, if a file was not synced (nginx does not sync).
-3. After a race with another machine, a system call may fail with ESTALE or ENOENT. Then it is repeated.
+3. After a race with another machine, a system call may fail with ESTALE or ENOENT. A write is repeated after both errors. A
+   read is repeated once after ESTALE. After ENOENT there is no such entry.
 4. A writer creates the root if its parent exists. If the parent is missing, too, the share is not mounted, and RemoteDown
    is raised. If the directory is a local store (it has a ``format``), it is only read. The reason is that a local store's
    collection does not protect the files that this transport writes.
 5. A system call on a hung mount cannot be interrupted. So the first access to the root is in a separate thread. If it has
    not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. A
-   slow mount does not block timed calls, because they read pieces of `_PIECE_SIZE` bytes and check the time after each.
-6. An entry that is found is marked as used: it gets a new mtime, if its mtime differs from now by more than
-   `MARK_TOLERANCE_S`.
+   slow mount does not block timed calls for long, because they read pieces of `_PIECE_SIZE` bytes and check the time after
+   each piece.
+6. `has` marks the entry that it finds as used, and `get` marks an entry in ``ac/``. Such an entry gets a new mtime, if its
+   mtime differs from now by more than `MARK_TOLERANCE_S`.
 """
 
 # Paths are strings here, as in the rest of the store.

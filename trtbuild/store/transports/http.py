@@ -7,7 +7,7 @@ Rules
    most `_MAX_REDIRECTS` times. Any other redirect raises RemoteRefused.
 2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
 3. The server may have closed an idle connection. If nothing was received over the connection, the request is sent once more
-   over a new one: all requests can be repeated.
+   over a new connection. This is safe, because all requests can be repeated.
 4. Each thread has its own connection during a request. At most `connections` idle connections stay open.
 """
 
@@ -157,7 +157,7 @@ class HttpTransport(Transport):
         if body is not None:
             content_type = "application/json" if kind == "ac" else "application/octet-stream"
             lines = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-            if once:  # nginx with our configuration does not need it; other servers may
+            if once:  # nginx with our configuration does not need this header; other servers may
                 lines += "If-None-Match: *\r\n"
         path = f"{self._base_path}/{kind}/{name}{self._query}"
         for _ in range(_MAX_REDIRECTS + 1):

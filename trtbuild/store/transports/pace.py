@@ -1,11 +1,10 @@
 """Checks whether bytes move fast enough. A transfer without a total limit ends early only because of silence.
 
 Rules
-1. Time is measured in windows. The first window begins with the attempt: connecting, the request and the head of the answer
-   share its `patience_s`. The second window, for the body, ends when the first would have ended, but lasts at
+1. Time is measured in windows. The first window begins with the attempt, and lasts `patience_s` for connecting, the request
+   and the head of the answer together. The second window, for the body, ends when the first would have ended, but lasts at
    least a fifth of `patience_s`. So a remote that answers at the last moment and then sends too slowly costs 1.2 times
-   `patience_s`. Later
-   windows last `patience_s`.
+   `patience_s`. Later windows last `patience_s`.
 2. A window with fewer than `MIN_BYTES_PER_S` bytes a second counts as silence, except in the case of rule 3.
 3. Connections that share a slow line share its speed. While all connections together move `MIN_BYTES_PER_S` bytes a second,
    a single connection may wait. Without any byte it may wait for at most `MAX_QUEUE_FACTOR` times `patience_s`.

@@ -22,8 +22,7 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
     """The proxy from ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in small letters or capitals.
 
     There is no proxy for loopback. In a CGI program, HTTP_PROXY is ignored, because its value comes from a header of the
-    client. Raises
-    ConfigurationError for a proxy that does not use plain HTTP.
+    client. Raises ConfigurationError for an invalid URL, and for a proxy that does not use plain HTTP.
     """
 
     def variable(name: str) -> str:

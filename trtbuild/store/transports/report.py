@@ -24,8 +24,8 @@ class RemoteReport:
     """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` count entries, without headers.
 
     `skipped` is the number of calls that were not made, because the circuit was open (`patience`). `given_up` is the reason
-    why it was open, or None. `warnings` are texts for people: the warnings of the transport, and a text for each kind of
-    fault.
+    why the circuit was open, or None. `warnings` are texts for people: the warnings of the transport, a text for each kind
+    of fault, and a text if the remote was not used any more.
     """
 
     requests: int = 0

@@ -32,7 +32,7 @@ TIMED_FACTOR = 2.5
 class Transport(ABC):
     """The entries of a remote: ``cas`` by SHA-256, ``ac`` by key.
 
-    A transport sets `place` and has `get`, `has` and `put`. The other members have defaults.
+    A subclass sets `place`, and implements `get`, `has` and `put`. The other members have defaults.
     """
 
     #: The place, for people: a URL without credentials.
@@ -53,7 +53,8 @@ class Transport(ABC):
 
     @abstractmethod
     def has(self, kind: Kind, name: str) -> bool:
-        """Whether the entry exists. Marks it as used. Raises RemoteLied (a page of HTML), RemoteRefused, RemoteDown."""
+        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteLied (a page of
+        HTML), RemoteRefused, RemoteDown."""
 
     @abstractmethod
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:

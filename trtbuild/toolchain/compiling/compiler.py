@@ -54,11 +54,12 @@ class CompiledEngine:
 
 
 def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> CompiledEngine:
-    """Compile `job`. `read` returns a blob's bytes by its SHA-256. It is not called for weights that the model does not
+    """Compile `job`. `read` returns a blob's bytes by its SHA-256. `read` is not called for weights that the model does not
     read. `timings` is the directory for timing caches. A toolchain without timing caches ignores it.
 
     Raises EnvironmentFault if the library is missing or has another version, or if it needs a GPU and there is no such
-    GPU. Raises ToolchainError if the library refuses the model.
+    GPU. Raises ToolchainError if the library refuses the model. Raises InconsistentShapes if the network differs from the
+    partition (rule 3).
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
@@ -66,8 +67,8 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     model = bytes(read(job.onnx))
     blobs: dict[str, Bytes] = {}
     weights: dict[str, Bytes] = {}
-    recorded = is_document(model)
-    for name in weight_names(model) if recorded else [external.name for external in read_outline(model).weights]:
+    is_recorded = is_document(model)
+    for name in weight_names(model) if is_recorded else [external.name for external in read_outline(model).weights]:
         weight = job.weights[int(name[1:])]
         if weight.sha256 not in blobs:
             blobs[weight.sha256] = read(weight.sha256)
@@ -75,16 +76,16 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     clock.phase("read_s")
     device = _find_device(job)
     properties = release(job.target.toolchain, job.toolchain_version)
-    if not recorded:
+    if not is_recorded:
         model, weights = prepare_model(model, weights, properties)
-    timing = _timing_path(job, device, timings)
+    timing_path = _timing_path(job, device, timings)
     with capture_log(trt) as (logger, log):
         if device is not None:
             keep_kernels_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
         with (
             ReplayedNetwork(create_network(trt, builder, properties), log)
-            if recorded
+            if is_recorded
             else ParsedNetwork(trt, builder, logger, log, properties)
         ) as parsed:
             if isinstance(parsed, ReplayedNetwork):
@@ -95,13 +96,13 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
             clock.phase("parse_s")
             layers = _layer_document(parsed.network)
             config = configure(trt, builder, parsed.network, job)
-            if not properties.strongly_typed and not recorded:
+            if not properties.strongly_typed and not is_recorded:
                 constrain_layers(trt, parsed.network, config, read_outline(model))
-            cache = timing_cache.attach_cache(config, timing) if timing is not None else None
+            cache = timing_cache.attach_cache(config, timing_path) if timing_path is not None else None
             plan = builder.build_serialized_network(parsed.network, config)
             clock.phase("build_s")
-            if timing is not None and plan is not None:
-                timing_cache.save_cache(config, timing)
+            if timing_path is not None and plan is not None:
+                timing_cache.save_cache(config, timing_path)
             del config
             del cache
         del builder

@@ -1,8 +1,8 @@
 """Create an IBuilderConfig from builder settings, profiles and target.
 
 Rules
-1. Every field of `BuilderSettings` is applied, even if it has its default value, because a default of the library may
-   change.
+1. Every field of `BuilderSettings` that is not None is applied, even if it has its default value, because a default of the
+   library may change.
 2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back. An error is raised if
    the library does not have the value that was set.
 3. A setting that the library does not have is ignored if it has its default value. Otherwise it raises an error. For the

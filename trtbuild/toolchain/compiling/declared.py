@@ -1,8 +1,8 @@
 """Compare a network's inputs and outputs with those that its partition declares: names, element types, ranks and sizes.
 
 Rules
-1. A size that is known in the network and in the partition must be equal. A size that is dynamic in the partition must also
-   be dynamic in the network. Otherwise a conversion has fixed it by mistake.
+1. If a size is known in both the network and the partition, the two sizes must be equal. A size that is dynamic in the
+   partition must also be dynamic in the network. Otherwise a conversion has fixed it by mistake.
 2. The network is compared before it is compiled, because this is possible on any machine. An engine can be opened only on
    its GPU.
 """

@@ -13,9 +13,9 @@ Rules
 3. Quantized types are allowed only between QuantizeLinear and DequantizeLinear.
 4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), int64 values that are
    known to fit 32 bits are allowed (`trtbuild.toolchain.tensorrt8.counting`). All other int64 values are foreign: inputs,
-   outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant. If it
-   does not fit 32 bits, it is beyond the end of the axis, and stays beyond the end in 32 bits. A node that reads the
-   size of a foreign value is refused only if no other node is refused. Without the other nodes, the size may come from
+   outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant. A
+   constant that does not fit 32 bits is beyond the end of the axis, and stays beyond the end in 32 bits. A node that reads
+   the size of a foreign value is refused only if no other node is refused. Without the other nodes, the size may come from
    another tensor.
 5. An operand for indices, shapes or axes does not give its type to a result. If the type is foreign, its node is refused
    nevertheless (rule 2).
@@ -68,24 +68,24 @@ def foreign_nodes(
     size_reasons: dict[str, str] = {}
     for node in model.nodes:
         operands = [name for name in node.inputs if not _is_slice_end(node, name, bounds)]
-        reads = {foreign[name] for name in operands if name in foreign}
-        data = {foreign[name] for name in operands[: _DATA_OPERAND_COUNTS.get(node.operator)] if name in foreign}
-        names = {element for element in node.types if TYPE_NAMES.get(element) not in dtypes}
+        operand_types = {foreign[name] for name in operands if name in foreign}
+        data_types = {foreign[name] for name in operands[: _DATA_OPERAND_COUNTS.get(node.operator)] if name in foreign}
+        attribute_types = {element for element in node.types if TYPE_NAMES.get(element) not in dtypes}
         wrong_results = bounds.wrong_results(node) if bounds is not None else ()
         if bounds is not None and not wrong_results:
-            names.discard(INT64)
-        if node.operator in _QUANTIZE_OPERATORS and reads | names <= _QUANTIZED_TYPES:
+            attribute_types.discard(INT64)
+        if node.operator in _QUANTIZE_OPERATORS and operand_types | attribute_types <= _QUANTIZED_TYPES:
             if node.operator == "QuantizeLinear":
-                foreign.update((name, element) for name in node.outputs for element in reads | names)
+                foreign.update((name, element) for name in node.outputs for element in operand_types | attribute_types)
             continue
-        produces = names if node.operator in _OWN_TYPE_OPERATORS else data | names
+        result_types = attribute_types if node.operator in _OWN_TYPE_OPERATORS else data_types | attribute_types
         foreign.update((name, INT64) for name in wrong_results)
         for name in node.outputs:
-            if produces:
-                foreign.setdefault(name, min(produces))
-        touched = reads | produces | {foreign[name] for name in node.outputs if name in foreign}
-        if touched:
-            kinds = ", ".join(TYPE_NAMES.get(element, f"ONNX type {element}") for element in sorted(touched))
+            if result_types:
+                foreign.setdefault(name, min(result_types))
+        node_types = operand_types | result_types | {foreign[name] for name in node.outputs if name in foreign}
+        if node_types:
+            kinds = ", ".join(TYPE_NAMES.get(element, f"ONNX type {element}") for element in sorted(node_types))
             only_size = narrows and node.operator in ("Shape", "Size")
             (size_reasons if only_size else reasons)[node.name] = (
                 f"{node.operator}: {kinds} is not a type that an engine computes in"

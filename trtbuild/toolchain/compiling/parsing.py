@@ -6,8 +6,9 @@ Rules
    candidate is accepted.
 2. The values of weights are not known during partitioning, and must not matter. The parser reads other values instead
    (`unknown_weights`). TensorRT may read a weight's *value* while it parses (an integer buffer that is used as a shape,
-   as axes or as a repeat count). Then it reads zeros: a Reshape to (0, 0) means "as the input". If TensorRT refuses the
-   true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong engine.
+   as axes or as a repeat count). In this case it reads zeros, and a Reshape to (0, 0) means "as the input". If TensorRT
+   refuses the true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong
+   engine.
 3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
    `supports_model_v2` leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
@@ -53,7 +54,8 @@ class Refusal:
 class Parser:
     """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    Raises ToolchainMissing and EnvironmentFault like `load`, and ToolchainMissing if the parser cannot run here.
+    Raises ToolchainMissing and EnvironmentFault like `load`. `find_refusal` raises ToolchainMissing if the parser cannot
+    run here.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Parser:
             self._dtypes, self._narrows_int64 = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
             self._refused_operators = frozenset(stand_in["refuses"])
             self._release = release(*parser)
-        self._own_reasons = table.FLAVOURS[toolchain].needs_gpu
+        self._has_reasons_by_node = table.FLAVOURS[toolchain].needs_gpu
         self._needs_gpu = table.FLAVOURS[parser[0]].needs_gpu
         self._trt = load(*parser)
 
@@ -86,8 +88,8 @@ class Parser:
         declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
         """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
-        largest size of any of their axes, as far as it is known. The compiler checks the other inputs later. `declared` has
-        the types of the model's inputs and outputs. A network with other types counts as a refusal."""
+        largest size of any of their axes, as far as it is known. The compiler checks the inputs that `largest` lacks later.
+        `declared` has the types of the model's inputs and outputs. A network with other types counts as a refusal."""
         if self._truncates_double:
             model, _ = narrow_doubles(model, unknown_weights(read_outline(model)))
         model_outline = read_outline(model)
@@ -121,7 +123,7 @@ class Parser:
         texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
         nodes = tuple(node.name for node in model_outline.nodes if node.name in refused)
         # In documents for TensorRT-RTX every node has all messages. Their bytes are in keys, so this must not change.
-        reasons = {error.node: error.text for error in reversed(errors)} if self._own_reasons else {}
+        reasons = {error.node: error.text for error in reversed(errors)} if self._has_reasons_by_node else {}
         return Refusal(nodes, tuple(dict.fromkeys(texts)), reasons)
 
     def _builder(self, logger: Any) -> Any:

@@ -1,6 +1,6 @@
 """Rewrite a converted model into a form that the library computes faster or more exactly.
 
-The rewritten model has the same results up to rounding: in half precision, and in float32 for float64 weights that the
+The results of the rewritten model differ by rounding only: in half precision, and in float32 for float64 weights that the
 model casts. Engines and the files for trtexec are both built from the rewritten model. The key of an engine contains a
 version of the rewriting. For releases without strong typing, this is `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`. For
 other releases, it is the version of the engine step.

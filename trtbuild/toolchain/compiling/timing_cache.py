@@ -47,9 +47,8 @@ def attach_cache(config: Any, path: Path) -> Any:
     """Let a build with `config` use the cache at `path`. Returns TensorRT's object, which must outlive the build."""
     cache = config.create_timing_cache(read_cache(path)) or config.create_timing_cache(b"")
     if cache is None or not config.set_timing_cache(cache, False):
-        cache = config.create_timing_cache(
-            b""
-        )  # TensorRT refused the file: it is for another device, in spite of its name
+        # TensorRT refused the file, because it is for another device, in spite of its name.
+        cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
     return cache
 

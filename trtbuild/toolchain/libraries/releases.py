@@ -7,8 +7,8 @@ Rules
 2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
    the documentation does not name the minor version, the earliest is assumed.
    `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
-3. If it is doubtful whether a release supports an operator or a type, it is refused. Then its nodes stay in PyTorch, which
-   computes them correctly.
+3. An operator or a type is refused if it is doubtful whether a release supports it. The nodes with this operator or type
+   stay in PyTorch, which computes them correctly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trtbuild.core.values.element_types import ENGINE_TYPES
 @dataclass(frozen=True)
 class Release:
     """The properties of one release of a toolchain. Settings have the names of
-    `trtbuild.core.model.spec.BuilderSettings`."""
+    `trtbuild.core.model.builder_settings.BuilderSettings`."""
 
     #: The ONNX opset of the models for its parser.
     opset: int
@@ -65,8 +65,7 @@ _RTX = Release(
 
 #: https://docs.nvidia.com/deeplearning/tensorrt: Python API reference 11.0
 #: (NetworkDefinitionCreationFlag.STRONGLY_TYPED is ignored, because all networks are strongly typed; precision flags are
-#: removed),
-#: 10.0 (EXPLICIT_BATCH is ignored; opset 20).
+#: removed), and Python API reference 10.0 (EXPLICIT_BATCH is ignored; opset 20).
 _TENSORRT_11 = Release(
     opset=20,
     dtypes=ENGINE_TYPES,

@@ -30,7 +30,7 @@ AMPERE_SM = 80
 
 @dataclass(frozen=True)
 class Flavour:
-    """One TensorRT flavour. Settings have the names of `trtbuild.core.model.spec.BuilderSettings`."""
+    """One TensorRT flavour. Settings have the names of `trtbuild.core.model.builder_settings.BuilderSettings`."""
 
     name: ToolchainName
     #: The Python module.
@@ -72,7 +72,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         sms=(75, 80, 86, 89, 120, 121),
         # 1.7.1 without a driver: MyelinCheckException, graph_jit.cpp:278.
         settings_needing_driver=("refit", "strip_plan"),
-        # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. It changes the plan's bytes
+        # The library's default is 64 GiB without a GPU, otherwise the GPU's memory. The workspace changes the plan's bytes
         # (measured).
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
@@ -191,14 +191,14 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
             f"{label}: {name} has no compatibility {target.compatibility}",
             hint=f"it has {', '.join(properties.compatibilities)}",
         )
-    for setting, facts in SETTINGS.items():
-        if lacks_setting(target.toolchain, version, facts) and not has_default(settings, setting):
-            since = facts.first_releases[target.toolchain]
+    for setting_name, setting in SETTINGS.items():
+        if lacks_setting(target.toolchain, version, setting) and not has_default(settings, setting_name):
+            since = setting.first_releases[target.toolchain]
             raise TargetUnsupported(
-                f"{label}: {name} has no builder.{setting}: {flavour.name} {since} and later have"
+                f"{label}: {name} has no builder.{setting_name}: {flavour.name} {since} and later have"
                 if since is not None
-                else f"{label}: {flavour.name} has no builder.{setting}",
-                hint=f"remove {setting}",
+                else f"{label}: {flavour.name} has no builder.{setting_name}",
+                hint=f"remove {setting_name}",
             )
     for source in settings.tactic_sources or ():
         if source not in properties.tactic_sources:

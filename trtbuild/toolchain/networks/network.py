@@ -96,8 +96,8 @@ class ParsedNetwork:
 
     def changed_types(self, model_outline: Outline) -> list[NodeError]:
         """List the inputs and outputs whose element type the parser changed, with their nodes."""
-        tensors = {t.name: t for t in map(self.network.get_input, range(self.network.num_inputs))}
-        tensors |= {t.name: t for t in map(self.network.get_output, range(self.network.num_outputs))}
+        tensors = {tensor.name: tensor for tensor in map(self.network.get_input, range(self.network.num_inputs))}
+        tensors |= {tensor.name: tensor for tensor in map(self.network.get_output, range(self.network.num_outputs))}
         errors = []
         for name, element in (*model_outline.inputs, *model_outline.outputs):
             wanted = _TENSORRT_TYPES.get(element, f"ONNX element type {element}")

@@ -1,8 +1,8 @@
 """Run a function that defines a TensorRT network, and record its calls (`trtbuild.core.partition.network_document`).
 
 Rules
-1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So what
-   it reads (shapes, types, numbers of layers) are TensorRT's own answers.
+1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So the
+   values that it reads (shapes, types, numbers of layers) are TensorRT's own answers.
 2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``set_input``, assignments to attributes. Their
    arguments are converted before the change is made. Reads are not recorded. All other calls (plugins, debug tensors, refit
    marks) cannot be recorded, and raise `NotRecorded` at the caller's line.

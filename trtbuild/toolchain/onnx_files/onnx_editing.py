@@ -52,16 +52,16 @@ def edit_model(
 def _edited_fields(
     graph: memoryview, nodes: Mapping[int, Sequence[bytes]], removed_initializers: Set[int]
 ) -> Iterator[bytes]:
-    node = initializer = -1
+    node_position = initializer_position = -1
     for number, _, field in field_spans(graph):
         if number == GRAPH_NODE:
-            node += 1
-            if node in nodes:
-                yield from (encode_delimited(GRAPH_NODE, replacement) for replacement in nodes[node])
+            node_position += 1
+            if node_position in nodes:
+                yield from (encode_delimited(GRAPH_NODE, replacement) for replacement in nodes[node_position])
                 continue
         elif number == GRAPH_INITIALIZER:
-            initializer += 1
-            if initializer in removed_initializers:
+            initializer_position += 1
+            if initializer_position in removed_initializers:
                 continue
         yield bytes(field)
 

@@ -136,8 +136,10 @@ def _float_attributes(attribute: memoryview) -> list[tuple[str, float]]:
 
 
 def _read_attribute(
-    message: memoryview, reads: list[str], types: list[int], numbers: list[int], results: list[int]
+    message: memoryview, inputs: list[str], types: list[int], numbers: list[int], results: list[int]
 ) -> None:
+    """Read one attribute of a node, and append its content to the lists. `inputs` and `types` get those of nested graphs,
+    `numbers` the int64 constants, and `results` the output types of the first nested graph."""
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):
@@ -154,14 +156,16 @@ def _read_attribute(
                 numbers += _int64_range(value)
         elif field == _ATTRIBUTE_GRAPH:
             if not results:
-                results += [_read_value(inner)[1] for part, inner in messages(value) if part == _GRAPH_OUTPUT]
-            for part, inner in messages(value):
-                if part == GRAPH_NODE:
-                    node = _read_node(inner)
-                    reads += node.inputs
+                results += [
+                    _read_value(part)[1] for graph_field, part in messages(value) if graph_field == _GRAPH_OUTPUT
+                ]
+            for graph_field, part in messages(value):
+                if graph_field == GRAPH_NODE:
+                    node = _read_node(part)
+                    inputs += node.inputs
                     types += node.types
-                elif part == GRAPH_INITIALIZER:
-                    types.append(_read_tensor(inner)[1])
+                elif graph_field == GRAPH_INITIALIZER:
+                    types.append(_read_tensor(part)[1])
     if name in _TYPE_ATTRIBUTES and number:
         types.append(number)
     if name in _INT64_ATTRIBUTES:

@@ -19,7 +19,7 @@ class ProfileUse:
     """The optimization profiles that the contexts of an engine use.
 
     Without profile sharing only one context at a time can use a profile. A new context shows whether profiles are shared.
-    It has profile 0, unless profiles are not shared and another context has profile 0. Then it has profile -1
+    If they are not shared and another context has profile 0, the new context has profile -1. Otherwise it has profile 0
     (``IExecutionContext::getOptimizationProfile``).
     """
 

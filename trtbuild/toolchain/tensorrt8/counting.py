@@ -4,14 +4,14 @@ Rules
 1. A value has bounds if operators with known bounds compute it only from sizes, positions and constants. The bounds are
    whole numbers of any size, and are valid for every element.
 2. A size of an input is at most the number in `largest`. If `largest` is None, the size is assumed to be at most
-   `LIKELY_SIZE`. The compiler checks it again when the profiles are known. Any other size or position is below 2**31, as in
-   every tensor of TensorRT.
+   `LIKELY_SIZE`. When the profiles are known, the compiler checks the values again with the true sizes. Any other size or
+   position is below 2**31, as in every tensor of TensorRT.
 3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right, and so
    is an int32 that was cast to int64.
 4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits
    would be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
-   not negative, and multiplied by them: no intermediate value is then larger than the final value. It may not be compared,
-   divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
+   not negative, and multiplied by them, because then no intermediate value is larger than the final value. It may not be
+   compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
 5. All other int64 values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
 """
 
@@ -38,7 +38,7 @@ _ROUNDING_SHARE = 64
 _MOVING_OPERATORS = frozenset(
     ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "GatherElements")
 ) | frozenset(("GatherND", "Expand", "Tile", "Split", "ReduceMax", "ReduceMin"))
-#: Operator → the operands of whose elements its results consist. Its other operands only choose among these elements.
+#: Operator → the operands that have the elements of its results. Its other operands only choose among these elements.
 _CHOSEN_OPERANDS: Mapping[str, slice] = {
     "Concat": slice(None),
     "Max": slice(None),
@@ -215,8 +215,8 @@ class Int64Bounds:
         growing = operator in ("Add", "Mul", "Concat", "Max", "Sum", "ReduceProd")
         grows = growing and all(self._bounds.get(name, (-1, 0))[0] >= 0 for name in node.inputs if name)
         moves = position in _CARRIED_OPERANDS.get(operator, ()) or operator == "Concat"
-        same = operator == "Cast" and node.types == (INT64,)
-        return (grows or moves or same) and all(self._is_right(name) for name in node.outputs)
+        stays_int64 = operator == "Cast" and node.types == (INT64,)
+        return (grows or moves or stays_int64) and all(self._is_right(name) for name in node.outputs)
 
 
 def _fit_32_bits(bounds: Bounds) -> bool:
@@ -236,7 +236,8 @@ def _product(bounds: list[Bounds]) -> Bounds:
 
 
 def _symmetric_bounds(bounds: Bounds) -> Bounds:
-    """Bounds of values whose magnitude is at most that of `bounds`. If `bounds` are not negative, the values are not."""
+    """Bounds of values whose magnitude is at most that of `bounds`. If `bounds` are not negative, the values are not
+    negative either."""
     magnitude = max(abs(bounds[0]), abs(bounds[1]))
     return (0 if bounds[0] >= 0 else -magnitude), magnitude
 
@@ -254,7 +255,8 @@ def _range(bounds: list[Bounds]) -> Bounds:
 
 
 def _product_of_elements(bounds: list[Bounds]) -> Bounds | None:
-    """Bounds of a product of elements, or None if an element may be negative. A shape has at most eight elements."""
+    """Bounds of a product of elements, or None if an element may be negative. At most 64 elements are assumed, because a
+    shape has at most eight."""
     low, high = bounds[0]
     return None if low < 0 else (0, max(high, 1) ** 64)
 

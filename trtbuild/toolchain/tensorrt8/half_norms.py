@@ -1,11 +1,11 @@
 """Rewrite batch normalization in half with float32 parameters, for the parsers of strongly typed networks.
 
 In this module "half" is float16 or bfloat16. The graph has a `BatchNormalization` with an input in half and four parameters
-in float32. It multiplies each channel by a factor and adds a term, which are computed from the parameters in float32. If
-the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half and computes in half.
-Then a variance above 65504 is infinite, and an epsilon of 1e-5 has two digits. With parameters in half, the parser creates
-one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this Scale layer from float32
-parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as with factors in half).
+in float32. The normalization multiplies each channel by a factor and adds a term. Both are computed from the parameters in
+float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half and computes
+in half. In float16, a variance above 65504 is then infinite, and an epsilon of 1e-5 has two digits. With parameters in
+half, the parser creates one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this
+Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as with factors in half).
 
 Rules
 1. If the parameters are external and float32, the factor and the term are computed here in float64. They replace scale and
@@ -53,11 +53,11 @@ def rewrite_norms(
     new_weights: dict[str, Bytes] = dict(weights)
     new_initializers: list[bytes] = []
     for index, norm in enumerate(model_outline.nodes):
-        kinds = [types.get(name) for name in norm.inputs]
-        half_type = kinds[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
-        if half_type not in _SMALLEST_NORMAL or None in kinds or len(set(kinds)) == 1:
+        input_types = [types.get(name) for name in norm.inputs]
+        half_type = input_types[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
+        if half_type not in _SMALLEST_NORMAL or None in input_types or len(set(input_types)) == 1:
             continue
-        can_scale = scales_halves and set(kinds[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
+        can_scale = scales_halves and set(input_types[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
         scaling = _scale_parameters(norm, half_type, weights) if can_scale else None
         if scaling is None:
             nodes[index] = _float32_nodes(norm, types, half_type)

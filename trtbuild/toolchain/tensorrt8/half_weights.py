@@ -40,7 +40,8 @@ _FLOAT_TO_HALF = Narrowing(FLOAT32, np.float32, FLOAT16, np.float16)
 def cast_weights(
     model: bytes, weights: Mapping[str, Bytes], narrowing: Narrowing = _FLOAT_TO_HALF
 ) -> tuple[bytes, dict[str, Bytes]]:
-    """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX."""
+    """Apply rules 1 to 3 to `model` and the data of its external weights. Another `narrowing` replaces the two types in the
+    rules. Raises ValueError if `model` is not ONNX."""
     model_outline = read_outline(model)
     casts = _casts(model_outline, narrowing)
     if not casts:

@@ -6,10 +6,10 @@ In such networks `BuilderFlag.FP16` allows half precision for all layers. But th
 Rules
 1. For a graph without float16 values the flag is not set: all layers compute in float32.
 2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
-   graph. OBEY_PRECISION_CONSTRAINTS lets a build fail if it cannot follow them. The float32 parts of the graph stay
-   float32. Layers that only move float16 values get no constraint. TensorRT may move these values as float32, and for fused
-   attention 8.6 refuses such constraints ("Mismatched type for tensor", "Could not find any implementation for node
-   {ForeignNode…}": measured).
+   graph. With OBEY_PRECISION_CONSTRAINTS a build fails if TensorRT cannot follow these constraints. The float32 parts of
+   the graph stay float32. Layers that only move float16 values get no constraint. TensorRT may move these values as
+   float32, and for fused attention 8.6 refuses such constraints ("Mismatched type for tensor", "Could not find any
+   implementation for node {ForeignNode…}": measured).
 3. A layer that the parser adds, or a layer in a nested graph, does not correspond to a value of the outer graph. It
    computes in the type of its inputs. If an input is the result of a cast, this is the type of the cast. If the type is not
    known, the layer computes in float32.

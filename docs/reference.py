@@ -169,7 +169,7 @@ def _class(title: str, name: str, kind: type, *, constructor: bool = True) -> It
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if member.startswith("_") or not (inspect.isfunction(function) or isinstance(value, property)):
             continue
-        if not value.__doc__ or member == "runner":  # users call `module`, which returns the runner or a module around it
+        if not value.__doc__ or member == "runner":  # users call `module`, which calls `runner`
             continue
         if isinstance(value, property):
             yield f"### `{member}`\n"

@@ -1,1 +1,5 @@
-"""Measure trtbuild, and compare each number with a peer or a floor of the same run: ``python -m benchmarks``."""
+"""Measure trtbuild: ``python -m benchmarks``.
+
+The numbers are compared with those of another tool (a *peer*) or with the least possible time (a *floor*), measured in the
+same run.
+"""

@@ -24,8 +24,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`ours` divided by `theirs`, both measured in this run. `bound` is the largest allowed ratio; with `at_least`, the
-    smallest."""
+    """`ours` divided by `theirs`, both measured in this run.
+
+    `bound` is the largest allowed ratio. With `at_least`, it is the smallest allowed ratio.
+    """
 
     what: str
     ours: Value
@@ -52,7 +54,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Limit:
-    """One measured number. If there is a `bound`, in the unit of the number, the number must be below it."""
+    """One measured number. If there is a `bound`, the number must be below it. Both have the same unit."""
 
     what: str
     value: Value
@@ -86,7 +88,7 @@ Row = Ratio | Limit | Check
 
 
 def verdict(row: Row) -> str:
-    """``met``, ``NOT MET``, or nothing for a row without a bound."""
+    """``met`` or ``NOT MET``; an empty string for a row without a bound."""
     return {True: "met", False: "NOT MET", None: ""}[row.met]
 
 
@@ -98,7 +100,7 @@ def line(row: Row) -> str:
 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
-    """All rows with a bound, aligned, under the names of their benchmarks."""
+    """All checks, and all other rows with a bound. Columns are aligned, and the first is the name of the benchmark."""
     cells = [(name, row.cells()[0], _short(row), row.cells()[3], verdict(row)) for name, row in rows]
     cells = [row for row in cells if row[4]]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]

@@ -171,18 +171,18 @@ def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_re
             batch = [name for name in remaining if name not in probes.ALONE] or remaining[:1]
             command = [sys.executable, *worker, "--worker", str(folder), *batch]
             try:
-                ended = subprocess.run(command, timeout=timeout_s, check=False, env=environment).returncode
+                status = subprocess.run(command, timeout=timeout_s, check=False, env=environment).returncode
             except subprocess.TimeoutExpired:
-                ended = 124
+                status = 124
             for name in batch:
                 if (folder / f"{name}.json").exists():
                     answers[name] = json.loads((folder / f"{name}.json").read_text())
-            now, call, before = (
+            question, call, before = (
                 json.loads((folder / "now.json").read_text()) if (folder / "now.json").exists() else _NO_CALL
             )
-            if ended and now in batch and now not in answers:
-                answers[now] = probes.died(ended, call, before)
-                print(f"{now}: the process ended with {ended} in {call or 'it'}", flush=True)
+            if status and question in batch and question not in answers:
+                answers[question] = probes.died(status, call, before)
+                print(f"{question}: the process ended with {status} in {call or 'it'}", flush=True)
         by = json.loads((folder / "by.json").read_text()) if (folder / "by.json").exists() else {}
     return {"schema": SCHEMA, "by": by, "answers": answers}
 
@@ -191,7 +191,10 @@ _NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
 
 
 def record_fake() -> dict[str, Any]:
-    """The fake's answers to the same questions. Where the real library ends the process, the fake raises `ProcessEnded`."""
+    """Return the fake's answers to the questions of `record`.
+
+    Where the real library ends the process, the fake raises `ProcessEnded`.
+    """
     from tests.runtime.fake_gpu import FakeGpu
     from tests.runtime.fake_tensorrt import FakeTensorRT, ProcessEnded
 
@@ -212,7 +215,7 @@ def record_fake() -> dict[str, Any]:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """The differences of two recordings, one line of text each."""
+    """Return the differences of two recordings, one line of text each. `where` is the path of the compared values."""
     if isinstance(old, dict) and isinstance(new, dict):
         found = []
         for key in sorted({*old, *new}):

@@ -2,10 +2,10 @@
 
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
-   them. The number is the median.
+   them. The reported number is the median of the runs.
 2. Memory is the peak of the sum of PSS over all processes of the tree. PSS counts shared pages once. This process
-   takes a sample every `SAMPLE_S` seconds, for both sides. On both sides it misses a peak between two samples.
-3. A command that fails ends the benchmark with its output. A failed run is never a measurement.
+   takes a sample every `SAMPLE_S` seconds, for each command of the comparison. A peak between two samples is missed.
+3. A command that fails ends the benchmark, and the error contains the output. A failed run is never a measurement.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def run(
     expect: int = 0,
     timeout_s: float = 3600,
 ) -> Run:
-    """Run a command to its end. Raises CommandFailed."""
+    """Run a command to its end. After `timeout_s` it is killed. Raises CommandFailed if its exit status is not `expect`.
+
+    With `watched`, the mapped files are sampled instead of the memory.
+    """
     log_file = cwd / f".benchmark-{os.getpid()}.log"
     with open(log_file, "w+b") as log:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

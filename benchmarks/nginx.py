@@ -1,6 +1,6 @@
 """Run nginx with docs/team-cache/nginx.conf on a free port of loopback. Only paths, port and log interval are changed.
 
-The number of transferred bytes comes from the access log, so the server counts them, not trtbuild.
+The numbers of transferred bytes come from the access log, so the server counts the bytes, not trtbuild.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Nginx:
     def requests(self) -> list[LoggedRequest]:
         """All requests that the server has answered so far."""
         time.sleep(0.3)  # nginx writes its lines up to 50 ms late
-        lines = []
-        for text in (self.prefix / "trtbuild.log").read_text().splitlines():
-            method, _, status, received, sent, _ = text.rsplit("] ", 1)[1].split()
-            lines.append(LoggedRequest(method, int(status), int(received), int(sent)))
-        return lines
+        logged = []
+        for line in (self.prefix / "trtbuild.log").read_text().splitlines():
+            method, _, status, received, sent, _ = line.rsplit("] ", 1)[1].split()
+            logged.append(LoggedRequest(method, int(status), int(received), int(sent)))
+        return logged
 
 
 @contextmanager

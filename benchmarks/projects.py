@@ -115,7 +115,10 @@ save_file(build(**json.loads(sys.argv[1])).state_dict(), sys.argv[2])
 
 
 def write_many(folder: Path, model_count: int = 200, target_count: int = 5) -> Path:
-    """Write a project of many tiny models for several SMs. Each has its own structure and source file; all share a file."""
+    """Write a project of many tiny models for several SMs.
+
+    Each model has its own structure and source file. All models import one more file, ``models/block.py``.
+    """
     sms = _sms(target_count)
     entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(model_count))
     head = _MANY_HEAD.format(targets=_targets(sms), names=", ".join(f"sm{sm}" for sm in sms))
@@ -194,7 +197,10 @@ def replace_weights(path: Path, layer: int) -> None:
 
 
 def _save_weights(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Write the weights file, unless there is one for these sizes already. `replace_weights` does not change the sizes."""
+    """Write the weights file, unless there is a file for these sizes already.
+
+    A file that `replace_weights` has changed stays, because it has the same sizes.
+    """
     path, sizes_file = folder / "weights" / "vit.safetensors", folder / "weights" / "sizes.json"
     if path.exists() and sizes_file.exists() and json.loads(sizes_file.read_text()) == sizes:
         return

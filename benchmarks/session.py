@@ -30,19 +30,26 @@ raise ImportError("{name} is poisoned: this benchmark checks that it is not impo
 class Sizes:
     """All sizes. The published figures use these defaults, except for the weights file (``--full``)."""
 
+    #: The project of tiny models: models of the large and of the small project, and targets of both.
     models: int = 200
     targets: int = 5
     few_models: int = 20
+    #: The vision transformer: layers, channels, and height and width of its images.
     layers: int = 12
     hidden: int = 768
     image: int = 224
+    #: The layers of the vision transformer in `chunks`.
     chunk_layers: int = 4
+    #: The file whose digest is computed.
     weights_gb: float = 2.0
     dvc_stages: int = 100
+    #: The engine that is pulled (and the packages of `load`), the runs of a pull, and the blob of a local hit.
     pull_mb: int = 350
     pull_repeats: int = 3
     hit_mb: int = 100
+    #: Processes that share one store.
     crowd: int = 24
+    #: Runs of a null build, and of a command that takes longer.
     repeats: int = 15
     cold_repeats: int = 3
 

@@ -115,12 +115,12 @@ def _epilog(command: click.Command) -> str:
 
 
 def _text(text: str) -> str:
-    """A help text in Markdown: its indented lines are code already."""
+    """A help text in Markdown. Its indented lines are not changed, because Markdown reads them as code."""
     return "\n".join(line if line.startswith("    ") else _code(line) for line in inspect.cleandoc(text).splitlines())
 
 
 def _code(text: str) -> str:
-    """Flags, variables and names of files in `text` as code, if they are not that yet."""
+    """Return `text` with flags, variables and file names in backquotes, unless they have backquotes already."""
     flag, variable = r"--[a-z][\w-]*", r"\$?TRTBUILD_[A-Z_]+=?"
     word = rf"(?<![`\w$])({flag}|{variable}|[\w*/]+\.(?:yaml|lock|npz|npy|safetensors|svg)|~/\.\w+)(?![`\w])"
     return "`".join(part if number % 2 else re.sub(word, r"`\1`", part) for number, part in enumerate(text.split("`")))
@@ -169,7 +169,7 @@ def _class(title: str, name: str, kind: type, *, constructor: bool = True) -> It
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if member.startswith("_") or not (inspect.isfunction(function) or isinstance(value, property)):
             continue
-        if not value.__doc__ or member == "runner":  # `module` is for users
+        if not value.__doc__ or member == "runner":  # users call `module`, which calls `runner`
             continue
         if isinstance(value, property):
             yield f"### `{member}`\n"
@@ -189,7 +189,7 @@ def _signature(name: str, function: Callable[..., Any], *, method: bool = False)
             texts.append("*")
         stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
-        texts.append(f"{stars}{parameter.name}: {parameter.annotation}{default}")  # annotations are texts
+        texts.append(f"{stars}{parameter.name}: {parameter.annotation}{default}")  # annotations are strings
     result = signature.return_annotation
     tail = "" if function.__name__ == "__init__" else f" -> {result}"
     line = f"{name}({', '.join(texts)}){tail}"
@@ -217,7 +217,7 @@ def _joined(parts: Iterable[str]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-#: The generated pages → what makes them.
+#: The file of a generated page → the function that returns its text.
 PAGES: dict[str, Callable[[], str]] = {"command-line.md": command_line, "python-api.md": python_api}
 
 

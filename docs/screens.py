@@ -120,11 +120,11 @@ def scenes(project: Path) -> dict[str, Text]:
     (project / "trtbuild.yaml").write_text(MANIFEST)
     (project / "models" / "encoder.py").write_text(ENCODER)
     (project / "models" / "ranker.py").write_text(RANKER)
-    _weights(project, "new")
+    _write_weights(project, "new")
     found = {}
     found["first-build-running"], found["first-build"] = _build_with_a_frame(project)
     found["null-build"] = _screen(project, "build")
-    _weights(project, "changed")
+    _write_weights(project, "changed")
     found["changed-plan"] = _screen(project, "plan")
     found["changed-layer"] = _screen(project, "build")
     found["why"] = _screen(project, "why", "encoder/engine/layers.1@ada")
@@ -133,8 +133,9 @@ def scenes(project: Path) -> dict[str, Text]:
     return found
 
 
-def _weights(project: Path, which: str) -> None:
-    subprocess.run([sys.executable, "-c", WEIGHTS, which], cwd=project, check=True, env=_environment(project))
+def _write_weights(project: Path, state: str) -> None:
+    """Write the weights file (`state` is ``new``), or change one matrix in it (any other `state`)."""
+    subprocess.run([sys.executable, "-c", WEIGHTS, state], cwd=project, check=True, env=_environment(project))
 
 
 def _environment(project: Path) -> dict[str, str]:

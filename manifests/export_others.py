@@ -66,7 +66,7 @@ def main() -> None:
         zipfile.ZipFile(PROGRAMS / "words.ts", "w", zipfile.ZIP_STORED) as stripped,
     ):
         for entry in script_file.infolist():
-            if not entry.filename.endswith(".debug_pkl"):  # it contains paths of this machine
+            if not entry.filename.endswith(".debug_pkl"):  # such a file contains paths of this machine
                 stripped.writestr(entry, script_file.read(entry))
 
 

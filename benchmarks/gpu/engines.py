@@ -1,6 +1,7 @@
-"""Build engines from the cache alone, with a Python that has no torch, and the packages that are measured.
+"""Build the engines and packages that are measured, with a Python that has no torch.
 
-The project comes with a cache that ``trtbuild build --until convert`` filled on a machine without a GPU.
+The project comes with a cache that has the results of all steps before the engine steps. ``trtbuild build --until convert``
+filled this cache on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def rows(host: Host) -> Iterator[Row]:
     failed = [step for step in document["steps"] if step["verdict"] == "failed"]
     for step in failed:
         print(f"    {step['id']}: {step['error']['text']}")
-    unexpected = {stage: n for stage, n in ran.items() if stage not in ("engine", "package")}
+    unexpected = {stage: count for stage, count in ran.items() if stage not in ("engine", "package")}
     yield Check("only engine and package steps ran", not unexpected, f"ran {ran}")
     yield Limit("engine steps that ran", Value("engines", ran.get("engine", 0), "engines"))
     yield Limit("the build", Value("wall time", document["duration_s"]))

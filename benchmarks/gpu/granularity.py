@@ -31,8 +31,8 @@ def rows(host: Host) -> Iterator[Row]:
     yield Check("ViT-B is built here, both ways and in both precisions", done.returncode == 0, f"ran {ran}")
     yield Limit("the build of ViT-B", Value("wall time", document["duration_s"]))
     built = {case.name: case for case in cases(host.vit) if case.package.exists()}
-    for half in ("", "_half"):
-        whole, parts = built.get(f"whole{half}"), built.get(f"by_layer{half}")
+    for suffix in ("", "_half"):
+        whole, parts = built.get(f"whole{suffix}"), built.get(f"by_layer{suffix}")
         if whole is None or parts is None:
             continue
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -47,14 +47,14 @@ def rows(host: Host) -> Iterator[Row]:
                 expected = eager(*args, **kwargs)
                 worst = max(error_of(one(*args, **kwargs), expected), error_of(many(*args, **kwargs), expected))
                 yield Check(
-                    f"ViT-B{half} {whole.describe(point)}: equal to eager",
+                    f"ViT-B{suffix} {whole.describe(point)}: equal to eager",
                     worst <= tolerance(whole.model.precision),
                     f"worst {worst:.1e}",
                 )
                 candidates = {"one": partial(one, *args, **kwargs), "many": partial(many, *args, **kwargs)}
                 timed = latencies(candidates, host.synchronize, host.repeats)
             yield Ratio(
-                f"ViT-B{half} {whole.describe(point)}: 12 engines against one",
+                f"ViT-B{suffix} {whole.describe(point)}: 12 engines against one",
                 Value("by layer", round(timed["many"].p50_us), "µs"),
                 Value("one engine", round(timed["one"].p50_us), "µs"),
             )

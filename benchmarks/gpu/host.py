@@ -82,5 +82,5 @@ class Host:
 
 
 def tolerance(precision: str) -> float:
-    """The largest max|a-b| / max|b| on a GPU: float32 with TF32, float16, bfloat16."""
+    """The largest allowed error, max|a-b| / max|b|, of an engine of this precision. float32 engines may use TF32."""
     return {"float32": 1e-3, "float16": 1e-2, "bfloat16": 8e-2}[precision]

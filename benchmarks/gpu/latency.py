@@ -65,11 +65,11 @@ def _candidates(
 
     dtype = getattr(torch, case.model.precision)
 
-    def as_eager(value: Any) -> Any:
+    def in_model_precision(value: Any) -> Any:
         return value.to(dtype) if value.is_floating_point() else value
 
-    eager_args = [as_eager(value) for value in args]
-    eager_kwargs = {name: as_eager(value) for name, value in kwargs.items()}
+    eager_args = [in_model_precision(value) for value in args]
+    eager_kwargs = {name: in_model_precision(value) for name, value in kwargs.items()}
     candidates: dict[str, Callable[[], object]] = {
         "package": lambda: package(*args, **kwargs),
         "eager": lambda: eager(*eager_args, **eager_kwargs),

@@ -35,7 +35,7 @@ print(json.dumps({"load": opened - started, "module": made - opened}))
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """The package of ViT-B as one engine."""
+    """Rows for the package that has ViT-B as one engine."""
     package = host.vit / "dist" / "whole"
     plans = _plans(package)
     size = sum(plan.stat().st_size for plan in plans)

@@ -41,8 +41,9 @@ def rows(host: Host) -> Iterator[Row]:
     yield _check_wrong_engine(host)
 
 
-def _verify(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
-    done = host.trtbuild(host.examples, "verify", "--json", *targets)
+def _verify(host: Host, by: str, names: list[str]) -> Iterator[Row]:
+    """Verify the models or packages `names`. `by` is the text of the rows: the evidence that `verify` uses."""
+    done = host.trtbuild(host.examples, "verify", "--json", *names)
     (host.work / "verify.json").write_text(done.stdout)
     (host.work / "verify.stderr").write_text(done.stderr)
     for report in json.loads(done.stdout)["models"]:
@@ -55,6 +56,7 @@ def _verify(host: Host, by: str, targets: list[str]) -> Iterator[Row]:
 
 
 def _text(cut: CutEntry) -> str:
+    """The result of one comparison as text."""
     error, tolerance = worst_error(cut)
     return f"{cut.status}, worst {error:.1e} of {tolerance:.0e} at {len(cut.points)} points"
 

@@ -1,9 +1,9 @@
-"""Compare a package's call with a bare loop, and count the memory that the call allocates.
+"""Compare a package's call with a bare loop, and count the allocations of the call.
 
 The bare loop runs the same engine by calls of ``execute_async_v3`` only. All shapes are set and all buffers are bound
-before. The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). torch's
-allocator counts the allocations. After the first calls, a call must allocate only its outputs, and no memory from the
-system.
+before the loop starts. The measured time is the time for which a call keeps the host busy
+(`benchmarks.gpu.timing.host_times_us`). torch's allocator counts the allocations. After the first calls, a call must
+allocate only its outputs, and no memory from the system.
 """
 
 from __future__ import annotations
@@ -90,19 +90,19 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
 
 
 def _alternating(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    """A function whose calls are calls of the functions `calls`, in turns."""
+    """A function that calls one of the functions `calls` each time, in turns."""
     turns = itertools.cycle(calls)
     return lambda: next(turns)()
 
 
 def _plan_path(loaded: Any) -> str:
-    """The path, in its package, of the only plan of a target."""
+    """The path, inside the package, of the only plan of the loaded target."""
     (part,) = loaded.target.partitions.partitions
     return str(loaded.target.engines[part.name])
 
 
 class BareLoop:
-    """Runs an engine in its first profile. `sets` are two sets of inputs and outputs with different shapes."""
+    """Runs an engine in its first profile. `sets` are two pairs (inputs, outputs) with different shapes."""
 
     def __init__(self, plan: bytes, sets: Sequence[tuple[list[Any], list[Any]]], stream: int) -> None:
         import tensorrt as trt
@@ -116,24 +116,24 @@ class BareLoop:
         outs = [name for name in names if name not in ins]
         self._ins = ins
         self._sets = [_by_name(ins, inputs) | _by_name(outs, outputs) for inputs, outputs in sets]
-        self._other = itertools.cycle([self._sets[1], self._sets[0]])
+        self._sets_in_turn = itertools.cycle([self._sets[1], self._sets[0]])
         self._execute, self._stream = context.execute_async_v3, stream
         self._bind(self._sets[0])
         if context.infer_shapes():
             raise RuntimeError("the bare loop has not set all shapes")
-        self._is_first = True
+        self._first_set_is_bound = True
 
     def run(self) -> None:
-        """Run at the first shapes, with everything bound already."""
-        if not self._is_first:
+        """Run at the shapes of the first set. If the last call had other shapes, bind the first set again."""
+        if not self._first_set_is_bound:
             self._bind(self._sets[0])
-            self._is_first = True
+            self._first_set_is_bound = True
         self._execute(self._stream)
 
     def run_at_next_shapes(self) -> None:
-        """Run at the shapes of the other set than the last call. This sets the shapes and the addresses first."""
-        self._is_first = False
-        self._bind(next(self._other))
+        """Run at the shapes of the two sets in turn. Each call first sets the shapes and the addresses."""
+        self._first_set_is_bound = False
+        self._bind(next(self._sets_in_turn))
         self._execute(self._stream)
 
     def _bind(self, values: Mapping[str, Any]) -> None:
@@ -144,5 +144,5 @@ class BareLoop:
 
 
 def _by_name(names: list[str], values: list[Any]) -> dict[str, Any]:
-    """The values by tensor name. The names i0, i1, … or o0, o1, … are numbered in the order of the values."""
+    """Tensor name → value. The number in a name (i0, i1, … or o0, o1, …) is the position of its value."""
     return dict(zip(sorted(names, key=lambda name: int(name[1:])), values, strict=True))

@@ -1,7 +1,8 @@
-"""The projects that are measured on a GPU: the examples of manifests/, ViT-B twice and ResNet-50, for one target.
+"""The projects that are measured on a GPU: the examples of manifests/, ViT-B and ResNet-50, for one target.
 
-``write`` copies and writes the projects. Then ``trtbuild build --until convert`` runs the steps that need no GPU, on any
-machine. A file that exists already with equal contents is not written again.
+ViT-B is built as one engine and with an engine for each layer, each time in float32 and in float16. ``write`` copies
+and writes the projects. Then ``trtbuild build --until convert`` runs the steps that need no GPU, on any machine. A
+file that exists already with equal contents is not written again.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ models:
 {partition}"""
 _BY_LAYER = '    partition: {granularity: ["layers.*"]}\n'
 
-#: ResNet-50 in both precisions.
+#: ResNet-50 in float32 and in float16.
 _RESNET = """\
 version: 1
 include: [targets.yaml]
@@ -105,7 +106,7 @@ models:
   resnet: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}}}
   resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
 """
-_OWN_KERNELS = ("edge_mask_convolutions", "jit_convolutions")
+_BUILT_IN_CONVOLUTIONS = ("edge_mask_convolutions", "jit_convolutions")
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Hardware:
     sm: int = 90
     toolchain: str = "tensorrt"
     version: str | None = None
-    #: TensorRT 8.6 uses kernels of cuBLAS and cuDNN. Empty where the host lacks both; None for TensorRT's default.
+    #: The libraries whose kernels TensorRT may use. Empty if the GPU host has neither cuBLAS nor cuDNN, which TensorRT 8.6
+    #: uses by default. None for TensorRT's default.
     tactic_sources: tuple[str, ...] | None = None
 
     def builder(self, *settings: str) -> str:
@@ -135,7 +137,8 @@ class Hardware:
 
 
 def write_examples(folder: Path, hardware: Hardware) -> Path:
-    """Write the examples as a project for `hardware`, and two of them in float16 too."""
+    """Write the examples as a project for `hardware`. Four variants are added: two examples in float16, mlp without TF32,
+    and BERT in float32."""
     for source in sorted(path for path in _EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         if source.name == "targets.yaml":
             continue
@@ -160,25 +163,25 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "models" / "__init__.py", "")
     _write(folder / "manifests" / "models" / "vit_b.py", _VIT_MODEL)
-    for half in ("", "_half"):
+    for suffix in ("", "_half"):
         for name, partition in (("whole", ""), ("by_layer", _BY_LAYER)):
             text = _VIT.format(
-                name=name + half,
+                name=name + suffix,
                 defaults=hardware.defaults(),
-                precision="float16" if half else "float32",
+                precision="float16" if suffix else "float32",
                 layers=layers,
                 hidden=hidden,
                 image=image,
                 partition=partition,
             )
-            _write(folder / "manifests" / f"{name}{half}.yaml", text)
+            _write(folder / "manifests" / f"{name}{suffix}.yaml", text)
     return folder
 
 
 def write_resnet(folder: Path, hardware: Hardware) -> Path:
     """Write ResNet-50 in float32 and float16. Without cuBLAS and cuDNN, TensorRT still uses its own convolutions."""
     if hardware.tactic_sources is not None:
-        hardware = replace(hardware, tactic_sources=_OWN_KERNELS)
+        hardware = replace(hardware, tactic_sources=_BUILT_IN_CONVOLUTIONS)
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "models" / "__init__.py", "")
     _write(folder / "manifests" / "models" / "resnet50.py", Path(__file__).with_name("resnet50.py").read_text())

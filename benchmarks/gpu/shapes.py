@@ -1,8 +1,9 @@
 """Compare every package with eager PyTorch on the same GPU, at min, opt, max and random shapes of every profile.
 
-Eager computes in float32 without TF32. The row also shows the error of eager itself with TF32. The error is
-max|a-b| / max|b|, the worst over outputs and points: at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in float16.
-Integers and bools must be equal. Output structure and dtypes must be those of eager.
+Eager computes in float32 without TF32. The row also shows the error of eager itself with TF32. The error of an output is
+max|a-b| / max|b|. The worst error over outputs and points may be at most 1e-3 in float32 (TensorRT uses TF32) and 1e-2 in
+float16. Integers and bools must be equal. The number of outputs, their dtypes and the keys of dicts must be those of
+eager.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _compare(case: Case, host: Host) -> Row:
     loaded = trtbuild.load(case.package, device=host.device)
     module = loaded.module()
     found: list[tuple[float, str]] = []
-    by_tf32 = 0.0
+    eager_tf32_error = 0.0
     with torch.no_grad():
         for point in case.points(host.points):
             args, kwargs = case.inputs(point, host.device)
@@ -48,14 +49,14 @@ def _compare(case: Case, host: Host) -> Row:
             found.append((error_of(got, expected), case.describe(point)))
             if case.model.precision == "float32" and case.model.source.kind != "onnx":
                 _allow_tf32(True)
-                by_tf32 = max(by_tf32, error_of(eager(*args, **kwargs), expected))
+                eager_tf32_error = max(eager_tf32_error, error_of(eager(*args, **kwargs), expected))
                 _allow_tf32(False)
     worst, where = max(found)
     profiles = len(case.model.profiles)
     parts = {part.kind for part in loaded.target.partitions.partitions} if loaded.target else set()
     text = f"worst {worst:.1e} at {where}; {len(found)} points, {profiles} profile{'s' * (profiles > 1)}"
     text += f", {case.model.precision}" + (", with a Torch partition" if "torch" in parts else "")
-    text += f"; eager's own error with TF32 {by_tf32:.1e}" if by_tf32 else ""
+    text += f"; eager's own error with TF32 {eager_tf32_error:.1e}" if eager_tf32_error else ""
     return Check(f"{case.name}: equal to eager at every shape", worst <= tolerance(case.model.precision), text)
 
 
@@ -66,7 +67,10 @@ def _allow_tf32(allowed: bool) -> None:
 
 
 def error_of(got: Any, expected: Any) -> float:
-    """The largest max|a-b| / max|b| over all outputs; infinite where structure, dtype or shape differs."""
+    """The largest max|a-b| / max|b| over all outputs.
+
+    It is infinite if the number of outputs, a dtype, a shape or the structure of a dict differs.
+    """
     import torch.utils._pytree as pytree
 
     from trtbuild.stages.verify.comparing import deviation

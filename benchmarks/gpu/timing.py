@@ -1,7 +1,7 @@
 """Timing calls that leave work on a CUDA stream.
 
 Rules
-1. `latencies` measures one call and the wait for the GPU, by the host's clock, as a caller sees it. The result is the
+1. `latencies` measures one call and the wait for the GPU, by the host's clock, as a caller sees it. The results are
    percentiles over all calls.
 2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
    slow the host down. Only the calls are timed, not the wait. One call before each burst is not timed, because another
@@ -74,5 +74,5 @@ def host_times_us(
 
 def _percentiles(times: list[float]) -> Latency:
     ordered = sorted(times)
-    at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e6 for share in (0.5, 0.95, 0.99)]
-    return Latency(*at)
+    percentiles_us = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e6 for share in (0.5, 0.95, 0.99)]
+    return Latency(*percentiles_us)

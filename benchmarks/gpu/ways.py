@@ -59,19 +59,19 @@ def rows(host: Host) -> Iterator[Row]:
             compiled_by.pop(name, None)
             yield Check(f"class token by {name}: runs", False, f"{type(error).__name__}: {error}"[:800])
     x = torch.randn(8, 196, 768, device=host.device)
-    calls = {name: partial(way, x) for name, way in compiled_by.items()}
+    calls = {name: partial(compiled, x) for name, compiled in compiled_by.items()}
     with torch.no_grad():
         for name, time in latencies(calls, host.synchronize, host.repeats).items():
             yield Limit(f"class token by {name}, batch 8", Value("call", round(time.p50_us, 1), "µs"))
 
 
-def _errors(model: Any, way: Any, device: str) -> Iterator[float]:
+def _errors(model: Any, compiled: Any, device: str) -> Iterator[float]:
     import torch
 
     for batch in _BATCHES:
         x = torch.randn(batch, 196, 768, device=device)
         with torch.no_grad():
-            yield error_of(way(x), model(x))
+            yield error_of(compiled(x), model(x))
 
 
 def _by_backend(model: Any, options: dict[str, Any], device: str, cache: str) -> Any:

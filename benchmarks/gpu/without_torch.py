@@ -95,20 +95,21 @@ def _error_of_job(module: Any, file: Path) -> float:
     stored = np.load(file)
     stream = memory.stream()
 
-    def device(name: str) -> Any:
+    def upload(name: str) -> Any:
         array = np.ascontiguousarray(stored[name])
         return memory.upload(array, str(array.dtype), stream)
 
-    args = [device(f"arg{k}") for k in range(sum(name.startswith("arg") for name in stored.files))]
-    kwargs = {name[6:]: device(name) for name in stored.files if name.startswith("kwarg.")}
+    args = [upload(f"arg{k}") for k in range(sum(name.startswith("arg") for name in stored.files))]
+    kwargs = {name[6:]: upload(name) for name in stored.files if name.startswith("kwarg.")}
     outputs = list(_leaves(module(*args, **kwargs)))
     expected = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
     if len(outputs) != len(expected):
         return float("inf")
-    return max(_gap(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
+    return max(_error(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
 
 
-def _gap(ours: Any, theirs: Any) -> float:
+def _error(ours: Any, theirs: Any) -> float:
+    """max|a-b| / max|b|; infinite if shapes or dtypes differ, or if `ours` has NaN or infinite values."""
     import numpy as np
 
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not np.isfinite(ours).all():
@@ -119,7 +120,7 @@ def _gap(ours: Any, theirs: Any) -> float:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The arrays of an output structure, in torch's order: the values of a mapping in its order, then other members."""
+    """The arrays of an output structure, in the order of its mappings and sequences, as torch orders them."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The measurements of ``python -m benchmarks``, one file each. `rows` of a file measures, and yields the rows of its table.
+"""The measurements of ``python -m benchmarks``, one file each. `rows` of a file measures, and yields rows of the table.
 
-The modules beside this folder are what they share: rows, timing, projects, peers and nginx.
+They share the modules beside this folder, for rows, timing, projects, peers and nginx.
 """

@@ -97,6 +97,7 @@ def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tup
 
 
 def _put_old_records(store: LocalStore) -> None:
+    """Put records that were last used a day ago. Their numbers are negative, unlike those of the engines."""
     with store.session():
         for number in range(1, _OLD_RECORD_COUNT + 1):
             blob = store.put_bytes(random.Random(-number).randbytes(200_000))

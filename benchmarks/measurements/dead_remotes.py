@@ -2,7 +2,8 @@
 
 The dead remotes are: a port that refuses connections, a listener that never answers, a listener that sends a byte a
 second, an unknown host name, and a resolver that hangs. The resolver is stubbed in the build's own process, and all
-traffic stays on the loopback. The servers count connections and name lookups, to prove that the build met each fault.
+traffic stays on the loopback. The servers count connections, and the stub counts name lookups. This proves that the
+build met each fault, except for the refused port, where nothing can count.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """A dead remote at `url`. `environment` has variables for the build. `encounters` has an entry for each connection."""
+    """A dead remote at `url`. `environment` has variables for the build. `encounters` has an entry for each connection to a
+    listener."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -66,8 +68,8 @@ def rows(session: Session) -> Iterator[Row]:
         with fault(session) as remote:
             environment = {**remote.environment, "TRTBUILD_REMOTES": f"team=rw:{remote.url}"}
             duration_s, document = _build(session, project, environment)
-            names = session.work / "names"
-            encounters = remote.encounters + (names.read_text().split() if names.exists() else [])
+            lookups = session.work / "names"
+            encounters = remote.encounters + (lookups.read_text().split() if lookups.exists() else [])
         yield Limit(f"dead remote, {name}", Value("more than without", max(duration_s - alone_s, 0.0)), 5.0)
         built = run_counts(document).get("engine") == 1 and document["ok"]
         warnings = [text for text in document["warnings"] if "team" in str(text)]
@@ -130,12 +132,12 @@ def _listener(*, sends_bytes: bool) -> Iterator[_Fault]:
 def _resolver(session: Session, name: str) -> Iterator[_Fault]:
     folder = session.folder("resolver")
     (folder / "sitecustomize.py").write_text(_STUB)
-    names = session.work / "names"
-    names.unlink(missing_ok=True)
+    lookups = session.work / "names"  # the stub adds each name that the build looks up
+    lookups.unlink(missing_ok=True)
     try:
-        yield _Fault(f"http://{name}.invalid", {"PYTHONPATH": str(folder), "BENCHMARK_NAMES": str(names)})
+        yield _Fault(f"http://{name}.invalid", {"PYTHONPATH": str(folder), "BENCHMARK_NAMES": str(lookups)})
     finally:
-        names.unlink(missing_ok=True)
+        lookups.unlink(missing_ok=True)
 
 
 def _silent_listener(session: Session) -> AbstractContextManager[_Fault]:

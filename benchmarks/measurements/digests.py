@@ -1,4 +1,4 @@
-"""Measure digests of a large weights file: of a file that was touched but not changed, and of a new file.
+"""Measure the time to compute the digest of a large weights file: after a touch that changes no byte, and for a new file.
 
 The benchmark compares trtbuild's digests (`store/digests/fingerprint.py`, with its index) with the plain hashes
 xxh3-128 and SHA-256. The plain hashes read the same file in pieces of one megabyte, in one thread of the same process,
@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Both ratios. A separate process does the work."""
+    """Time and CPU time for the touched and for the new file. A separate process does the work."""
     size = int(session.sizes.weights_gb * 1e9)
     folder = session.folder("digests")
     path = folder / "weights.bin"
@@ -59,16 +59,16 @@ def measure(path: str, repeats: int) -> None:
     from trtbuild.store.digests.fingerprint import FileDigests
     from trtbuild.store.digests.index import Index
 
-    def plain(digest: Any) -> Any:
+    def plain_hash(hasher: Any) -> Any:
         buffer = memoryview(bytearray(_CHUNK))
         with open(path, "rb", buffering=0) as file:
             while count := file.readinto(buffer):
-                digest.update(buffer[:count])
-        return digest.hexdigest()
+                hasher.update(buffer[:count])
+        return hasher.hexdigest()
 
     folder = tempfile.mkdtemp(dir=Path(path).parent)
     known = FileDigests(Index(Path(folder) / "known"))
-    expected = plain(hashlib.sha256())
+    expected = plain_hash(hashlib.sha256())
     time.sleep(2.5)  # trtbuild does not trust the times of a file that was written just now
     if known.sha256(path) != expected:
         raise RuntimeError("the digest is wrong")
@@ -91,9 +91,9 @@ def measure(path: str, repeats: int) -> None:
 
     try:
         for number in range(repeats):
-            timed("xxh3", lambda: plain(xxhash.xxh3_128()))
+            timed("xxh3", lambda: plain_hash(xxhash.xxh3_128()))
             timed("touched", touched)
-            timed("sha256", lambda: plain(hashlib.sha256()))
+            timed("sha256", lambda: plain_hash(hashlib.sha256()))
             timed("new", partial(new, number))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

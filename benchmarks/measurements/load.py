@@ -5,7 +5,8 @@ program for ``device="cpu"``. The bytes are random, because nothing that is load
 SM is used, to choose the target. Everything else is as in a user's program: index, choice, reading, hashing.
 ``module()`` deserializes the engines later; `benchmarks.gpu` measures that on a GPU.
 
-There are two floors. Each runs on one thread in the same process, alternately, with a warm page cache:
+There are two floors, which are the least times that a program needs. Each runs on one thread in the same process,
+alternately, with a warm page cache:
 1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
    must do this.
 2. Hash through a buffer of one megabyte, which stores nothing. This floor has no bound.
@@ -30,7 +31,7 @@ from benchmarks.session import Session
 _PIECE = 1 << 20
 _SM = 89
 
-#: Package → files of its target, files of weights.
+#: The contents of a package → its number of engines, its number of weights.
 _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 weights": (0, 150)}
 
 
@@ -67,7 +68,7 @@ def measure(root: str, device: str, repeats: int) -> None:
     names = needed_files(package, target)
     total = sum(package.index.files[name].size for name in names)
 
-    def whole() -> object:
+    def read_and_hash() -> object:
         contents = {}
         for name in names:
             with open(f"{root}/{name}", "rb") as file:
@@ -76,7 +77,7 @@ def measure(root: str, device: str, repeats: int) -> None:
                 raise RuntimeError("the package is damaged")
         return contents
 
-    def through_a_buffer() -> object:
+    def hash_through_a_buffer() -> object:
         buffer = memoryview(bytearray(_PIECE))
         intact = []
         for name in names:
@@ -91,8 +92,8 @@ def measure(root: str, device: str, repeats: int) -> None:
 
     candidates: dict[str, Callable[[], object]] = {
         "load": lambda: trtbuild.load(root, device=device),
-        "whole": whole,
-        "buffer": through_a_buffer,
+        "whole": read_and_hash,
+        "buffer": hash_through_a_buffer,
     }
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for work in candidates.values():  # import the modules, and fill the page cache
@@ -118,8 +119,7 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
         files[path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
         return str(files[path]["sha256"])
 
-    values = [["sym", 0], 8]
-    rows_ = {"dtype": "float32", "shape": values}
+    tensor = {"dtype": "float32", "shape": [["sym", 0], 8]}
     kind = "tensorrt" if engines else "torch"
     count = engines or 1
     file_size = size // (engines or weights) // 4 * 4
@@ -143,8 +143,8 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
             "kind": kind,
             "graph": "0" * 64,
             "weights": list(range(weights)),
-            "inputs": [[f"p{number - 1}:0" if number else "input:0", rows_]],
-            "outputs": [rows_],
+            "inputs": [[f"p{number - 1}:0" if number else "input:0", tensor]],
+            "outputs": [tensor],
             "calls": [],
             "reasons": {},
         }
@@ -156,8 +156,8 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
     index = {
         "schema": "trtbuild.package/1",
         "model": "imagined",
-        "inputs": [{"name": "x", "keyword": False, **rows_}],
-        "outputs": [{"name": "output_0", **rows_}],
+        "inputs": [{"name": "x", "keyword": False, **tensor}],
+        "outputs": [{"name": "output_0", **tensor}],
         "output_tree": {"kind": "tensor", "index": 0},
         "dims": [{"name": "batch", "min": 1, "max": 8, "multiple_of": 1}],
         "profiles": [{"name": "all", "shapes": {"x": {"min": [1, 8], "opt": [4, 8], "max": [8, 8]}}}],

@@ -1,10 +1,12 @@
 """Build after a change of one layer of twelve: of its weights, in a new weights file, or of its source.
 
-The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is the same script
-as for the cold build, measured in the same run. It creates random weights where trtbuild reads a file; this makes the
-script faster. The list of steps that ran comes from ``--json``. Two checks prove that no process imports torch: a torch
-that cannot be imported is first on the path, and no process of the tree maps one of torch's libraries. The second check
-includes the engine workers, which have another environment.
+The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is the script
+of the cold build (`cold_build.py`), measured in the same run. It creates random weights where trtbuild reads a file. This
+makes the script faster.
+
+The list of steps that ran comes from ``--json``. Two checks prove that no process imports torch. A torch that cannot be
+imported is first on the path, and no process of the tree maps one of torch's libraries. The second check includes the
+engine workers, which have another environment.
 """
 
 from __future__ import annotations

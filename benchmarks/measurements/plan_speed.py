@@ -2,8 +2,8 @@
 
 The bound is one second. doit and dvc have similar commands, which show what would run: `doit list --all --status` on as
 many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for a hundred stages; its
-number is not scaled. Each of their targets is a copy of one small file (`peers.py`). In the second measurement, one of
-their sources is edited, too.
+number is not scaled. Each target of doit and dvc is a copy of one small file (`peers.py`). In the second measurement, one
+source of each is edited, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.session import Session
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Plans, and the peers' answers to the same question."""
+    """The times of `trtbuild plan`, and of the commands of doit and dvc that show what would run."""
     sizes = session.sizes
     engines = sizes.models * sizes.targets
     project = build_project(session, sizes.models)

@@ -1,14 +1,16 @@
-"""Pull an engine of 350 MB from nginx on loopback, compared with curl; and a local hit of 100 MB, with cp and sha256sum.
+"""Pull an engine of 350 MB from nginx on loopback, compared with curl. Read 100 MB from the local store, compared with cp
+and sha256sum.
 
 Rules
 1. curl gets the same bytes in two ways: as one file, like a person who copies engines by hand, and as the chunks that
    trtbuild gets, over one connection that is kept alive. curl only writes files: it compares no digest, and its files are
    not durable. trtbuild verifies each chunk and the whole blob, and has synced all files at the end.
-2. The server's files are in the page cache. Each file is written to a new place and stays until the end: ext4 does
-   not reuse an inode within a minute of its removal, but looks at it for each new file (0.3 ms for each of 1,400).
+2. The server's files are in the page cache. Each file is written to a new place and stays until the end, because files
+   that were just removed would make ext4 slow. It does not reuse an inode within a minute of its removal, but examines such
+   inodes for each new file (0.3 ms for each of the 1,400 chunks).
 3. The kernel of a virtual machine may have returned unused memory to its host. Getting this memory again takes four times
-   as long as the copy itself. So before each run, on both sides, 1.5 times as many bytes are written and removed. This is
-   not part of the measured time.
+   as long as the copy itself. So before each run, of trtbuild and of its peers, 1.5 times as many bytes are written and
+   removed. This is not part of the measured time.
 4. The bytes are random: no two chunks are equal, and nothing can be compressed. The pulled bytes are compared with the
    digest of the original, outside of the measured time.
 """
@@ -179,7 +181,7 @@ def _run_alternately(
 
 
 def _claim_memory(path: Path, size: int) -> None:
-    """Follow rule 3."""
+    """Write and remove 1.5 times `size` bytes, so that the kernel has the memory before the run (rule 3)."""
     os.sync()
     block = bytes(1 << 20)
     with open(path, "wb", buffering=0) as file:
@@ -189,4 +191,5 @@ def _claim_memory(path: Path, size: int) -> None:
 
 
 def _path(root: Path, part: Output) -> Path:
+    """The path of a chunk in the store `root`."""
     return root / "cas" / part.sha256[:2] / part.sha256

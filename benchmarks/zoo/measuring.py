@@ -52,7 +52,7 @@ class Zoo:
     jobs: int = 1
 
     def measure(self, names: Sequence[str]) -> Iterator[list[Row]]:
-        """Build the models `names`, or all, and verify them. Yields their rows after each of the two commands.
+        """Build the models `names`, or all, and verify them. Yields all rows twice: after the build and after `verify`.
 
         Raises ValueError if a name is unknown.
         """
@@ -99,9 +99,9 @@ class Zoo:
 
     def _run(self, command: str, arguments: Sequence[str]) -> Any:
         """The document of ``trtbuild COMMAND ARGUMENTS --json``. Its progress is on standard error."""
-        line = [*self.trtbuild, command, *arguments, "-C", str(self.project), "--offline", "--json"]
+        command_line = [*self.trtbuild, command, *arguments, "-C", str(self.project), "--offline", "--json"]
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), SIZE_VARIABLE: self.size}
-        process = subprocess.run(line, env=variables, stdout=subprocess.PIPE, text=True, check=False)
+        process = subprocess.run(command_line, env=variables, stdout=subprocess.PIPE, text=True, check=False)
         try:
             return json.loads(process.stdout)
         except ValueError:
@@ -116,6 +116,6 @@ def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
 
 
 def _sentence(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first line of the first error; empty without errors. If it ends with "fails", the next line is added."""
+    """The first line of the first error, and the next line if the first ends with "fails". Empty without errors."""
     lines = [line.strip() for line in errors[0]["text"].strip().splitlines()] if errors else [""]
     return ": ".join(lines[:2] if lines[0].endswith("fails") else lines[:1]).rstrip(":. ")

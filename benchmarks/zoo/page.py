@@ -1,4 +1,5 @@
-"""The tables of docs/zoo.md. Each size has a table, between two comments. A run replaces the rows of its models only."""
+"""The tables of docs/zoo.md. Each size has a table, between two comments. A run replaces only the rows of the models that
+it builds."""
 
 from __future__ import annotations
 

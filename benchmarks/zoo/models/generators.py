@@ -73,8 +73,8 @@ class DecodeStep(nn.Module):  # type: ignore[misc]
         for layer in range(self.layers):
             cache.update(keys[layer], values[layer], layer)
         scores = self.generator(input_ids, past_key_values=cache, use_cache=True).logits
-        layers = [cache.layers[layer] for layer in range(self.layers)]
-        return scores, torch.stack([one.keys for one in layers]), torch.stack([one.values for one in layers])
+        caches = [cache.layers[layer] for layer in range(self.layers)]
+        return scores, torch.stack([layer.keys for layer in caches]), torch.stack([layer.values for layer in caches])
 
 
 def llama_decode() -> nn.Module:

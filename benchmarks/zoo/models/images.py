@@ -1,4 +1,4 @@
-"""Image models of transformers: CLIP, with its text model, the encoder of SAM, SegFormer and DINOv2."""
+"""Image models of transformers: CLIP (its image model and its text model), the encoder of SAM, SegFormer and DINOv2."""
 
 from __future__ import annotations
 

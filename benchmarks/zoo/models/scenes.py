@@ -54,7 +54,8 @@ class Boxes(nn.Module):  # type: ignore[misc]
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         features = list(self.detector.backbone(image).values())
         outputs = self.detector.head(features)
-        # All images have the same anchors, so one image is enough. A list of the anchors of all images would fix the batch.
+        # All images have the same anchors, so one image is enough. A list of the anchors of all images would fix the batch
+        # size.
         (anchors,) = self.detector.anchor_generator(
             ImageList(image[:1], [(image.shape[-2], image.shape[-1])]), features
         )

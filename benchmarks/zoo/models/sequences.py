@@ -41,5 +41,5 @@ def transformer_encoder() -> nn.Module:
     torch.manual_seed(0)
     layers, feed_forward = by_size((6, 2048), (1, 256))
     layer = nn.TransformerEncoderLayer(512, 8, feed_forward, batch_first=True)
-    # In evaluation mode nested tensors would set padded positions to zero, which the exported program does not do.
+    # In evaluation mode, nested tensors would set padded positions to zero. The exported program does not do this.
     return prepare_module(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False))

@@ -33,7 +33,7 @@ class WithoutFirst(nn.Module):
         return x[1:] * 2
 
 
-def shapes_of(traced):
+def output_shape(traced):
     return traced.interface["outputs"][0]["shape"]
 
 
@@ -49,7 +49,7 @@ def test_a_guard_with_rounding_that_holds_at_every_size_is_no_error():
 @pytest.mark.parametrize("opt", [2, 3, 8])
 def test_a_derived_size_may_be_one(opt):
     traced = trace_in_process(WithoutFirst().eval(), make_job({"x": ((2, 3), (opt, 3), (8, 3))}))
-    assert shapes_of(traced) == [["add", -1, ["sym", 0]], 3]
+    assert output_shape(traced) == [["add", -1, ["sym", 0]], 3]
 
 
 def test_a_model_that_differs_where_a_derived_size_is_one_names_the_smallest_size():

@@ -362,7 +362,7 @@ INDICES: tuple[Row, ...] = tuple(
     )
 )
 
-#: These rows have a separate model: if one axis of a model is dynamic, all its adaptive pooling is decomposed.
+#: These rows have a separate model: if a model pools a dynamic axis, all its adaptive pooling is decomposed.
 DYNAMIC_POOLS: tuple[Row, ...] = tuple(
     _rows(
         ("aten.adaptive_avg_pool1d.default", "op(x0, [5])", ("float32", (2, 4, (8, 12, 16))), "of a dynamic axis"),

@@ -388,7 +388,7 @@ CHUNKS: Mapping[str, tuple[Row, ...]] = {
     "Indices": INDICES,
 }
 
-#: Rows that are expected to be refused. They are tried alone, because a refused row stops the build of its model.
+#: Rows that are tried alone. Most of them are refused, and a refused row stops the build of its model.
 ALONE = frozenset(
     (
         ("aten._pdist_forward.default", "of a dynamic number of rows"),

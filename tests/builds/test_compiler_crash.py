@@ -19,9 +19,9 @@ WIDE = (("[1, 8]", "[1, 256]"), ("[4, 8]", "[4, 256]"), ("[8, 8]", "[8, 256]"))
 MLP = "torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)"
 
 
-def compiling(below: int) -> int | None:
-    """The id of an engine worker below process `below` that has loaded TensorRT, or None."""
-    for pid in descendants(below):
+def compiling_worker(ancestor: int) -> int | None:
+    """The id of an engine worker below process `ancestor` that has loaded TensorRT, or None."""
+    for pid in descendants(ancestor):
         try:
             if b"trtbuild.driver.workers.worker\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and (
                 "libtensorrt" in Path(f"/proc/{pid}/maps").read_text()
@@ -44,7 +44,7 @@ def test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step(command_line: Co
         text=True,
     )
     deadline = time.monotonic() + 240
-    while (worker := compiling(build.pid)) is None:
+    while (worker := compiling_worker(build.pid)) is None:
         assert time.monotonic() < deadline, "no compiler was ever seen"
         assert build.poll() is None, build.communicate()[1]
         time.sleep(0.003)

@@ -1,4 +1,4 @@
-"""Builds on two machines: the steps before the engine on one, the engines on another. Each machine lacks some packages.
+"""Builds on two machines: one runs the steps before the engine, the other one compiles. Each machine lacks some packages.
 
 TensorRT-RTX is the toolchain of `ada`. The toolchain of `hopper` is not installed on these machines."""
 

@@ -1,4 +1,7 @@
-"""Full disks, read-only directories, a newer format: commands that only read succeed, the others fail with a hint.
+"""Full disks, read-only directories, and a cache of a newer format.
+
+A build succeeds without the project's state, and commands that only read succeed with a read-only cache. The other faults
+are errors with a hint.
 
 The faults are real: small file systems in memory, and read-only mounts. The tests are skipped where a process may not mount
 file systems.

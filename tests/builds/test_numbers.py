@@ -122,7 +122,7 @@ def test_a_package_returns_the_numbers_of_the_model(built: CommandLine, model: s
 def test_tensorrt_computes_sizes(built: CommandLine) -> None:
     (engine,) = partitions(built, "sizes")
     assert engine["kind"] == "tensorrt"
-    assert sorted(kind["dtype"] for kind in engine["outputs"]) == ["bool", "float32", "int64", "int64"]
+    assert sorted(output["dtype"] for output in engine["outputs"]) == ["bool", "float32", "int64", "int64"]
 
 
 def test_equal_layers_stay_equal_if_the_model_returns_a_size(built: CommandLine) -> None:

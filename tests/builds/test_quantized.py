@@ -88,14 +88,14 @@ def test_a_quantized_model_is_one_engine_with_quantizers(project: CommandLine, m
     kinds = [node.op_type for node in graph.node]
     assert "QuantizeLinear" in kinds and kinds.count("DequantizeLinear") >= 2
     integers = [tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8 and tensor.dims]
-    # an int8 weight stays one; with fake_quantize, TensorRT quantizes the float weight
+    # an int8 weight stays an int8 weight; with fake_quantize, TensorRT quantizes the float weight
     assert any(list(tensor.dims)[1:] for tensor in integers) == (model != "fake")
 
 
 def test_quantized_models_are_right(project: CommandLine) -> None:
     document = project("verify")
     statuses = {model["model"]: model["status"] for model in document["models"]}
-    # without a GPU there is nothing to compare in an ONNX file's model, and in a model that PyTorch computes
+    # without a GPU, nothing is compared for an ONNX file, or for a model that PyTorch runs entirely
     assert statuses == {
         "program": "right", "module": "right", "fake": "right", "file": "unchecked", "uneven": "unchecked"
     }  # fmt: skip

@@ -82,7 +82,7 @@ def test_users_who_trust_another_key_see_why_a_lookup_misses(built: CommandLine,
 
 
 def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLine) -> None:
-    """Unsigned records, and records of another domain, do not hide the signed ones."""
+    """The machine key signs the new records. They do not hide the records of CI, and CI's records do not hide them."""
     trust_release = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     remote_before = remote_entries(built)
     document = built("build", environment=trust_release)

@@ -196,5 +196,5 @@ def test_verify_gives_the_reason_why_a_model_is_not_compared(built: CommandLine)
     document = built("verify", "given", "network")
     assert [(model["status"], model["ok"]) for model in document["models"]] == [("unchecked", True)] * 2
     given, network = (model["not_run"][0]["reason"] for model in document["models"])
-    assert given == "no GPU was found"  # verify compares the engines with onnxruntime; there is no conversion to check
+    assert given == "no GPU was found"  # an ONNX file has no conversion to compare; verify compares only its engines
     assert "there is no PyTorch model to compare with" in network

@@ -59,7 +59,7 @@ def test_plan_names_the_equal_axes(command: CommandLine) -> None:
     assert command("plan")["equal_axes"] == [{"model": "net", "axes": ["x.0", "z.0"]}]
 
 
-def test_the_package_has_one_dim_for_them(command: CommandLine) -> None:
+def test_the_package_has_one_dim_for_the_equal_axes(command: CommandLine) -> None:
     index = json.loads((command.project / "dist" / "net" / "index.json").read_text())
     assert [dim["name"] for dim in index["dims"]] == ["x_0", "y_0"]
     assert [entry["shape"][0] for entry in index["inputs"]] == [["sym", 0], ["sym", 1], ["sym", 0]]

@@ -41,7 +41,7 @@ def project(command_line: CommandLine) -> CommandLine:
     return command_line
 
 
-def truncated(project: CommandLine) -> None:
+def write_truncating_manifest(project: CommandLine) -> None:
     (project.project / "trtbuild.yaml").write_text(MANIFEST + "    partition: {truncate_double: true}\n")
 
 
@@ -49,7 +49,7 @@ def test_only_with_the_setting_is_float64_in_an_engine(project: CommandLine) -> 
     before = project("build")
     assert "engine" not in ran(before)
     assert project("inspect", "net")["engines"] == []
-    truncated(project)
+    write_truncating_manifest(project)
     assert ran(project("build")) == {"lower": 1, "partition": 1, "convert": 1, "engine": 1, "package": 1}
     found = project("inspect", "net")
     assert found["index"]["truncate_double"] is True
@@ -63,14 +63,14 @@ def test_only_with_the_setting_is_float64_in_an_engine(project: CommandLine) -> 
         space: dict[str, object] = {}
         exec(NETS, space)
         x = torch.randn(3, 8, dtype=torch.float64)
-        found_y, eager = package.module()(x), space["build"]()(x)  # type: ignore[operator]
-    assert found_y.dtype is torch.float64
-    torch.testing.assert_close(found_y, eager, rtol=1e-5, atol=1e-6)
-    assert not torch.equal(found_y, eager)  # it is float32 inside
+        result, eager = package.module()(x), space["build"]()(x)  # type: ignore[operator]
+    assert result.dtype is torch.float64
+    torch.testing.assert_close(result, eager, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(result, eager)  # the engine computes in float32
 
 
-def test_verify_holds_it_to_the_tolerance_of_float32(project: CommandLine) -> None:
-    truncated(project)
+def test_verify_uses_the_tolerance_of_float32(project: CommandLine) -> None:
+    write_truncating_manifest(project)
     project("build")
     document = json.loads(project.run("verify", "net", "--points", "1", "--json").stdout)
     (model,) = document["models"]
@@ -79,13 +79,13 @@ def test_verify_holds_it_to_the_tolerance_of_float32(project: CommandLine) -> No
     assert cut["tolerance"] == 1e-5
 
 
-def test_without_the_setting_the_package_has_no_new_member(project: CommandLine) -> None:
+def test_without_the_setting_the_package_does_not_name_it(project: CommandLine) -> None:
     project("build")
     assert "truncate_double" not in json.loads((project.project / "dist" / "net" / "index.json").read_bytes())
 
 
 @pytest.mark.parametrize("option", ["truncate_double", "truncate_long_and_double"])
-def test_a_program_has_both_names(project: CommandLine, option: str) -> None:
+def test_compile_accepts_both_names_of_the_option(project: CommandLine, option: str) -> None:
     space: dict[str, object] = {}
     exec(NETS, space)
     module = space["build"]()  # type: ignore[operator]
@@ -93,6 +93,6 @@ def test_a_program_has_both_names(project: CommandLine, option: str) -> None:
     options = {"target": 89, "device": "cpu", "cache_dir": project.cache, "require_full_compilation": True}
     with pytest.raises(ConversionRefused):
         trtbuild.compile(module, [rows], **options)
-    made = trtbuild.compile(module, [rows], **options, **{option: True})
-    assert made(torch.ones(2, 8, dtype=torch.float64)).dtype is torch.float64
-    assert made.package.index.truncates_double
+    compiled = trtbuild.compile(module, [rows], **options, **{option: True})
+    assert compiled(torch.ones(2, 8, dtype=torch.float64)).dtype is torch.float64
+    assert compiled.package.index.truncates_double

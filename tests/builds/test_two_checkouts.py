@@ -1,6 +1,6 @@
 """One engine cache for a team: checkouts of several people, with different paths and virtual environments, share engines.
 
-The first checkout builds, and uploads to three kinds of remotes. The other checkouts run no step.
+The first checkout builds, and uploads to three kinds of remotes. A checkout of the same files runs no step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""If user code ends or damages its process, one step fails and the error names its log. The other models are built."""
+"""If user code ends or damages its process, one step fails. The other models are built.
+
+The error of the step names the log, if the process printed something.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, wait_until_gone
 
-pytestmark = pytest.mark.cold_workers  # user code ends a worker that was started as it is for users
+pytestmark = pytest.mark.cold_workers  # user code ends its worker, so workers start as they do for users
 
 MANIFEST = """\
 version: 1
@@ -57,7 +60,7 @@ def leaves_a_child():
     return net()
 
 def forks():
-    # the child has copies of all descriptors, and comes back here as if it were the worker
+    # the child has copies of all descriptors, and would continue as if it were the worker
     if os.fork() == 0:
         pathlib.Path("forked").write_text(str(os.getpid()))
         time.sleep(0 if pathlib.Path("never").exists() else 600)

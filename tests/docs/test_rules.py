@@ -15,7 +15,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         "stages/trace/proof/test_proof.py": [
             "test_each_profile_is_proven_at_both_ends",
             "test_a_branch_on_batch_size_one_is_a_frozen_branch",
-            "test_a_relation_between_two_dims_that_export_does_not_report_is_proven",
+            "test_a_relation_between_two_dims_that_export_does_not_report_is_detected",
         ],
     },
     "3 trace: discovers its own dependencies": {

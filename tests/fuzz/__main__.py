@@ -24,7 +24,7 @@ from trtbuild.stages.trace.run import prepare
 #: The number of case seeds for each ``--seed``, so that two runs have no common case.
 PER_SEED = 1_000_000
 
-#: The progress is printed after this number of cases.
+#: The progress is printed each time that this number of cases has ended.
 _EVERY = 50
 
 
@@ -73,7 +73,7 @@ def counts(outcomes: Sequence[Outcome]) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """The counts, and the rejected and skipped cases by reason."""
+    """The counts, and all cases that were not built, grouped by their reasons."""
     lines = [counts(outcomes)]
     unchecked = sum(bool(outcome.unchecked) for outcome in outcomes)
     lines += (

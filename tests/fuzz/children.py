@@ -22,7 +22,7 @@ from tests.fuzz.trying import Outcome
 #: A child is replaced after this number of cases, because libraries may keep memory of each case.
 CASES = 100
 
-#: The number of lines that are kept of the output of a child that died.
+#: The number of lines that are kept of the output of a child that died or did not answer.
 _LINES = 25
 
 #: The limit of the address space of a child.
@@ -33,13 +33,13 @@ class Child:
     """A process that calls `try_seed` with the given seeds, in their order."""
 
     def __init__(self, try_seed: Callable[[int], Outcome]) -> None:
-        self.connection, theirs = multiprocessing.Pipe()
+        self.connection, child_end = multiprocessing.Pipe()
         self._printed = tempfile.NamedTemporaryFile(prefix="trtbuild-fuzz-", suffix=".log")  # noqa: SIM115
         self._process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(self.connection, theirs, try_seed, self._printed.name), daemon=True
+            target=_serve, args=(self.connection, child_end, try_seed, self._printed.name), daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_end.close()
         self.seed: int | None = None
         self.given = 0
         self._since = 0.0
@@ -94,8 +94,8 @@ class Child:
         return tuple(lines[max(0, fatal[-1] - 2) :][:_LINES] if fatal else lines[-_LINES:])
 
 
-def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
-    parents.close()  # while the child has a copy of the parent's end open, it does not notice that the parent ends
+def _serve(parent_end: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
+    parent_end.close()  # while the child has a copy of the parent's end open, it does not notice that the parent ends
     descriptor = os.open(printed, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
@@ -108,4 +108,4 @@ def _serve(parents: Connection, connection: Connection, try_seed: Callable[[int]
         except EOFError:
             return
         connection.send(try_seed(seed))
-        gc.freeze()  # a trace collects garbage; now the collector does not examine the objects that exist already
+        gc.freeze()  # a trace runs the garbage collector, which skips the objects that exist now

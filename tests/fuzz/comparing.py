@@ -3,11 +3,12 @@
 Rules
 1. The names, dtypes, ranks and static sizes of an engine's network agree with the partition document. The profiles of its
    job agree with the sizes of the real values.
-2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. These must have the declared
-   dtypes and sizes. onnxruntime runs the conversion of an engine on the same values.
+2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. The results must have the
+   declared dtypes and sizes. onnxruntime runs the conversion of an engine on the same values.
 3. The outputs, in the structure that the module returns, equal the results of the module.
-4. Numbers differ if their distance is larger than the tolerance of `verify`, and larger than the change of PyTorch's
-   results when the last bits of the inputs change (`_perturbed_results`). Dtypes and shapes must always be equal.
+4. Numbers differ if their distance is larger than the tolerance of `verify`, and much larger than the change of PyTorch's
+   results when the last bits of the inputs change (`_perturbed_results`). For the outputs of the whole model, the tolerance
+   is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
 5. Uninitialized memory is filled with NaN (`filled_memory`), so that a read of it is visible in the results.
 """
 
@@ -48,11 +49,11 @@ _CHOOSING = frozenset((
 #: A difference may be this many times as large as the change of PyTorch's own results.
 _TIMES = 16
 
-#: The number of measurements of this change. Rounded results change seldom, but by much.
-_MOVES = 12
+#: The number of runs with changed inputs that measure this change. Rounded results change seldom, but by much.
+_PERTURBED_RUNS = 12
 
 #: The difference of the whole model may be this many times the tolerance, because the model has several partitions.
-_WHOLE = 4
+_WHOLE_MODEL_TOLERANCES = 4
 
 
 @dataclass
@@ -66,16 +67,16 @@ class Comparison:
 
 def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> Comparison:
     """The differences between a built model and its module, as text. `count` is the number of random points."""
-    seen = Comparison()
+    found = Comparison()
     for part in built.partitions.partitions:
         if part.name in built.layers:
-            seen.differences += network_differences(part, built)
+            found.differences += network_differences(part, built)
     with filled_memory(), torch.no_grad():
-        comparison = _Comparer(case, built, seen)
+        comparer = _Comparer(case, built, found)
         for point in points(built.model, built.shapes, count=count, seed=seed):
-            comparison.at(point)
-    seen.differences = list(dict.fromkeys(seen.differences))
-    return seen
+            comparer.at(point)
+    found.differences = list(dict.fromkeys(found.differences))
+    return found
 
 
 @contextlib.contextmanager
@@ -94,7 +95,7 @@ def filled_memory() -> Iterator[None]:
 class _Run:
     """A run of PyTorch for a comparison.
 
-    A difference may be `times` the tolerance. `results` repeats the run with other inputs than `inputs`.
+    A difference may be `times` the tolerance. `results` runs PyTorch again, with `inputs` or with changed inputs.
     """
 
     place: str
@@ -105,10 +106,10 @@ class _Run:
 
 
 class _Comparer:
-    def __init__(self, case: Case, built: Built, seen: Comparison) -> None:
+    def __init__(self, case: Case, built: Built, found: Comparison) -> None:
         self._case = case
         self._built = built
-        self._seen = seen
+        self._found = found
         read = built.store.get_bytes
         self._weights = Weights(built.weights, read)
         self._eager = TorchReference(built.programs, self._weights, read)
@@ -118,7 +119,7 @@ class _Comparer:
         self._chooses = any(_operator(node) in _CHOOSING for node in built.traced.graph.nodes)
 
     def at(self, point: Point) -> None:
-        built, differences = self._built, self._seen.differences
+        built, differences = self._built, self._found.differences
         where = f"{point.which} {list(point.sizes)}"
         sizes = sizes_in_units(built.shapes, point.sizes)
         inputs = random_inputs(
@@ -154,10 +155,10 @@ class _Comparer:
         try:
             ours = self._onnx(part, arguments, point)
         except NotRunnable as error:
-            self._seen.unchecked.append(f"{part.name}: {error}")
+            self._found.unchecked.append(f"{part.name}: {error}")
             return
         except PartFailed as error:
-            self._seen.differences.append(f"{part.name} at {where}: {error}")
+            self._found.differences.append(f"{part.name} at {where}: {error}")
             return
         precision = coarsest_precision(output_precisions(self._eager.program(part)))
         run = _Run(
@@ -169,12 +170,16 @@ class _Comparer:
         expected, structure = pytree.tree_flatten(_plain(self._case.module(*inputs)))
         ours, our_structure = pytree.tree_flatten(_plain(self._restore(flat)))
         if our_structure != structure:
-            self._seen.differences.append(f"the outputs at {where} are {our_structure}, and of the module {structure}")
+            self._found.differences.append(f"the outputs at {where} are {our_structure}, and of the module {structure}")
             return
         precision = coarsest_precision([self._built.model.precision, *output_precisions(self._built.traced)])
         module = self._case.module
         run = _Run(
-            f"output at {where}", precision, _WHOLE, lambda perturbed: pytree.tree_leaves(module(*perturbed)), inputs
+            f"output at {where}",
+            precision,
+            _WHOLE_MODEL_TOLERANCES,
+            lambda perturbed: pytree.tree_leaves(module(*perturbed)),
+            inputs,
         )
         self._compare(ours, expected, run)
 
@@ -182,17 +187,17 @@ class _Comparer:
         allowed = run.times * tolerances("onnxruntime")[run.precision]
         perturbed: list[Sequence[Any]] | None = None
         for k, (our, their) in enumerate(zip(ours, expected, strict=True)):
-            self._seen.compared += 1
+            self._found.compared += 1
             if not isinstance(their, torch.Tensor):
                 if our != their:
-                    self._seen.differences.append(f"{run.place}, {k}: {our} instead of {their}")
+                    self._found.differences.append(f"{run.place}, {k}: {our} instead of {their}")
                 continue
             distance = deviation(our, their)
             if distance.error <= allowed:
                 continue
             if our.dtype == their.dtype and our.shape == their.shape:
                 if perturbed is None and _deviation(run.results(run.inputs)[k], their).error:
-                    self._seen.differences.append(f"{run.place}, {k}: PyTorch gives different results each time")
+                    self._found.differences.append(f"{run.place}, {k}: PyTorch gives different results each time")
                     continue
                 if perturbed is None:
                     perturbed = _perturbed_results(run, self._chooses)
@@ -200,7 +205,7 @@ class _Comparer:
                     (_deviation(results[k], their).error for results in perturbed), default=0.0
                 ):
                     continue
-            self._seen.differences.append(f"{run.place}, {k}: {distance.text or f'{distance.error:.1e} away'}")
+            self._found.differences.append(f"{run.place}, {k}: {distance.text or f'{distance.error:.1e} away'}")
 
 
 def _plain(value: Any) -> Any:
@@ -215,14 +220,17 @@ def _operator(node: torch.fx.Node) -> str:
 
 
 def _perturbed_results(run: _Run, break_ties: bool) -> list[Sequence[Any]]:
-    """PyTorch's results when each number of the inputs changes by a few last bits.
+    """PyTorch's results of several runs, in which each float of the inputs changes by about its last bit.
 
-    With `break_ties`, the inputs are also changed by the last bit of the largest number. Then no two numbers are equal.
+    With `break_ties`, there are as many further runs, in which each float changes by the last bit of the largest float.
+    Then no two numbers are equal.
     """
     results: list[Sequence[Any]] = []
-    for seed in range(2 * _MOVES if break_ties else _MOVES):
+    for seed in range(2 * _PERTURBED_RUNS if break_ties else _PERTURBED_RUNS):
         generator = torch.Generator().manual_seed(seed)
-        perturbed = [_perturbed(value, _LAST_BIT[run.precision], seed >= _MOVES, generator) for value in run.inputs]
+        perturbed = [
+            _perturbed(value, _LAST_BIT[run.precision], seed >= _PERTURBED_RUNS, generator) for value in run.inputs
+        ]
         results.append(run.results(perturbed))
     return results
 
@@ -238,5 +246,5 @@ def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: tor
 
 
 def _deviation(perturbed: Any, expected: torch.Tensor) -> Deviation:
-    """The distance of changed results. Shapes that depend on data may differ."""
+    """The distance of a changed result. It is infinite if the shape, which may depend on data, differs."""
     return deviation(perturbed, expected) if isinstance(perturbed, torch.Tensor) else Deviation(math.inf)

@@ -19,7 +19,7 @@ from trtbuild.core.model.spec import NamedDim
 from trtbuild.core.model.verification import points
 from trtbuild.stages.verify.inputs import random_inputs
 
-#: Operators that may stay in PyTorch, so that a model is split between other operators.
+#: Operators that a case may have in `torch_executed_ops`, so that its model is split into several partitions.
 _LISTED = (
     "aten.add", "aten.mul", "aten.sub", "aten.neg", "aten.relu", "aten.softmax", "aten._softmax", "aten.view",
     "aten.permute", "aten.transpose", "aten.cat", "aten.slice", "aten.select", "aten.sum", "aten.mean", "aten.where",
@@ -28,10 +28,12 @@ _LISTED = (
     "aten.any", "aten.amax", "aten.argmax", "aten.matmul", "aten.bmm",
 )  # fmt: skip
 
+#: The relative frequency of the dtypes of inputs.
 _DTYPES = {"float32": 12, "float16": 2, "bfloat16": 2, "float64": 1, "int64": 2, "int32": 1, "bool": 1}
 
 _WORD = re.compile(r"\w+")
 
+#: The largest number of elements in a value, and the number of tries to find a statement.
 _MOST_NUMBERS, _TRIES = 30_000, 120
 
 

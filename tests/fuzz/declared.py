@@ -17,7 +17,7 @@ from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate, interval
 
-#: tensorrt.DataType, as in the compiler's document → torch's name.
+#: The names of tensorrt.DataType in the compiler's document → the names in torch.
 ENGINE_DTYPES = {
     "float": "float32",
     "half": "float16",

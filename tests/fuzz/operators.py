@@ -36,7 +36,7 @@ EXCLUDED: Mapping[str, str] = {
     "sparse.sampled_addmm": "sparse tensors cannot be inputs",
 }  # fmt: skip
 
-#: Operators that kill the process in eager PyTorch (2.13), with the condition.
+#: Operators that kill the process in eager PyTorch (2.13), with the reason.
 _KILLS: Mapping[str, str] = {"lu_unpack": "writes out of bounds where a pivot is larger than the matrix"}
 
 #: The relative frequency of dtypes that the operator supports.
@@ -45,6 +45,7 @@ _DTYPES = {
     "bool": 4, "complex64": 1,
 }  # fmt: skip
 
+#: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
 _MOST_SAMPLES, _MOST_NUMBERS, _ATTEMPTS = 60, 20_000, 12
 
 #: Operators that are put before and after the tested operator: text, name for `torch_executed_ops`, and supported dtypes.
@@ -148,7 +149,7 @@ def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
 
 
 def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
-    """The text of one argument. Its tensors are added to `tensors`. Raises Unfit if it cannot be written as text."""
+    """The text of one argument. Its tensors are added to `tensors`. Raises Unfit if the argument has no text."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise Unfit("sparse")
@@ -225,7 +226,7 @@ def _behind(
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*[value.clone() for value in inputs]))
             whole = isinstance(module(*[value.clone() for value in inputs]), torch.Tensor)
-    except Exception:  # `examine` reports it
+    except Exception:  # `examine` raises Unfit for this failure
         return "y", ""
     if not whole and not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return "y", ""

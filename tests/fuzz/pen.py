@@ -59,6 +59,7 @@ class Pen:
         return self.rng.choices(suitable, range(1, len(suitable) + 1))[0]
 
     def f(self, least: int = 0, most: int = 9) -> Value:
+        """A random floating-point value, as in `value`."""
         return self.value("float", least, most)
 
     def like(self, example: Value) -> Value:
@@ -98,7 +99,7 @@ class Pen:
         return f"self.{name}"
 
     def last(self, value: Value) -> int:
-        """The static size of the last axis, for a layer with this size."""
+        """The size of the last axis at opt, for a layer with this width."""
         return int(value.shape[-1])
 
 

@@ -116,8 +116,10 @@ class Built:
 
 
 def build(case: Case, *, engines: bool = True) -> Built:
-    """Trace, lower, partition and convert. With `engines`, also compare the lowered program, and compile. Raises the
-    error of a step; a TrtbuildError is a rejection."""
+    """Trace, lower, partition and convert. Raises the error of a step.
+
+    With `engines`, also compare the lowered program with the traced program, and compile the engines.
+    """
     model, shapes, store = case.model, case.shapes, MemoryStore()
     traced = _traced(case.module.eval(), model, shapes)
     weights = tuple(_weight(value, store) for _, value in sorted(traced.weights, key=lambda pair: pair[0]))
@@ -154,8 +156,8 @@ class _Steps:
         self._facts = toolchain_facts(TARGET)
         self._context = Context(store, Path.cwd())  # type: ignore[arg-type]
         (profile,) = model.profiles
-        ends = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
-        self._points = tuple(sizes_in_units(shapes, sizes) for sizes in ends)
+        symbol_sizes = dict.fromkeys(symbol_values(shapes, profile, which) for which in ("min", "opt", "max"))
+        self._points = tuple(sizes_in_units(shapes, sizes) for sizes in symbol_sizes)
 
     def lower(self, traced: TraceResult, *, compare: bool = True) -> Mapping[str, Output]:
         """The outputs of the lower step."""

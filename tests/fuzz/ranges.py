@@ -40,7 +40,11 @@ class Unfit(Exception):
 
 
 def examine(case: Case) -> None:
-    """Raise Unfit if eager PyTorch fails, or computes different results in two runs, at a point of a case."""
+    """Run the module of a case twice at each point, in eager PyTorch. Raise Unfit if the case is not usable.
+
+    A case is not usable if a range is invalid, or if PyTorch fails. It is not usable, either, if the module writes to an
+    input, returns no tensor, or gives different results in the two runs.
+    """
     try:
         shapes = case.shapes
     except ValueError as error:

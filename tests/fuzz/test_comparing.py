@@ -164,7 +164,7 @@ def test_finds_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None]], None]:
-    """Returns a function that adds a faulty pass to the lower step. The guards that would detect the fault are off."""
+    """Returns a function that adds a faulty pass to the lower step. The checks that would detect the fault are off."""
 
     def planted(function: Callable[[Program], None]) -> None:
         def changed(program: Program, request: Request) -> Program:
@@ -225,7 +225,7 @@ def test_compares_named_results_of_torch() -> None:
 
 
 def test_finds_a_read_of_uninitialized_memory(case: Case, plant: Callable[..., None]) -> None:
-    """The conversion has zeros in this memory. The difference is visible because PyTorch's memory is filled with NaN."""
+    """The conversion has zeros instead. The difference is visible because PyTorch's memory is filled with NaN."""
 
     def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")

@@ -25,8 +25,8 @@ FINDINGS = ("different", "crashed")
 class Outcome:
     """The outcome of a case.
 
-    `group` is the kind of a rejection or finding. `details` are the differences, or the lines of an error. `case` is the
-    text of the case, empty if there is no case. `unchecked` are the partitions that onnxruntime cannot run.
+    `group` is the reason of any verdict other than built. `details` are the differences, or the lines of an error.
+    `case` is the text of the case, empty if there is no case. `unchecked` are the partitions that onnxruntime cannot run.
     """
 
     seed: int

@@ -1,9 +1,11 @@
-"""Try rows: trace, lower, cut, convert and ask the parser; and compare the converted rows with eager PyTorch.
+"""Results of rows: models of them are traced, lowered, partitioned and converted, and the parser accepts them or not.
+
+The converted rows are compared with eager PyTorch.
 
 Rules
 1. The rows of a chunk are the outputs of one model, because the steps take most of the time of a small model.
-2. A row is an engine if no call that its output needs stays in PyTorch. Otherwise the reason is that of the first call that
-   does.
+2. A row is an engine if no call that its output needs stays in PyTorch. Otherwise its reason is that of the last call that
+   stays in PyTorch.
 3. If a model with several rows is refused, or has wrong numbers, each of its rows is tried alone.
 """
 
@@ -29,7 +31,10 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Result:
-    """`kind` is ``engine``, ``PyTorch`` or ``refused``. `wrong` are differences of numbers, which must not be."""
+    """The result of a row. `kind` is ``engine``, ``PyTorch`` or ``refused``.
+
+    `wrong` are the differences from eager PyTorch, and the partitions that were not compared. It must be empty.
+    """
 
     row: Row
     kind: str
@@ -57,12 +62,12 @@ def tried(rows: Sequence[Row]) -> list[Result]:
     wrong = (*seen.differences, *seen.unchecked)
     if wrong and len(rows) > 1:
         return [result for row in rows for result in tried([row])]
-    kinds = _Kinds(built)
+    torch_calls = _TorchCalls(built)
     found, first = [], 0
-    for row, count in zip(rows, _counts(case), strict=True):
-        reasons = [reason for number in range(first, first + count) for reason in kinds.reasons(number)]
+    for row, count in zip(rows, _output_counts(case), strict=True):
+        reasons = [reason for number in range(first, first + count) for reason in torch_calls.reasons(number)]
         first += count
-        if reasons and "_NODE" in reasons[0] and len(rows) > 1:  # the parser's message about another row, perhaps
+        if reasons and "_NODE" in reasons[0] and len(rows) > 1:  # perhaps the parser's message is about another row
             found += tried([row])
         else:
             found.append(Result(row, "PyTorch" if reasons else "engine", _short(reasons), wrong))
@@ -83,15 +88,15 @@ def _case(rows: Sequence[Row]) -> Case:
     specs: list[Spec] = []
     texts = []
     for number, row in enumerate(rows):
-        left = list(range(len(specs)))
+        unused = list(range(len(specs)))
         places = []
         for spec in row.inputs:
-            place = next((place for place in left if specs[place] == spec), None)
+            place = next((place for place in unused if specs[place] == spec), None)
             if place is None:
                 place = len(specs)
                 specs.append(spec)
             else:
-                left.remove(place)
+                unused.remove(place)
             places.append(place)
         text = re.sub(r"\bx(\d)\b", lambda match: f"x{places[int(match[1])]}", row.call)  # noqa: B023
         texts.append(re.sub(r"\bop\(", f"op{number}(", text))
@@ -101,7 +106,7 @@ def _case(rows: Sequence[Row]) -> Case:
     return Case(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
 
 
-def _counts(case: Case) -> Iterator[int]:
+def _output_counts(case: Case) -> Iterator[int]:
     """The number of outputs of each row."""
     inputs = [
         torch.ones([axis if isinstance(axis, int) else axis[1] for axis in axes]).to(getattr(torch, dtype))
@@ -112,8 +117,8 @@ def _counts(case: Case) -> Iterator[int]:
             yield len(value) if isinstance(value, tuple | list) else 1
 
 
-class _Kinds:
-    """The calls that stay in PyTorch, by output."""
+class _TorchCalls:
+    """Finds the calls that an output needs and that stay in PyTorch."""
 
     def __init__(self, built: Built) -> None:
         self._built = built
@@ -135,12 +140,12 @@ class _Kinds:
             return  # an input or a weight
         part, program = self._parts[name], self._programs[name]
         inputs = dict(zip(program.input_nodes, (text for text, _ in part.inputs), strict=True))
-        pending, met = [program.output_nodes[int(number)]], set()
+        pending, visited = [program.output_nodes[int(number)]], set()
         while pending:
             node = pending.pop()
-            if node in met:
+            if node in visited:
                 continue
-            met.add(node)
+            visited.add(node)
             if node in inputs:
                 self._collect(inputs[node], found)
             if part.kind == "torch" and node.op == "call_function":

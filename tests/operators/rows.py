@@ -18,6 +18,7 @@ from tests.fuzz.pipeline import Axis
 #: dtype and axes of an input.
 Spec = tuple[str, Sequence[Axis]]
 
+#: A dynamic batch, and inputs: X of floats, N of integers, K of booleans.
 B: Axis = (2, 3, 8)
 X: Spec = ("float32", (B, 6))
 N: Spec = ("int64", (B, 6))
@@ -32,7 +33,8 @@ HEADS: Spec = ("float32", (B, 2, 5, 8))
 class Row:
     """An operator, a call of it, and the inputs of the call.
 
-    `operator` is the name in the table. `note` says what is particular about the call. Rows of one operator differ in it.
+    `operator` is the name in the table. `note` is what is special about the call. Rows of one operator have different
+    notes.
     """
 
     operator: str
@@ -48,10 +50,10 @@ class Row:
             return getattr(operator, name)
         if self.operator.startswith("torch."):
             return getattr(torch, name)
-        made = getattr(torch.ops, space)
+        function = getattr(torch.ops, space)
         for part in name.split("."):
-            made = getattr(made, part)
-        return made
+            function = getattr(function, part)
+        return function
 
 
 def _rows(*lines: tuple[Any, ...]) -> Iterator[Row]:
@@ -68,8 +70,12 @@ def _unary(names: str, argument: str = "x0", *inputs: Spec, note: str = "") -> I
 def _pairs(names: str, overloads: str = "Tensor Scalar") -> Iterator[Row]:
     for name in names.split():
         for overload in overloads.split():
-            tensor = overload.startswith(("Tensor", "default")) and overload != "Tensor_Scalar"
-            yield Row(f"aten.{name}.{overload}", "op(x0, x1)" if tensor else "op(x0, 0.5)", (X, X) if tensor else (X,))
+            takes_tensor = overload.startswith(("Tensor", "default")) and overload != "Tensor_Scalar"
+            yield Row(
+                f"aten.{name}.{overload}",
+                "op(x0, x1)" if takes_tensor else "op(x0, 0.5)",
+                (X, X) if takes_tensor else (X,),
+            )
 
 
 ELEMENTS: tuple[Row, ...] = (
@@ -356,7 +362,7 @@ INDICES: tuple[Row, ...] = tuple(
     )
 )
 
-#: Adaptive pooling is decomposed for all sizes in a model that pools a dynamic axis.
+#: These rows have a separate model: if a model pools a dynamic axis, all its adaptive pooling is decomposed.
 DYNAMIC_POOLS: tuple[Row, ...] = tuple(
     _rows(
         ("aten.adaptive_avg_pool1d.default", "op(x0, [5])", ("float32", (2, 4, (8, 12, 16))), "of a dynamic axis"),
@@ -382,7 +388,7 @@ CHUNKS: Mapping[str, tuple[Row, ...]] = {
     "Indices": INDICES,
 }
 
-#: Rows that are expected to be refused. They are tried alone, because a refused row takes its model with it.
+#: Rows that are tried alone. Most of them are refused, and a refused row stops the build of its model.
 ALONE = frozenset(
     (
         ("aten._pdist_forward.default", "of a dynamic number of rows"),

@@ -42,7 +42,7 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. `inputs` are (shape, kind). ``b`` and ``s`` are dynamic sizes. A kind is a dtype or ``below10`` (ids)."""
+    """A model. `inputs` are (shape, kind): ``b`` and ``s`` are dynamic sizes, and a kind is a dtype or ``below10``."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[tuple[tuple[int | str, ...], str], ...]

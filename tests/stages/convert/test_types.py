@@ -1,4 +1,4 @@
-"""Compares the types that ONNX infers for a conversion with those of the program; tests wrong translations."""
+"""The types that ONNX infers for a conversion must be those of the program. Translations with other types are errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(body: str, dtype: str = "float32") -> Program:
 
 
 def error_after(original: Program, change: Callable[[onnx.ModelProto], None]) -> ConversionRefused:
-    """The error about a conversion of `original` after `change`."""
+    """The error about a conversion of `original` that `change` has made wrong."""
     converted = convert(original, 20)
     model = onnx.ModelProto.FromString(converted.model)
     refuse_other_types(model, original, converted.origins)

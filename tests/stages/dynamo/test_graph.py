@@ -89,7 +89,7 @@ def test_a_dim_without_a_bound_and_an_integer_are_open() -> None:
     assert [len(graph.open_symbols) for graph in graphs] == [0, 1]
 
 
-def test_sizes_and_repeated_outputs_are_put_back() -> None:
+def test_sizes_and_repeated_outputs_are_restored() -> None:
     model = Net().eval()
     x = rows()
     graph, arguments = captured(model, x)
@@ -104,7 +104,7 @@ def test_sizes_and_repeated_outputs_are_put_back() -> None:
             assert result == expected
 
 
-def test_the_module_takes_only_tensors_of_any_size() -> None:
+def test_the_module_takes_tensors_only_and_accepts_any_size() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y.new_ones(x.shape[0], 2)], 1)
 

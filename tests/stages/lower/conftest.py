@@ -22,7 +22,7 @@ from trtbuild.stages.program.translations import decomposition_table
 
 @dataclass
 class TraceResult:
-    """An exported module, and inputs for comparisons. They differ from the example of the export."""
+    """An exported module, and inputs for comparisons. For MODELS, the example of the export has other sizes."""
 
     module: nn.Module
     program: Program
@@ -64,7 +64,7 @@ class ConvNet(nn.Module):
 
 
 class ManualAttention(nn.Module):
-    """Attention without SDPA: with a mask of finfo.min values, which masks whole rows, and with a temperature."""
+    """Attention without SDPA, with a temperature. The mask adds finfo.min, and masks some rows entirely."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         scores = torch.einsum("bld,bsd->bls", q, k) / 2.5
@@ -130,7 +130,7 @@ class Encoder(nn.Module):
 
 
 class Positions(nn.Module):
-    """Rotary angles: a matrix product multiplies positions, which were integers. It must not lose their digits."""
+    """Rotary angles: a matrix product of large positions, which half precision cannot represent exactly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,26 +208,26 @@ def traced() -> Callable[[str], TraceResult]:
     """A function that returns a model of MODELS by its name."""
     cached: dict[str, TraceResult] = {}
 
-    def of(name: str) -> TraceResult:
+    def traced_model(name: str) -> TraceResult:
         if name not in cached:
             torch.manual_seed(7)
             module, inputs, shapes = MODELS[name]
             cached[name] = trace(module(), inputs(3, 7), shapes, example=inputs(2, 5))
         return cached[name]
 
-    return of
+    return traced_model
 
 
 @pytest.fixture(scope="session")
 def lowered(traced: Callable[[str], TraceResult], table: Any) -> Callable[[str, Any], Program]:
     """A function that lowers a model of MODELS, by name and precision. Tests do not change the result.
 
-    The first pass is torch's retrace, which takes nearly all the time. So it runs once for all precisions.
+    The first pass may retrace the program, which takes nearly all the time. So it runs once for each model.
     """
     functionalized: dict[str, Program] = {}
     cached: dict[tuple[str, str], Program] = {}
 
-    def of(name: str, precision: Any = "float32") -> Program:
+    def lowered_model(name: str, precision: Any = "float32") -> Program:
         request = Request(precision, table)
         if name not in functionalized:
             functionalized[name] = PASSES[0].function(traced(name).program, request)
@@ -237,27 +237,27 @@ def lowered(traced: Callable[[str], TraceResult], table: Any) -> Callable[[str, 
             cached[name, precision] = run_passes(program, request, PASSES[1:])
         return cached[name, precision]
 
-    return of
+    return lowered_model
 
 
 @pytest.fixture(scope="session")
 def lower_module(table: Any) -> Callable[..., tuple[TraceResult, Program]]:
     """A function that traces and lowers any module: (module, inputs, precision, dynamic shapes)."""
 
-    def of(
+    def trace_and_lower(
         module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None
     ) -> tuple[TraceResult, Program]:
         traced = trace(module, tuple(inputs), shapes)
         return traced, lower(traced.program, precision, table)
 
-    return of
+    return trace_and_lower
 
 
 @pytest.fixture(scope="session")
 def calls() -> Callable[[Program], list[str]]:
     """A function that lists the operators of a program, in order, such as ``linear.default``."""
 
-    def of(program: Program) -> list[str]:
+    def operator_names(program: Program) -> list[str]:
         return [str(node.target).removeprefix("aten.") for node in program.graph.nodes if node.op == "call_function"]
 
-    return of
+    return operator_names

@@ -1,4 +1,7 @@
-"""Batch normalization in half precision: it computes in half if its input is a half result. Its parameters stay float32."""
+"""Batch normalization in half precision. A norm with weight and bias computes in half between half operators.
+
+The parameters stay float32.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def test_after_a_convolution_the_norm_is_half_and_its_parameters_are_float32(
     traced, program = lower_module(Block(), [torch.randn(2, 3, 8, 8)], precision)
     assert dtypes(norm_of(program)) == (half, half, {torch.float32})
     casts = [str(node.args[0]) for node in program.graph.nodes if str(node.target) == "aten._to_copy.default"]
-    assert len(casts) == 4 and not any("norm" in name for name in casts)  # input, convolutions, output
+    assert len(casts) == 4 and not any("norm" in name for name in casts)  # input, weights of two convolutions, output
     result, expected = traced.run(program)[0], traced.eager()[0]
     assert (result - expected).abs().max() / expected.abs().max() < (4e-3 if half is torch.float16 else 3e-2)
 
@@ -93,7 +96,7 @@ def test_a_norm_with_only_float32_readers_is_float32(lower_module: Callable[...,
 def test_the_norm_has_the_same_dtypes_in_onnx(
     lower_module: Callable[..., Any], affine: bool, input_type: int, opset: int
 ) -> None:
-    """A norm without weight and bias stays in float32: otherwise the conversion would create them in half."""
+    """A norm without weight and bias stays in float32, because the conversion would create both in half."""
     traced, program = lower_module(Block(affine=affine), [torch.randn(2, 3, 8, 8)], "float16")
     model = onnx.load_from_string(convert(program, opset).model)
     values = {**dict(traced.module.named_parameters()), **dict(traced.module.named_buffers())}

@@ -76,7 +76,7 @@ class Outer(nn.Module):
         return self.inner(x)
 
 
-def test_a_view_that_lost_its_module_gets_it_back(lower_module: Any) -> None:
+def test_a_view_that_lost_its_module_path_gets_it_back(lower_module: Any) -> None:
     _, program = lower_module(Outer(), (torch.randn(2, 3),))
     assert {path_of(node) for node in program.graph.nodes if node.op == "call_function"} == {"inner"}
 

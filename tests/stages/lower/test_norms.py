@@ -1,4 +1,4 @@
-"""Operators whose ONNX translation overflows for values for which PyTorch does not."""
+"""Operators whose ONNX translation overflows for some values, although PyTorch does not. A pass prevents the overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that are rewritten for TensorRT: engines of a sample, their text, and what stays as it is."""
+"""Operators that the lower step rewrites for TensorRT: their results, and the calls that are not rewritten."""
 
 from __future__ import annotations
 

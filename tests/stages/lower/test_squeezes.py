@@ -1,4 +1,4 @@
-"""Squeezes remove only axes that have size 1 at every size of the program; other one-line models that were once wrong."""
+"""A squeeze removes an axis only if its size is always 1. The file also has other models of one line."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_rejects_a_decomposition_with_a_side_effect(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_division_by_a_zero_number_does_not_limit_sizes() -> None:
-    """The running variance of one sample is divided by n - 1 = 0, also in eager. No output depends on it."""
+    """The running variance of one sample is divided by n - 1 = 0, also in eager. No output depends on this variance."""
     body = (
         "torch.native_batch_norm(x0, torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4), True, 0.5, 1e-5)[0]"
     )

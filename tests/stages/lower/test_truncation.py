@@ -17,8 +17,8 @@ from trtbuild.stages.program.translations import decomposition_table
 F64, F32 = torch.float64, torch.float32
 
 
-class Of(torch.nn.Module):
-    """A module of a function of one tensor."""
+class FunctionModule(torch.nn.Module):
+    """A module that calls a function of one tensor."""
 
     def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ def run(program: Program, *arguments: torch.Tensor) -> list[torch.Tensor]:
     ],
 )
 def test_values_are_float32_and_outputs_keep_their_types(function: Callable[[torch.Tensor], Any]) -> None:
-    program = traced(Of(function))
-    found = lowered(program)
-    assert wide_calls(found) == []
+    program = traced(FunctionModule(function))
+    lowered_program = lowered(program)
+    assert wide_calls(lowered_program) == []
     x = torch.rand(5, 8, dtype=F64)
-    for ours, theirs in zip(run(found, x), run(program, x), strict=True):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-5, atol=1e-6)
+    for result, expected in zip(run(lowered_program, x), run(program, x), strict=True):
+        assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+        torch.testing.assert_close(result.double(), expected.double(), rtol=1e-5, atol=1e-6)
 
 
 def test_weights_keep_their_type_and_are_cast_once() -> None:
@@ -88,10 +88,10 @@ def test_weights_keep_their_type_and_are_cast_once() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(torch.relu(self.layer(x)))
 
-    found = lowered(traced(Tied()))
-    assert [node.meta["val"].dtype for node in found.weight_nodes] == [F64, F64]
-    assert [len(node.users) for node in found.weight_nodes] == [1, 1]
-    assert wide_calls(found) == []
+    lowered_program = lowered(traced(Tied()))
+    assert [node.meta["val"].dtype for node in lowered_program.weight_nodes] == [F64, F64]
+    assert [len(node.users) for node in lowered_program.weight_nodes] == [1, 1]
+    assert wide_calls(lowered_program) == []
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_weights_keep_their_type_and_are_cast_once() -> None:
     ],
 )
 def test_calls_that_cannot_be_float32_keep_float64(function: Callable[[torch.Tensor], Any], stays: list[str]) -> None:
-    program = traced(Of(function))
-    found = lowered(program)
-    assert set(wide_calls(found)) & {"aten.relu.default"} == set()
-    assert wide_calls(found) == stays or stays[0].startswith("aten.real")
+    program = traced(FunctionModule(function))
+    lowered_program = lowered(program)
+    assert set(wide_calls(lowered_program)) & {"aten.relu.default"} == set()
+    assert wide_calls(lowered_program) == stays or stays[0].startswith("aten.real")
     x = torch.rand(5, 8, dtype=F64)
-    for ours, theirs in zip(run(found, x), run(program, x), strict=True):
-        assert ours.dtype is theirs.dtype
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    for result, expected in zip(run(lowered_program, x), run(program, x), strict=True):
+        assert result.dtype is expected.dtype
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_nested_graph_keeps_float64() -> None:
@@ -120,24 +120,24 @@ def test_a_nested_graph_keeps_float64() -> None:
             return torch.cond(y.sum() > 0, lambda y: y * 2, lambda y: y - 2, (y,)) + 1
 
     program = traced(Branches())
-    found = lowered(program)
+    lowered_program = lowered(program)
     x = torch.rand(5, 8, dtype=F64)
-    torch.testing.assert_close(run(found, x), run(program, x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(run(lowered_program, x), run(program, x), rtol=1e-5, atol=1e-6)
 
 
 def test_a_program_without_float64_does_not_change() -> None:
-    program = traced(Of(lambda x: torch.softmax(x, -1)), F32)
+    program = traced(FunctionModule(lambda x: torch.softmax(x, -1)), F32)
     assert program_text(lowered(program)) == program_text(lower(program, "float32", decomposition_table()))
 
 
-def test_it_is_off_by_default() -> None:
-    program = traced(Of(lambda x: torch.softmax(x, -1)))
+def test_truncation_is_off_by_default() -> None:
+    program = traced(FunctionModule(lambda x: torch.softmax(x, -1)))
     assert wide_calls(lower(program, "float32", decomposition_table())) == ["aten.softmax.int"]
 
 
-def test_these_values_are_float32_in_a_model_of_half_precision() -> None:
-    program = traced(Of(lambda x: torch.softmax(x.double() * 2, -1).float()), F32)
-    found = lower(program, "float16", decomposition_table(), truncates_double=True)
-    assert wide_calls(found) == []
+def test_truncated_values_are_float32_in_a_model_of_half_precision() -> None:
+    program = traced(FunctionModule(lambda x: torch.softmax(x.double() * 2, -1).float()), F32)
+    lowered_program = lower(program, "float16", decomposition_table(), truncates_double=True)
+    assert wide_calls(lowered_program) == []
     x = torch.rand(5, 8)
-    torch.testing.assert_close(run(found, x), run(program, x), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(run(lowered_program, x), run(program, x), rtol=1e-3, atol=1e-3)

@@ -28,7 +28,7 @@ class FakeValidator:
     """Refuses operators by their names. So the tests need neither exporter nor parser.
 
     Operators of `unknown` have no translation. The refusal of an operator of `refused` names the operator. An operator of
-    `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the validated texts.
+    `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the texts of all candidates.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -136,8 +136,11 @@ class PartitionedModel:
 
 
 def run_program(program: Program, weights: Tensors, inputs: Tensors) -> list[torch.Tensor]:
-    """Run a functional program, without ``exported.module()``. The latter solves the expression of each input dimension
-    for its symbol. It rejects ``(s - 1) // 2 + 1``, which is the size of many tensors between two partitions."""
+    """Run a functional program.
+
+    ``exported.module()`` would solve the expression of each input dimension for its symbol. It would reject
+    ``(s - 1) // 2 + 1``, which is the size of many tensors between two partitions.
+    """
     constants = program.constants
     rest = iter([*weights, *inputs])
     arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]

@@ -195,7 +195,7 @@ def test_independent_branches_are_one_partition(lowered: Any) -> None:
 
 
 def test_the_order_of_partitions_can_be_run_when_chains_cross(lowered: Any) -> None:
-    """Each Torch piece needs the TensorRT piece of the other chain. So neither label can be a single partition."""
+    """Each Torch piece needs the TensorRT piece of the other chain. So neither kind can be a single partition."""
 
     def crossing(x: torch.Tensor, y: torch.Tensor) -> Any:
         a, b = x.relu(), y.cumsum(0)

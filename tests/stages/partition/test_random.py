@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class RandomModel(nn.Module):
-    """Blocks that each take two earlier results. Some are called twice, some are equal. It has several outputs."""
+    """A model of blocks. Each block takes two earlier results. Some blocks are equal, and some are called twice."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class RandomModel(nn.Module):
         kinds = [choose.randrange(1000) for _ in range(3)]
         self.blocks = nn.ModuleList(Block(choose.choice(kinds)) for _ in range(choose.randint(2, 4)))
         self.plan: list[tuple[int, int, int]] = []
-        for results in range(2, 2 + choose.randint(3, 6)):
-            self.plan.append((choose.randrange(len(self.blocks)), choose.randrange(results), choose.randrange(results)))
-        results = 2 + len(self.plan)
-        self.outputs = [results - 1, *(choose.randrange(results) for _ in range(choose.randint(0, 3)))]
+        for count in range(2, 2 + choose.randint(3, 6)):
+            self.plan.append((choose.randrange(len(self.blocks)), choose.randrange(count), choose.randrange(count)))
+        count = 2 + len(self.plan)
+        self.outputs = [count - 1, *(choose.randrange(count) for _ in range(choose.randint(0, 3)))]
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         batch, length = x.shape[:2]

@@ -74,8 +74,8 @@ def test_each_match_is_a_partition_and_equal_layers_share_a_structure(encoder: A
 
 def test_the_weights_of_equal_layers_have_equal_shapes(encoder: Any) -> None:
     partitioned = encoder.partition(granularity=("layers.*",))
-    names = [[encoder.weights[slot] for slot in partitioned[f"layers.{number}"].weights] for number in range(2)]
-    assert [value.shape for value in names[0]] == [value.shape for value in names[1]]
+    weights = [[encoder.weights[slot] for slot in partitioned[f"layers.{number}"].weights] for number in range(2)]
+    assert [value.shape for value in weights[0]] == [value.shape for value in weights[1]]
 
 
 def test_an_exact_path_is_one_partition(encoder: Any) -> None:

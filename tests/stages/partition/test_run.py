@@ -186,7 +186,7 @@ def test_torch_executed_ops_accepts_names_with_or_without_overload(name: str, ch
 
 
 @pytest.mark.parametrize("name", ["cumsum", "aten.cumsum_", "aten.cumsum.out"])
-def test_torch_executed_ops_ignores_incomplete_names(name: str, chained: Any) -> None:
+def test_torch_executed_ops_ignores_names_that_match_no_call(name: str, chained: Any) -> None:
     assert chained.partition(torch_executed_ops=(name,)).kinds == ["tensorrt"]
 
 

@@ -1,4 +1,4 @@
-"""A compiled program has the sizes of the traced program."""
+"""The checks of `stages.program.guard`: after each step, a program has the sizes of the traced program."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_range_of_two_sizes_is_right_at_both(case: Callable[..., Case], precis
 
 @contextlib.contextmanager
 def no_suppression() -> Iterator[None]:
-    """Does not fix symbols: torch records its own assumptions as guards of the program."""
+    """A replacement of `suppress_new_guards` with which torch stores new guards and may replace symbols."""
     yield
 
 
@@ -96,7 +96,7 @@ def without_fixed_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "suppress_new_guards", no_suppression)
 
 
-def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "refuse_changes", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "points_of", lambda program, _: points_of(program))
@@ -104,7 +104,7 @@ def without_guard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("case", "precision"), [(decoder, "float16"), (tokens, "float32")])
-def test_the_guard_detects_a_lost_size(
+def test_the_checks_detect_a_lost_size(
     case: Callable[..., Case], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fixed_symbols(monkeypatch)
@@ -112,10 +112,10 @@ def test_the_guard_detects_a_lost_size(
         build(case(precision=precision))
 
 
-def test_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the guard there is no error, but the results for one row are wrong."""
+def test_without_the_checks_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the checks the build succeeds, but the results for one row are wrong."""
     without_fixed_symbols(monkeypatch)
-    without_guard(monkeypatch)
+    without_checks(monkeypatch)
     monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)
     case = decoder(precision="float16")
     with contextlib.suppress(RuntimeError):  # a reshape of one row to two rows fails
@@ -124,7 +124,7 @@ def test_without_the_guard_the_engine_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 
 
 def build_with_pass(case: Case, monkeypatch: pytest.MonkeyPatch, change: Callable[[Program], None]) -> None:
-    """Build with one more lowering pass."""
+    """Build with `change` as one more lowering pass."""
     run_passes = lowering.run_passes
 
     def passes(*arguments: Any) -> Program:
@@ -208,7 +208,7 @@ def test_points_are_the_requested_point_both_ends_and_a_point_between() -> None:
     [
         "x0.chunk(2, 1)[0] * 2",  # unused results
         "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels differ in unused results
-        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # in this program, a prim takes a number as a tensor
+        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # an operator of torch.ops.prims takes a number as a tensor
         "x0[x0[:, 0] > 0].sum(0)",  # a size that depends on data
         "torch.cond(x0.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x0,))",
         "(torch.arange(x0.shape[0], device=x0.device)[:, None] + x0)",

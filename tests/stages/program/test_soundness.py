@@ -280,7 +280,7 @@ def test_a_size_that_is_a_rounded_product_is_written_with_whole_numbers() -> Non
 
 def test_rejects_a_size_that_is_not_an_integer_expression() -> None:
     grow = FunctionModule(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
-    batch = Dim("batch", min=2)  # no fraction can be compared with the float at every size
+    batch = Dim("batch", min=2)  # without a maximum, no fraction is known to round like the float at every size
     exported = export(grow.eval(), (torch.ones(4, 6),), dynamic_shapes=(({1: batch},),)).run_decompositions({})
     with pytest.raises(SourceError) as caught:
         program_text(functional(exported)[0])

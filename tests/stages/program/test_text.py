@@ -57,8 +57,8 @@ def test_a_digest_covers_dtype_shape_and_logical_bytes() -> None:
     assert tensor_digest(torch.tensor([0.0])) != tensor_digest(torch.tensor([-0.0]))
     z = torch.tensor([1 + 2j])
     assert tensor_digest(z.conj()) == tensor_digest(torch.tensor([1 - 2j]))
-    for empty in (torch.empty(0), torch.tensor(True), torch.ones(2, dtype=torch.bfloat16)):
-        assert len(tensor_digest(empty)) == 64
+    for value in (torch.empty(0), torch.tensor(True), torch.ones(2, dtype=torch.bfloat16)):
+        assert len(tensor_digest(value)) == 64
 
 
 def test_the_text_contains_the_implementation_of_a_custom_operator() -> None:

@@ -40,8 +40,8 @@ def test_the_exporter_has_the_internal_functions_that_are_used() -> None:
     )
 
     assert OPSETS[0] == _constants.TORCHLIB_OPSET
-    program = inspect.signature(_core._exported_program_to_onnx_program).parameters
-    assert list(program) == ["exported_program", "registry", "lower"]
+    parameters = inspect.signature(_core._exported_program_to_onnx_program).parameters
+    assert list(parameters) == ["exported_program", "registry", "lower"]
     assert list(inspect.signature(_registration.ONNXRegistry.from_torchlib).parameters) == ["opset_version"]
     assert list(inspect.signature(_dispatching.dispatch).parameters) == ["node", "registry"]
     assert list(inspect.signature(_decomp.get_onnx_implemented_overloads).parameters) == ["registry"]

@@ -47,8 +47,8 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
-    apart = pairs_not_to_tie(plan, profiles)
-    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, apart)
+    not_to_tie = pairs_not_to_tie(plan, profiles)
+    return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, not_to_tie)
 
 
 def _range(shape: Sequence[Any]) -> ShapeRange:
@@ -68,7 +68,7 @@ class Function(torch.nn.Module):
 
 
 def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> TraceResult:
-    """Trace a module in this process, without discovery."""
+    """Trace a module in this process, without recording the files that it reads."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module).eval()
     with torch.no_grad():
@@ -77,7 +77,7 @@ def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob
 
 @dataclass(frozen=True)
 class ChildTrace:
-    """The result of a child process: the fields of the error, or observations by part."""
+    """The result of a child process: the fields of the error, or the state of each dependency that it observed."""
 
     observations: dict[str, str]
     order: list[str]

@@ -141,7 +141,7 @@ def test_an_output_with_a_key_without_letters_gets_a_name(traced, job_of) -> Non
 
 
 def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> None:
-    """The proof compares large points in a forked process. Before the fork, it flushes standard output."""
+    """At large sizes, the proof compares flows in a forked process. Before the fork, it flushes standard output."""
     import trtbuild.stages.trace.proof.proving as proof
 
     monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
@@ -155,8 +155,8 @@ def test_large_points_are_proven_with_their_numbers(traced, job_of, monkeypatch)
     monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
     compared = []
     prove_at = proof._prove_point
-    monkeypatch.setattr(proof, "_prove_point", lambda *all_: (compared.append(all_[0].sizes), prove_at(*all_)))
+    monkeypatch.setattr(proof, "_prove_point", lambda *given: (compared.append(given[0].sizes), prove_at(*given)))
     traced(lambda x: (x + 1, x.shape[0] * 2, x.shape[0] / 3, x.shape[0] > 3), job_of(BATCH))
-    assert len(compared) == 1  # the others have equal flows
+    assert len(compared) == 1  # at the other points the flows are equal
     with pytest.raises(SourceError, match="output 1 has other values"):
         traced(lambda x: (x + 1, x.shape[0] if x.shape[0] != 1 else 7), job_of(BATCH))

@@ -45,14 +45,14 @@ def test_inner_values_are_returned_by_name(mlp: Cut) -> None:
 
 
 def test_a_wrong_type_in_the_conversion_is_visible() -> None:
-    def widen(graph: onnx.GraphProto) -> None:
+    def narrow_output(graph: onnx.GraphProto) -> None:
         """Leave the output in float16. In PyTorch it is float32."""
         cast = graph.node[-1]
         assert cast.op_type == "Cast" and cast.output[0] == "o0"
         cast.attribute[0].i = onnx.TensorProto.FLOAT16
         graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
 
-    cut = cut_of(nn.Sequential(nn.Linear(8, 4)).eval(), [(("b", 8), "float32")], "float16").altered(widen)
+    cut = cut_of(nn.Sequential(nn.Linear(8, 4)).eval(), [(("b", 8), "float32")], "float16").altered(narrow_output)
     (part,) = cut.partitions.partitions
     (result,) = runtime(cut)(part, [torch.ones(2, 8)], POINT)
     assert result.dtype is torch.float16

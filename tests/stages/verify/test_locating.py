@@ -54,12 +54,12 @@ def test_the_place_does_not_depend_on_the_size_of_groups(deep: Cut, monkeypatch:
 
 
 def test_a_transposed_square_matrix_is_located(deep: Cut) -> None:
-    def turn(graph: onnx.GraphProto) -> None:
+    def transpose_weight(graph: onnx.GraphProto) -> None:
         node = [node for node in graph.node if node.op_type == "Gemm"][1]
         (transposes,) = [attribute for attribute in node.attribute if attribute.name == "transB"]
         transposes.i = 1 - transposes.i
 
-    located = place(deep.altered(turn))
+    located = place(deep.altered(transpose_weight))
     assert (located.first.module, located.first.operator) == ("1.0", "aten.linear.default")
 
 
@@ -73,14 +73,14 @@ def test_the_wrong_branch_of_two_is_located() -> None:
 
 
 def test_a_different_inner_value_without_effect_is_not_located() -> None:
-    """ONNX stores a square matrix transposed. The matrix differs, but the values that follow from it do not."""
+    """The ONNX model transposes a square matrix after tanh, not before. Only the value between both operators differs."""
 
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
 
     cut = cut_of(Calls(turned), [((8, 8), "float32")])
 
-    def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose: only the value between them differs
+    def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose; and a fault: Sin instead of Cos
         (transpose,) = [node for node in graph.node if node.op_type == "Transpose"]
         (tanh,) = [node for node in graph.node if node.op_type == "Tanh"]
         transpose.op_type, tanh.op_type = "Tanh", "Transpose"

@@ -22,7 +22,7 @@ def model_of(function: Any, *dtypes: str, **members: Any) -> Cut:
 
 
 def output_precisions(model: Cut) -> list[Precision]:
-    """The precisions of the outputs by the program. Fails if those by the ONNX model differ."""
+    """The precisions of the outputs of the program. Fails if the ONNX model gives other precisions."""
     by_program = precisions.output_precisions(model.lowered)
     inputs = [precisions.precision_of_dtype(dtype) for _, dtype in model.job.inputs]
     assert onnx_precisions(model.blobs[model.job.onnx[model.graph]], inputs, len(by_program)) == by_program

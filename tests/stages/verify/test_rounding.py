@@ -23,7 +23,7 @@ def deviation_and_runs(
     ours: torch.Tensor,
     weights: list[torch.Tensor] | None = None,
 ) -> tuple[Deviation, int]:
-    """The deviation of `ours` from the result of the model, and the number of runs."""
+    """The deviation of `ours` from the result of the model, and the number of runs with changed inputs and weights."""
     runs = []
 
     def run(inputs: object, weights: object) -> list[torch.Tensor]:

@@ -128,14 +128,14 @@ def test_outputs_of_all_dtypes_and_empty_outputs_are_compared() -> None:
 
 
 def test_the_worst_inputs_are_stored_and_can_be_replayed(mlp: Cut, tmp_path: Path) -> None:
-    place = tmp_path / "deep" / "worst.safetensors"
-    report = verify(replace_job(mlp, worst=str(place)).job, mlp.read)
-    assert report.worst_input == str(place)
+    path = tmp_path / "deep" / "worst.safetensors"
+    report = verify(replace_job(mlp, worst=str(path)).job, mlp.read)
+    assert report.worst_input == str(path)
     worst = report.partitions[0].worst
-    (stored,) = inputs.read_inputs(place, mlp.job.inputs)
+    (stored,) = inputs.read_inputs(path, mlp.job.inputs)
     assert stored.shape == (worst.sizes[0], 8)
     point = Point(0, "replay", tuple(worst.sizes), 0)
-    replayed = replace_job(mlp, replay=str(place), points=(point,), shapes=((tuple(stored.shape),),))
+    replayed = replace_job(mlp, replay=str(path), points=(point,), shapes=((tuple(stored.shape),),))
     replay_report = verify(replayed.job, mlp.read)
     assert replay_report.partitions[0].error == report.partitions[0].error and replay_report.worst_input is None
 
@@ -167,7 +167,7 @@ def test_another_runner_is_compared_in_the_same_way(mlp: Cut) -> None:
     assert (report.runner, report.whole.error, report.whole.status) == ("engine", 0.0, "right")
     assert (
         tuple(runner.points) == mlp.job.points
-    )  # one run for each point: the inputs of the first partition are the same
+    )  # the comparisons of the partition and of the whole model share one run for each point
 
 
 def test_a_wrong_engine_with_a_right_conversion_has_no_place_in_the_graph(mlp: Cut) -> None:
@@ -203,7 +203,7 @@ def test_an_operator_that_onnxruntime_lacks_is_a_failure_of_the_conversion(mlp: 
     assert "NoSuchOperator" in report.partitions[0].text
 
 
-def test_an_output_of_nan_only_is_unchecked() -> None:
+def test_an_output_with_only_nan_is_unchecked() -> None:
     def several(_: Any, x: torch.Tensor) -> Any:
         return x + 1, torch.log(-1 - x.abs())
 

@@ -15,7 +15,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def _layer(program: Program, prefix: str) -> list[str]:
-    """The nodes of a module: operators, dtypes, and operands by position. For operands from outside: their dtype."""
+    """A text for each node of a module: operator, dtypes, and operands. An operand from outside is its dtype only."""
     inside = [
         node
         for node in program.graph.nodes

@@ -27,7 +27,7 @@ _CASES = {
     "an activation": (lambda x, ids, mask: x @ x.t(), Range.HALF),
     "infinity": (lambda x, ids, mask: x.masked_fill(mask, -torch.inf).sigmoid(), Range.HALF),
     "float32's minimum": (lambda x, ids, mask: x.masked_fill(mask, _MIN), Range.BEYOND),
-    "a product with it": (lambda x, ids, mask: (1.0 - mask.float()) * _MIN, Range.BEYOND),
+    "a product with float32's minimum": (lambda x, ids, mask: (1.0 - mask.float()) * _MIN, Range.BEYOND),
     "moved": (lambda x, ids, mask: torch.where(mask, 0.0, _MIN)[:, None].expand(-1, 2, -1).contiguous(), Range.BEYOND),
     "padded": (lambda x, ids, mask: nn.functional.pad(x, (0, 1), value=1e9), Range.BEYOND),
     "a constant": (lambda x, ids, mask: x + torch.tensor([0.0, 0.0, 1e30]), Range.BEYOND),
@@ -40,7 +40,7 @@ _CASES = {
     "an index": (lambda x, ids, mask: ids.float() / 2, Range.BEYOND),
     "a boolean": (lambda x, ids, mask: mask.float() * 2, Range.HALF),
     "positions": (lambda x, ids, mask: torch.arange(4.0) + 1, Range.BEYOND),
-    "their product": (lambda x, ids, mask: ids.float() @ x.t(), Range.WIDE),
+    "a product of an index": (lambda x, ids, mask: ids.float() @ x.t(), Range.WIDE),
     "a size": (lambda x, ids, mask: (x @ x.t()) / x.shape[0], Range.HALF),
 }
 

@@ -1,4 +1,4 @@
-"""A trace is stale after a change of a file that the model imports or reads, in any way. Other files do not count.
+"""A trace is stale after a change of a file that the model reads or imports. Changes of other files have no effect.
 
 One child process reads files in many ways. The tests check its observations, and edit each file of `READ`.
 """
@@ -59,6 +59,7 @@ READ = {
     "models/registry/one.py": "pkgutil.iter_modules",
 }
 
+#: Paths that do not exist, and how the model looks for each of them.
 ABSENT = {
     "data/missing.txt": "open, not found",
     "data/nothere.txt": "os.path.exists, not found",
@@ -70,6 +71,7 @@ ABSENT = {
     "shared_name.py": "found in the second root; the first root is searched before",
 }
 
+#: Files that are not dependencies. The model itself writes `data/written.txt` before it reads the file.
 NEVER = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
 
 MODEL = """
@@ -194,7 +196,7 @@ def child(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any
     return result
 
 
-def name_of(project: Path, name: str) -> str:
+def dependency_name(project: Path, name: str) -> str:
     return str(project.parent / "elsewhere" / name) if name == "outside.py" else name
 
 
@@ -202,9 +204,9 @@ def name_of(project: Path, name: str) -> str:
 def test_a_file_that_is_read_is_a_dependency_and_an_edit_changes_its_observation(
     child: Any, project: Path, name: str
 ) -> None:
-    part = f"file:{name_of(project, name)}"
+    part = f"file:{dependency_name(project, name)}"
     assert part in child.observations, READ[name]
-    path = project / name_of(project, name)
+    path = project / dependency_name(project, name)
     seen = child.observations[part]
     assert seen == hashlib.sha256(path.read_bytes()).hexdigest()
     before = path.read_bytes()

@@ -20,9 +20,9 @@ MODEL = """
 import os
 import torch
 import kernels
-import mailbox  # the project's own: user code finds it before the standard one
+import mailbox  # the project's module: user code finds it before the standard module
 assert mailbox.MINE
-import cProfile  # of the standard library; imports profile, and the project's own profile.py raises
+import cProfile  # from the standard library: it imports profile, and the project's profile.py would raise
 copy = {k: v for k, v in os.environ.items() if k.startswith("MODEL_")}  # line 8
 number = open("counter.txt").read()
 open("counter.txt", "w").write(number + "1")

@@ -14,7 +14,7 @@ from trtbuild.stages.trace.export import exporting
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
 
 ROWS = {"x": ((1, 4, 8), (3, 4, 8), (8, 4, 8))}
-TWO = {"height": ((4, 6, 8), (4, 10, 8), (4, 16, 8))}
+DYNAMIC_SECOND_AXIS = {"height": ((4, 6, 8), (4, 10, 8), (4, 16, 8))}
 
 
 class Layer(nn.Module):
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "dead code": (lambda x: (x * 3, x.reshape(-1) + 1)[1], ROWS),
     "two outputs": (lambda x: {"a": x.reshape(-1, 4) + 1, "b": x.flatten(1).relu()}, ROWS),
     "a view is returned": (lambda x: x.reshape(-1, 8), ROWS),
-    "sizes": (lambda x: x.reshape(x.shape[1] * 4, -1) * x.shape[1], TWO),
+    "sizes": (lambda x: x.reshape(x.shape[1] * 4, -1) * x.shape[1], DYNAMIC_SECOND_AXIS),
     "a layer": (Layer(), ROWS),
     "a model in float16": (lambda x: nn.functional.softmax(x.half(), dim=-1, dtype=torch.float32).reshape(-1, 8), ROWS),
 }
@@ -141,7 +141,7 @@ def test_decomposing_does_not_change_its_input() -> None:
 
 
 def test_torch_has_the_internal_functions_about_composite_operators() -> None:
-    """`stages.trace.export.decomposing` and `stages.lower.functionalize` use these two private functions of torch."""
+    """`stages.trace.export.decomposing` and `stages.lower.functionalize` use the two private functions of torch below."""
     aten = torch.ops.aten
     assert [utils._is_cia_op(op) for op in (aten.reshape.default, aten.linear.default, aten.add.Tensor)] == [
         True,

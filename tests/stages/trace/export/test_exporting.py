@@ -1,4 +1,4 @@
-"""Errors about dims whose declaration does not agree with the model."""
+"""Dims and inputs whose declaration does not agree with the model are errors. Other dims are symbols of the program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_error_about_a_fixed_size_suggests_a_static_axis(traced, job_of) -> 
     assert error.file == "tests/stages/trace/export/test_exporting.py"
 
 
-def test_a_fixed_size_is_reported_as_a_size_not_in_units(traced, job_of) -> None:
+def test_a_fixed_size_is_reported_as_a_size_not_as_a_number_of_multiples(traced, job_of) -> None:
     shapes = {"image": ((32, 4), (64, 4), (320, 4))}
     error = error_of(
         traced, job_of, lambda x: x + torch.ones(64, 4), shapes, dims=[NamedDim("height", (("image", 0),), 32)]
@@ -114,7 +114,7 @@ def test_a_shared_dim_is_one_symbol_and_a_static_axis_is_a_number(traced, job_of
     assert result["outputs"][0]["shape"] == [["sym", 0], ["sym", 1], ["sym", 1]]
 
 
-def test_multiples_are_units_in_the_program(traced, job_of) -> None:
+def test_the_symbol_of_a_dim_with_multiple_of_counts_the_multiples(traced, job_of) -> None:
     job = job_of({"image": ((32, 4), (64, 4), (320, 4))}, dims=[NamedDim("height", (("image", 0),), 32)])
     result = traced(lambda x: x.view(-1, 32, 4), job)
     assert result.interface["inputs"][0]["shape"] == [["mul", 32, ["sym", 0]], 4]

@@ -34,7 +34,7 @@ class WithoutFirst(nn.Module):
         return x[1:] * 2
 
 
-def shapes_of(traced):
+def output_shape(traced):
     return traced.interface["outputs"][0]["shape"]
 
 
@@ -66,7 +66,7 @@ def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
 @pytest.mark.parametrize("opt", [2, 3, 8])
 def test_a_derived_size_may_be_one(opt):
     traced = trace_in_process(WithoutFirst().eval(), make_job({"x": ((2, 3), (opt, 3), (8, 3))}))
-    assert shapes_of(traced) == [["add", -1, ["sym", 0]], 3]
+    assert output_shape(traced) == [["add", -1, ["sym", 0]], 3]
 
 
 def test_a_model_that_differs_where_a_derived_size_is_one_names_the_smallest_size():

@@ -1,4 +1,4 @@
-"""Sizes that break guards of the exported program. Export does not report these guards."""
+"""A failure of a guard: sizes that break a guard of the exported program. Export does not report these guards."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ SHAPES = {"x": ((1, 4, 3), (8, 8, 3), (64, 32, 3))}
 DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]
 
 
-def guesses_for(job_of: Callable[..., Any], *guards: str, points: Any = ()) -> Any:
+def failures_for(job_of: Callable[..., Any], *guards: str, points: Any = ()) -> Any:
     job = job_of(SHAPES, dims=DIMS)
     return guard_failures(guards, {"x": 0, "args": (0,)}, job.shapes, job.inputs, points)
 
 
-def test_a_guard_that_always_holds_needs_no_guess(job_of: Callable[..., Any]) -> None:
-    assert not guesses_for(job_of, "L['x'].size()[0] >= 1", "L['x'].size()[1] % 4 == 0", "L['x'].size()[2] == 3")
+def test_a_guard_that_always_holds_has_no_failure(job_of: Callable[..., Any]) -> None:
+    assert not failures_for(job_of, "L['x'].size()[0] >= 1", "L['x'].size()[1] % 4 == 0", "L['x'].size()[2] == 3")
 
 
-def test_the_guesses_are_the_smallest_the_middle_and_the_largest_size_that_break_a_guard(
+def test_the_failures_are_the_smallest_the_middle_and_the_largest_size_that_break_a_guard(
     job_of: Callable[..., Any],
 ) -> None:
-    first, second, third = guesses_for(job_of, "L['x'].size()[1] % 8 == 0")
+    first, second, third = failures_for(job_of, "L['x'].size()[1] % 8 == 0")
     assert [failure.sizes for failure in (first, third)] == [(8, 4), (8, 28)] and second.sizes[1] % 8 == 4
     assert first.text == "x.1 % 8 == 0"
     assert first.hint == "write dims: {width: {at: [x.1], multiple_of: 8}}"
 
 
 def test_a_range_guard_is_reported_as_a_range(job_of: Callable[..., Any]) -> None:
-    first, *_ = guesses_for(job_of, "L['args'][0].size()[0] > 4")
+    first, *_ = failures_for(job_of, "L['args'][0].size()[0] > 4")
     assert first.sizes[0] == 1 and first.hint == "change the profiles so that x.0 is at least 5 and at most 64"
 
 
 def test_a_relation_of_two_dims_has_no_hint(job_of: Callable[..., Any]) -> None:
-    first, *_ = guesses_for(job_of, "L['x'].size()[0] <= L['x'].size()[1]")
+    first, *_ = failures_for(job_of, "L['x'].size()[0] <= L['x'].size()[1]")
     assert first.sizes[0] > first.sizes[1] and first.hint is None
 
 
-def test_a_known_point_that_breaks_the_guard_is_the_only_guess(job_of: Callable[..., Any]) -> None:
-    (failure,) = guesses_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
+def test_a_known_point_that_breaks_the_guard_is_the_only_failure(job_of: Callable[..., Any]) -> None:
+    (failure,) = failures_for(job_of, "L['x'].size()[0] != 1", points=[(1, 4), (64, 32)])
     assert failure.sizes == (1, 4) and failure.hint == "change the profiles so that x.0 is at least 2 and at most 64"
 
 
 def test_conditions_and_functions_are_understood(job_of: Callable[..., Any]) -> None:
-    assert guesses_for(job_of, "L['x'].size()[0] % 2 == 0 and max(L['x'].size()[1], 5) < 100")
-    assert not guesses_for(job_of, "L['x'].size()[1] // 4 >= 1", "math.ceil(L['x'].size()[0] / 2) >= 1")
+    assert failures_for(job_of, "L['x'].size()[0] % 2 == 0 and max(L['x'].size()[1], 5) < 100")
+    assert not failures_for(job_of, "L['x'].size()[1] // 4 >= 1", "math.ceil(L['x'].size()[0] / 2) >= 1")
 
 
 def test_other_guards_are_ignored(job_of: Callable[..., Any]) -> None:
-    assert not guesses_for(
+    assert not failures_for(
         job_of, "L['x'].stride()[0] == 1", "L['y'].size()[0] == 1", "not python(", "L['x'].size()[9] == 1"
     )
 
 
 def test_a_division_by_zero_is_a_broken_guard(job_of: Callable[..., Any]) -> None:
-    first, *_ = guesses_for(job_of, "8 // (L['x'].size()[0] - 5) < 100")
+    first, *_ = failures_for(job_of, "8 // (L['x'].size()[0] - 5) < 100")
     assert first.sizes[0] == 5
 
 
@@ -67,7 +67,7 @@ def test_large_ranges_are_sampled_at_both_ends(job_of: Callable[..., Any]) -> No
     assert failure.sizes == (100_000, 100_000)
 
 
-def test_every_assumed_guard_has_a_guess(job_of: Callable[..., Any]) -> None:
+def test_every_assumed_guard_has_a_failure(job_of: Callable[..., Any]) -> None:
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
     unreported = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]
     assumptions = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]

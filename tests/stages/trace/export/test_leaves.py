@@ -1,4 +1,4 @@
-"""Numbers among a model's results: they are 0-d tensors of the program, and numbers in the output structure."""
+"""Numbers among a model's results: in the program they are 0-d tensors, and in the output structure numbers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ def outputs(traced: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
     return list(Program.from_bytes(traced.program).exported.graph_module(*inputs))
 
 
-def held(found: Any) -> list[tuple[str, Any]]:
-    return [(entry["dtype"], entry["shape"]) for entry in found.interface["outputs"]]
+def output_types(result: Any) -> list[tuple[str, Any]]:
+    """The dtype and the shape of each output."""
+    return [(entry["dtype"], entry["shape"]) for entry in result.interface["outputs"]]
 
 
 def test_a_size_is_an_int64_scalar(traced: Traces, job_of: Traces) -> None:
-    found = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
-    assert found.interface["output_tree"]["items"] == [{"kind": "tensor", "index": 0}, leaf("int", 1)]
-    assert held(found) == [("float32", [["sym", 0], 4]), ("int64", [])]
-    assert [entry["name"] for entry in found.interface["outputs"]] == ["output_0", "output_1"]
+    result = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
+    assert result.interface["output_tree"]["items"] == [{"kind": "tensor", "index": 0}, leaf("int", 1)]
+    assert output_types(result) == [("float32", [["sym", 0], 4]), ("int64", [])]
+    assert [entry["name"] for entry in result.interface["outputs"]] == ["output_0", "output_1"]
     for rows in (1, 8):
-        assert torch.equal(outputs(found, torch.randn(rows, 4))[1], torch.tensor(rows))
+        assert torch.equal(outputs(result, torch.randn(rows, 4))[1], torch.tensor(rows))
 
 
 @pytest.mark.parametrize(
@@ -55,32 +56,32 @@ def test_a_size_is_an_int64_scalar(traced: Traces, job_of: Traces) -> None:
 def test_each_kind_of_number_is_exact(
     traced: Traces, job_of: Traces, function: Callable[..., Any], kind: str, dtype: torch.dtype
 ) -> None:
-    found = traced(lambda x: {"y": x * 2, "n": function(x)}, job_of(SHAPES))
-    assert found.interface["output_tree"]["items"][1] == leaf(kind, 1)
+    result = traced(lambda x: {"y": x * 2, "n": function(x)}, job_of(SHAPES))
+    assert result.interface["output_tree"]["items"][1] == leaf(kind, 1)
     for rows in (1, 2, 7):
         x = torch.randn(rows, 4)
-        number = outputs(found, x)[1]
+        number = outputs(result, x)[1]
         assert number.dtype == dtype and number.item() == function(x) and type(number.item()).__name__ == kind
 
 
 def test_a_number_that_is_returned_twice_is_one_output(traced: Traces, job_of: Traces) -> None:
-    found = traced(lambda x: (x * 2, x.shape[0], [x.size(0), x.shape[0] * 2]), job_of(SHAPES))
+    result = traced(lambda x: (x * 2, x.shape[0], [x.size(0), x.shape[0] * 2]), job_of(SHAPES))
     _, rows, (again, double) = (
-        item if item["kind"] == "number" else item.get("items") for item in found.interface["output_tree"]["items"]
+        item if item["kind"] == "number" else item.get("items") for item in result.interface["output_tree"]["items"]
     )
     assert (rows, again, double) == (leaf("int", 1), leaf("int", 1), leaf("int", 2))
-    assert len(found.interface["outputs"]) == 3
+    assert len(result.interface["outputs"]) == 3
 
 
 def test_a_size_that_the_manifest_fixes_stays_a_constant(traced: Traces, job_of: Traces) -> None:
-    found = traced(lambda x: (x * 2, x.shape[1]), job_of(SHAPES))
-    assert found.interface["output_tree"]["items"][1] == {"kind": "constant", "value": 4}
+    result = traced(lambda x: (x * 2, x.shape[1]), job_of(SHAPES))
+    assert result.interface["output_tree"]["items"][1] == {"kind": "constant", "value": 4}
 
 
 def test_a_number_belongs_to_no_module(traced: Traces, job_of: Traces) -> None:
     """Otherwise the last layer would differ from equal layers."""
-    found = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
-    assert found.modules[-1] == ("", "aten.scalar_tensor.default", "")
+    result = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
+    assert result.modules[-1] == ("", "aten.scalar_tensor.default", "")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Splits along a dynamic axis."""
+"""Splits along a dynamic axis. If the model does not use all pieces, the program slices the used pieces instead."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.stages.program.functional import Program
 
-FOURS = {"x": ((4, 2), (4, 2), (8, 2))}
-FOUR = [NamedDim("rows", (("x", 0),), 4)]
+SHAPES = {"x": ((4, 2), (4, 2), (8, 2))}
+DIMS = [NamedDim("rows", (("x", 0),), 4)]
 
 
 def targets(data: bytes) -> list[str]:
@@ -18,7 +18,7 @@ def targets(data: bytes) -> list[str]:
 
 @pytest.mark.parametrize(("pieces", "start"), [([0], 0), ([1], 2), ([0, 1], 0)])
 def test_a_program_with_unused_pieces_can_be_loaded_and_equals_eager(traced, job_of, pieces, start) -> None:
-    program = traced(lambda x: [x.split(2)[n] * 2 for n in pieces], job_of(FOURS, dims=FOUR)).program
+    program = traced(lambda x: [x.split(2)[n] * 2 for n in pieces], job_of(SHAPES, dims=DIMS)).program
     assert targets(program).count("aten.slice.Tensor") == len(pieces)
     assert "aten.split.Tensor" not in targets(program)
     loaded = Program.from_bytes(program)
@@ -30,13 +30,13 @@ def test_a_program_with_unused_pieces_can_be_loaded_and_equals_eager(traced, job
 
 def test_without_the_slices_the_program_cannot_be_loaded(traced, job_of, monkeypatch) -> None:
     monkeypatch.setattr("trtbuild.stages.trace.export.arranging.slice_used_pieces", lambda graph: None)
-    program = traced(lambda x: x.split(2)[0] * 2, job_of(FOURS, dims=FOUR)).program
+    program = traced(lambda x: x.split(2)[0] * 2, job_of(SHAPES, dims=DIMS)).program
     with pytest.raises(RuntimeError, match="deserializing"):
         Program.from_bytes(program)
 
 
 def test_a_split_of_a_static_axis_or_with_all_pieces_used_is_kept(traced, job_of) -> None:
-    static = traced(lambda x: x.split(1, 1)[0] * 2, job_of(FOURS, dims=FOUR)).program
-    all_used = traced(lambda x: torch.cat([p * 2 for p in x.split(x.shape[0] // 2)]), job_of(FOURS, dims=FOUR)).program
+    static = traced(lambda x: x.split(1, 1)[0] * 2, job_of(SHAPES, dims=DIMS)).program
+    all_used = traced(lambda x: torch.cat([p * 2 for p in x.split(x.shape[0] // 2)]), job_of(SHAPES, dims=DIMS)).program
     assert "aten.split.Tensor" in targets(static)
     assert "aten.split.Tensor" in targets(all_used)

@@ -1,4 +1,4 @@
-"""Axes that must be equal and are declared alike are one dim; where their ranges differ, it is an error."""
+"""Axes that the model needs to be equal become one dim if they are declared alike. Otherwise they are an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_axes_that_are_declared_alike_are_tied():
     assert [entry["shape"] for entry in traced.interface["inputs"]] == [[["sym", 0], 3]] * 2
 
 
-def test_three_axes_are_tied_and_a_free_one_keeps_its_dim():
+def test_three_axes_are_tied_and_the_other_axes_keep_their_dims():
     shape = ((1, 2), (4, 6), (8, 9))
     traced = trace_in_process(
         lambda x, y, z: (x[:, :1] + y[:, :1] + z[:, :1], y), make_job(dict.fromkeys("xyz", shape))
@@ -62,7 +62,7 @@ def test_dims_with_names_are_tied_and_the_first_name_stays():
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["batch"]
 
 
-def test_symbols_that_differ_in_a_later_opt_only_are_known():
+def test_symbols_whose_opts_differ_in_a_later_profile_are_not_to_tie():
     shapes = [(((1,), (4,), (8,)), ((1,), (4,), (8,))), (((1,), (2,), (8,)), ((1,), (3,), (8,)))]
     profiles = [
         Profile(f"p{n}", tuple((name, ShapeRange(*sizes)) for name, sizes in zip("xy", pair, strict=True)))

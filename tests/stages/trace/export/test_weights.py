@@ -139,7 +139,7 @@ def test_views_of_different_parts_of_one_memory_are_two_weights(
 
 
 class KeepsWeight(nn.Module):
-    """Has its weight, or a view of the weight, also in a plain attribute."""
+    """A module that also keeps its weight, or a view of the weight, in a plain attribute."""
 
     def __init__(self, view: bool) -> None:
         super().__init__()

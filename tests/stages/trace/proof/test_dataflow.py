@@ -1,4 +1,7 @@
-"""Functions with equal flows give equal results. A function whose results its flow does not determine is not followed."""
+"""Functions with equal flows give equal results.
+
+If the operator calls of a function do not determine its results, the function is not followed.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ X = torch.empty(3, 4)
 
 
 def leaf(tensor: torch.Tensor) -> str | None:
+    """The name of a weight in a flow. None for other tensors."""
     return {id(WEIGHT): "0", id(OTHER): "1"}.get(id(tensor))
 
 

@@ -1,4 +1,4 @@
-"""A trace is proven at min and max of every profile, and at sizes where export made assumptions."""
+"""A trace is compared with the model at min and max of every profile, and at sizes where export made assumptions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_each_profile_is_proven_at_both_ends(traced, job_of) -> None:
     assert error.code == "frozen-branch" and "x.0 = 16, x.1 = 16" in error.text
 
 
-def test_a_guard_on_a_multiple_that_export_does_not_report_is_proven(traced, job_of) -> None:
+def test_a_guard_on_a_multiple_that_export_does_not_report_is_detected(traced, job_of) -> None:
     """torch 2.13 exports this with ``2*Dim`` without a message. The program is wrong at 6 and 10."""
     dims = [NamedDim("rows", (("x", 0),), 2)]
     error = error_of(traced, job_of, lambda x: x if x.shape[0] % 4 == 0 else x + 1, BY_TWO, dims=dims)
@@ -82,12 +82,12 @@ def test_a_view_that_fits_some_multiples_only_is_an_error_of_the_model(traced, j
     assert "multiple_of: 4" in error.hint
 
 
-def test_a_relation_between_two_dims_that_export_does_not_report_is_proven(traced, job_of) -> None:
+def test_a_relation_between_two_dims_that_export_does_not_report_is_detected(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] > x.shape[1] else x + 2, SQUARE)
     assert error.code == "frozen-branch" and "x.0 <= x.1" in error.text
 
 
-def test_a_branch_on_two_equal_dims_is_proven_inside_the_range(traced, job_of) -> None:
+def test_a_branch_on_two_equal_dims_is_detected_inside_the_range(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == x.shape[1] else x + 2, SQUARE)
     assert error.code == "frozen-branch"
 
@@ -103,7 +103,7 @@ def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_l
     assert error.line == fails_at_one_row.__code__.co_firstlineno + 2
 
 
-def test_integers_and_bools_are_proven_exactly(traced, job_of) -> None:
+def test_integers_and_bools_are_compared_exactly(traced, job_of) -> None:
     traced(lambda x: (x > 0, x.long().argmax(-1)), job_of(BATCH))
 
 

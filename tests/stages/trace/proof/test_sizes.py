@@ -1,4 +1,4 @@
-"""Recorded sizes that the model does not have at all sizes of its inputs."""
+"""Sizes in a program that the model does not have for all sizes of its inputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Quantizers of Model Optimizer become PyTorch's.
+"""Quantizers of Model Optimizer become PyTorch's operators for quantization.
 
-The library cannot be installed beside the libraries of the other tests, so a class with its attributes and its arithmetic
-stands for its quantizer. `test_the_library` runs where it is installed.
+Model Optimizer cannot be installed beside the libraries of the other tests. So these tests use a fake quantizer with the
+attributes and the arithmetic of the real one. `test_the_library` runs if Model Optimizer is installed.
 """
 
 from __future__ import annotations
@@ -71,32 +71,32 @@ def quantized(amax: tuple[float, ...] = (0.3, 0.3, 0.3, 0.3), **settings: Any) -
     return Linear(FakeTensorQuantizer(torch.tensor(2.0), **settings), weight).eval()
 
 
-def test_a_written_model_can_be_exported_and_gives_the_results_of_the_original() -> None:
+def test_a_rewritten_model_can_be_exported_and_gives_the_results_of_the_original() -> None:
     original, x = quantized(), torch.randn(4, 8)
-    written = copy.deepcopy(original)
-    assert has_quantizers(written)
-    write_quantizers(written, JOB, PLACE)
-    torch.testing.assert_close(written(x), original(x))
-    exported = torch.export.export(written, (x,))
+    rewritten = copy.deepcopy(original)
+    assert has_quantizers(rewritten)
+    write_quantizers(rewritten, JOB, PLACE)
+    torch.testing.assert_close(rewritten(x), original(x))
+    exported = torch.export.export(rewritten, (x,))
     targets = [str(node.target) for node in exported.graph.nodes]
     assert sum("quantized_decomposed.quantize" in target for target in targets) == 2
-    assert written.state_dict().keys() == original.state_dict().keys()
+    assert rewritten.state_dict().keys() == original.state_dict().keys()
 
 
 def test_a_disabled_quantizer_is_not_changed() -> None:
-    written = quantized(_disabled=True)
-    write_quantizers(written, JOB, PLACE)
-    assert "forward" not in vars(written.input_quantizer) and "forward" in vars(written.weight_quantizer)
+    rewritten = quantized(_disabled=True)
+    write_quantizers(rewritten, JOB, PLACE)
+    assert "forward" not in vars(rewritten.input_quantizer) and "forward" in vars(rewritten.weight_quantizer)
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:
     original = quantized((0.3, 0.0, 0.3, 0.3))
     with torch.no_grad():
         original.linear.weight[1] = 0
-    written = copy.deepcopy(original)
-    write_quantizers(written, JOB, PLACE)
+    rewritten = copy.deepcopy(original)
+    write_quantizers(rewritten, JOB, PLACE)
     x = torch.randn(4, 8)
-    torch.testing.assert_close(written(x), original(x))
+    torch.testing.assert_close(rewritten(x), original(x))
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_channel_of_zeros_stays_zero() -> None:
         ({"_amax": torch.tensor(float("nan"))}, "has scales that are negative or not finite"),
     ],
 )
-def test_other_quantizers_are_named(settings: dict[str, Any], problem: str) -> None:
-    written = quantized()
+def test_rejects_other_quantizers_and_names_them(settings: dict[str, Any], problem: str) -> None:
+    rewritten = quantized()
     for name, value in settings.items():
-        setattr(written.input_quantizer, name, value)
+        setattr(rewritten.input_quantizer, name, value)
     with pytest.raises(SourceError, match=f"'input_quantizer' of Model Optimizer {problem}") as caught:
-        write_quantizers(written, JOB, PLACE)
+        write_quantizers(rewritten, JOB, PLACE)
     assert (caught.value.file, caught.value.line) == ("nets.py", 3)
 
 
@@ -136,6 +136,6 @@ def test_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     mtq = pytest.importorskip("modelopt.torch.quantization")
     x = torch.randn(4, 8)
     original = mtq.quantize(nn.Sequential(nn.Linear(8, 4)).eval(), mtq.INT8_DEFAULT_CFG, lambda module: module(x))
-    written = copy.deepcopy(original)
-    write_quantizers(written, JOB, PLACE)
-    torch.testing.assert_close(written(x), original(x))
+    rewritten = copy.deepcopy(original)
+    write_quantizers(rewritten, JOB, PLACE)
+    torch.testing.assert_close(rewritten(x), original(x))

@@ -1,4 +1,7 @@
-"""An int32 bias of a quantized file becomes the numbers that onnxruntime computes for it."""
+"""Quantized ONNX files.
+
+An int32 bias becomes the floats that onnxruntime computes from it. Operators on integers and unsigned types are errors.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, w
 from trtbuild.stages.trace.sources.onnx_weights import numbers_in
 
 JOB: Any = SimpleNamespace(source=SimpleNamespace(target="m.onnx"), place=lambda *_: {})
-READ = numbers_in(Path(), JOB)
+READ_NUMBERS = numbers_in(Path(), JOB)
 
 
 def results(model: onnx.ModelProto, x: Any) -> Any:
-    options = onnxruntime.SessionOptions()  # optimized, the original computes with integers
+    options = onnxruntime.SessionOptions()  # with optimizations, the original would compute with integers
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     (result,) = session.run(None, {"x": x})
@@ -32,22 +35,22 @@ def results(model: onnx.ModelProto, x: Any) -> Any:
 def test_the_rewritten_file_equals_the_original() -> None:
     original = quantized_file()
     model = onnx.ModelProto.FromString(original.SerializeToString())
-    write_biases(model.graph, READ)
+    write_biases(model.graph, READ_NUMBERS)
     assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 2
     onnx.checker.check_model(model)
     x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
     np.testing.assert_array_equal(results(model, x), results(original, x))
 
 
-def test_an_integer_operator_is_named() -> None:
+def test_rejects_an_integer_operator_and_names_it() -> None:
     graph = h.make_graph([h.make_node("MatMulInteger", ["a", "b"], ["c"], "product")], "g", [], [])
     with pytest.raises(SourceError, match="MatMulInteger, which computes with integers"):
-        refuse_asymmetric(graph, READ, JOB)
+        refuse_asymmetric(graph, READ_NUMBERS, JOB)
 
 
-def test_a_quantizer_without_a_zero_point_is_unsigned() -> None:
+def test_a_quantizer_without_a_zero_point_or_a_type_is_unsigned() -> None:
     graph = h.make_graph([h.make_node("QuantizeLinear", ["x", "s"], ["q"], "quantizer")], "g", [], [])
     with pytest.raises(SourceError, match="quantizes to uint8"):
-        refuse_asymmetric(graph, READ, JOB)
+        refuse_asymmetric(graph, READ_NUMBERS, JOB)
     graph.node[0].attribute.append(h.make_attribute("output_dtype", onnx.TensorProto.INT8))
-    refuse_asymmetric(graph, READ, JOB)
+    refuse_asymmetric(graph, READ_NUMBERS, JOB)

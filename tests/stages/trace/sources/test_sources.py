@@ -1,4 +1,4 @@
-"""The kinds of sources that a manifest may name, and the errors about other sources."""
+"""Sources of the kinds `python` and `exported_program`, and errors about invalid sources."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def pt2(tmp_path: Path) -> str:
     return "block.pt2"
 
 
-def job_for(job_of: Callable[..., Any], low: int, opt: int, high: int, unit: int = 2, **more: Any) -> Any:
+def job_for(job_of: Callable[..., Any], low: int, opt: int, high: int, multiple_of: int = 2, **more: Any) -> Any:
     inputs = (Input("x"), Input("mask", keyword=True))
-    dims = [NamedDim("batch", (("x", 0), ("mask", 0)), unit)] if low != high else []
+    dims = [NamedDim("batch", (("x", 0), ("mask", 0)), multiple_of)] if low != high else []
     shapes = dict.fromkeys(("x", "mask"), ((low, 4), (opt, 4), (high, 4)))
     return job_of(shapes, inputs=inputs, dims=dims, source=Source("exported_program", "block.pt2"), **more)
 
@@ -136,7 +136,7 @@ def job_for(job_of: Callable[..., Any], low: int, opt: int, high: int, unit: int
 def test_an_exported_program_keeps_names_and_module_paths_under_narrower_dims(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
-    job = job_for(job_of, 4, 8, 16, unit=4)
+    job = job_for(job_of, 4, 8, 16, multiple_of=4)
     result = traced(open_source(pt2, job=job), job)
     assert [entry["name"] for entry in result.interface["weights"]] == ["inner.0.weight", "inner.0.bias", "shift"]
     assert [entry["persistent"] for entry in result.interface["weights"]] == [True, True, False]
@@ -196,7 +196,7 @@ def test_the_error_about_a_profile_outside_the_exported_range_names_both_ranges(
 def test_rejects_an_exported_multiple_that_is_not_declared(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:
-    error = error_of(open_source, pt2, job=job_for(job_of, 2, 4, 16, unit=1))
+    error = error_of(open_source, pt2, job=job_for(job_of, 2, 4, 16, multiple_of=1))
     assert error.code == "range" and "multiple_of: 2" in error.hint
 
 

@@ -1,4 +1,4 @@
-"""TorchScript sources: they are converted with the dims of the manifest, and the proof compares with the script."""
+"""TorchScript sources are converted with the dims of the manifest. The proof compares the program with the script."""
 
 from __future__ import annotations
 

@@ -50,13 +50,13 @@ def an_output(model: str, *, written: bool = True) -> BuiltOutput:
 
 
 def a_plan(*steps: StepEntry, **more: Any) -> Plan:
-    rest = {"ok": True, "duration_s": 0.1, "totals": {}, "outputs": [], "errors": [], "warnings": [], "remotes": []}
-    return Plan(steps=steps, **{**rest, **more})
+    defaults = {"ok": True, "duration_s": 0.1, "totals": {}, "outputs": [], "errors": [], "warnings": [], "remotes": []}
+    return Plan(steps=steps, **{**defaults, **more})
 
 
 def a_build(*steps: StepEntry, **more: Any) -> Build:
-    rest = {"ok": True, "totals": {}, "outputs": [], "not_begun": 0, "errors": [], "warnings": [], "remotes": []}
-    return Build(steps=steps, **{**rest, **more})
+    defaults = {"ok": True, "totals": {}, "outputs": [], "not_begun": 0, "errors": [], "warnings": [], "remotes": []}
+    return Build(steps=steps, **{**defaults, **more})
 
 
 def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verification:
@@ -70,5 +70,5 @@ def an_account(name: str, **more: Any) -> Account:
     """Return the account of a remote. Without `more`, the remote was not used."""
     counts = ("hits", "misses", "blobs_gone", "lost_races", "untrusted", "records_sent", "records_not_sent")
     numbers = ("requests", "bytes_down", "bytes_up", "retries", "failures", "skipped")
-    rest = {"place": f"https://{name}.example", "given_up": None, "troubles": (), "warnings": ()}
-    return Account(name=name, **{**dict.fromkeys((*counts, *numbers), 0), **rest, **more})
+    defaults = {"place": f"https://{name}.example", "given_up": None, "troubles": (), "warnings": ()}
+    return Account(name=name, **{**dict.fromkeys((*counts, *numbers), 0), **defaults, **more})

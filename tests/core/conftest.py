@@ -40,7 +40,7 @@ VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript":
 RTX = ToolchainFacts("1.4.0.76", 22)
 TRT = ToolchainFacts("11.0.0", 23, workspace=1 << 30)
 
-#: A source that reads helper.py and has three equal layers. Before the last is an operator that only PyTorch can run.
+#: A source that reads helper.py and has three equal layers. An operator before the last layer runs only in PyTorch.
 NET = "read helper.py\nlayer layers.0 linear\nlayer layers.1 linear\ntorch nms nms\nlayer layers.2 linear\n"
 
 
@@ -96,7 +96,7 @@ class FakeWorld:
         self.blobs: dict[str, bytes] = {}
         self.history: dict[str, Recipe] = {}
         self.tables: dict[str, dict[str, Weight]] = {}
-        self.placed: set[str] = set()
+        self.placed: set[str] = set()  # the digests of the indexes of packages that are in place
         self.damaged: set[str] = set()
         self.untrusted: set[str] = set()
         self.forced = False
@@ -106,7 +106,7 @@ class FakeWorld:
         self.ran: list[str] = []
         self.ran_keys: set[str | None] = set()
         self.observed: list[Dependency] = []
-        self.expected: list[str] = []
+        self.expected: list[str] = []  # the keys of recipes that the planner will soon look up
 
     # -- Lookups
 
@@ -167,8 +167,10 @@ class FakeWorld:
     # -- planning and building
 
     def facts(self, model: Model) -> Facts:
-        toolchains = {t: self.trt if t.toolchain == "tensorrt" else self.rtx for t in model.targets}
-        toolchains = {t: replace(f, version=t.version or f.version) for t, f in toolchains.items()}
+        toolchains = {target: self.trt if target.toolchain == "tensorrt" else self.rtx for target in model.targets}
+        toolchains = {
+            target: replace(found, version=target.version or found.version) for target, found in toolchains.items()
+        }
         return Facts("linux-x86_64", self.versions, toolchains, {"LANG": "C.UTF-8"})
 
     def in_place(self, model: Model, record: Record) -> bool:
@@ -178,13 +180,19 @@ class FakeWorld:
         return plan_model(model, shapes_of(model), self.facts(model), self, self.in_place)
 
     def build(self, model: Model) -> list[str]:
-        """Bring `model` up to date. Returns the ids of the steps that ran, in order."""
+        """Bring `model` up to date. Return the ids of the steps that ran, in order."""
         self.ran, self.ran_keys = [], set()
         plan = self.plan(model)
         while waiting := [step for step in plan.steps.values() if step.verdict != "hit"]:
-            ready = (s for s in waiting if s.verdict == "run" and self._has_inputs(plan, s))
+            ready = (
+                waiting_step
+                for waiting_step in waiting
+                if waiting_step.verdict == "run" and self._has_inputs(plan, waiting_step)
+            )
             step = next(ready, None)
-            assert step is not None, [(s.id, s.verdict, s.reason.text) for s in waiting]
+            assert step is not None, [
+                (waiting_step.id, waiting_step.verdict, waiting_step.reason.text) for waiting_step in waiting
+            ]
             assert step.id not in self.ran, f"{step.id} runs twice"
             self.run(step, plan)
             plan = self.plan(model)
@@ -221,7 +229,7 @@ class FakeWorld:
             del self.blobs[output.sha256]
 
     def with_weights(self, path: str, values: Mapping[str, str]) -> None:
-        """A weights file: name → value."""
+        """Add a weights file. `values` are the values of the weights, by name."""
         self.tables[path] = {name: weight(value) for name, value in values.items()}
         for value in values.values():
             self.put(value_bytes(value))
@@ -246,7 +254,7 @@ class FakeWorld:
         lines = [line.split() for line in source.splitlines() if not line.startswith("#")]
         dependencies = [
             Dependency("file", model.source.target),
-            *(Dependency("file", w[1]) for w in lines if w[0] == "read"),
+            *(Dependency("file", words[1]) for words in lines if words[0] == "read"),
         ]
         dependencies.append(Dependency("distribution", "timm"))
         observations = [Observation(dependency, self.observe(dependency)) for dependency in dependencies]
@@ -277,6 +285,7 @@ class FakeWorld:
                 "weights": self.put(weights_to_json(values)),
             },
         )
+        # the pointer, through which machines without torch find the record
         unversioned = keys.trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
         files = [o for o in observations if o.dependency.kind != "distribution"]
         pointer = keys.trace(

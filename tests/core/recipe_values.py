@@ -109,9 +109,9 @@ class Build:
 
     model: Model = MODEL
     weights: tuple[Weight, ...] = WEIGHTS
-    #: None: the shapes that follow from the model.
+    #: If None, the shapes follow from the model.
     shapes: ShapePlan | None = None
-    #: None: the job that follows from the model.
+    #: If None, the job follows from the model.
     job: EngineJob | None = None
 
     def plan(self) -> ShapePlan:

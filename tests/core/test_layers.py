@@ -60,7 +60,7 @@ for name in {modules!r}:
     assert process.returncode == 0, process.stderr
 
 
-def test_core_touches_no_disk_clock_environment_or_network_when_it_is_imported() -> None:
+def test_importing_core_writes_no_file_or_variable_and_starts_no_process_or_connection() -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

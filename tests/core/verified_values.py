@@ -29,7 +29,7 @@ def a_part(partition: str = "model", **more: Any) -> PartitionEntry:
 
 
 def a_cut(**more: Any) -> CutEntry:
-    rest = {
+    defaults = {
         "by": "onnxruntime",
         "against": "PyTorch",
         "targets": ["ada"],
@@ -48,7 +48,7 @@ def a_cut(**more: Any) -> CutEntry:
         "key": None,
         "machine": {"platform": "linux-x86_64"},
     }
-    return CutEntry(**{**rest, **more})
+    return CutEntry(**{**defaults, **more})
 
 
 def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:

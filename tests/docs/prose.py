@@ -1,7 +1,7 @@
 """The English of this project: a table of wordings to avoid, and functions that find the sentences of a file.
 
-The people who read code, messages and documents are engineers, often with another first language. Each rule has a reason
-and two examples: `avoid` breaks the rule, and `write` is a sentence with the same meaning that breaks no rule.
+Many of the engineers who read code, messages and documents have another first language. Each rule has a reason and two
+examples: `avoid` breaks the rule, and `write` is a sentence with the same meaning that breaks no rule.
 `tests/docs/test_prose.py` applies the table.
 """
 
@@ -135,7 +135,8 @@ def faults(sentence: str) -> list[str]:
 def sentences(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a Markdown document, or of the docstrings, comments and messages of a Python file.
 
-    Messages are strings of at least four words. A string that is a Python program is read like a Python file.
+    Messages are strings of at least four words, one of which is a common English word. A string that is a Python program
+    of several lines is read like a Python file.
     """
     text = path.read_text(encoding="utf-8")
     paragraphs = _python(text) if path.suffix == ".py" else _markdown(text)
@@ -145,7 +146,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def _split(paragraph: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph. Code counts as one word. A semicolon ends a sentence, too."""
+    """Yield the sentences of a paragraph. Code counts as one word. A semicolon, a colon and a dash end a sentence, too."""
     plain = re.sub(r"``.+?``|`[^`]*`", "`code`", paragraph, flags=re.DOTALL)
     plain = re.sub(r"\]\([^)]*\)|[\[\]*]", " ", plain)
     for part in re.split(r"(?<=[.!?;])\)?\s+|\s—\s|(?<=:)\s+", plain):

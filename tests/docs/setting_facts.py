@@ -29,7 +29,7 @@ BAD = "surely not"
 
 
 def manifest(name: str, value: Any) -> Any:
-    """Return the setting of a manifest in which its value is `value`, or the errors of this manifest."""
+    """Load a manifest in which the setting has this value. Return the value of the loaded setting, or the errors."""
     Path("trtbuild.yaml").write_text(f"{BASE}    builder: {{{name}: {json.dumps(value)}}}\n")
     try:
         (model,) = load(Path()).models

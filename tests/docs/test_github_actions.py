@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
 
 
-#: Distributions that `pip install 'trtbuild[rtx]'` does not install.
+#: Distributions whose names begin with one of these words: `pip install 'trtbuild[rtx]'` does not install them.
 TORCH_SIDE = ("torch", "onnx", "nvidia", "triton")
 
 
@@ -202,7 +202,7 @@ def test_the_jobs_of_the_recipe_share_results_as_documented(github: Runner, ngin
     assert "net/" in refused.summary or "net" in refused.output
     assert not (refused.checkout / "dist").exists()
 
-    # the same with the results of the pull request in the team's cache
+    # not even if the team's cache has the results of the pull request
     shutil.copytree(pull_requests / "ac", nginx_server.root / "ac", dirs_exist_ok=True)
     shutil.copytree(pull_requests / "cas", nginx_server.root / "cas", dirs_exist_ok=True)
     assert github.run("deploy").commands[-1][1].returncode == 3
@@ -222,9 +222,9 @@ def test_a_pull_request_from_a_fork_has_no_secrets_and_builds(github: Runner, ng
 
 def test_the_python_path_hides_torch(tmp_path: Path) -> None:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
-    for path, has in ((path_without_torch(tmp_path), 0), ("", 1)):
+    for path, expected_status in ((path_without_torch(tmp_path), 0), ("", 1)):
         process = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
-        assert process.returncode == has
+        assert process.returncode == expected_status
 
 
 def test_the_workflow_names_existing_secrets_and_extras() -> None:

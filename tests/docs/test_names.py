@@ -24,7 +24,7 @@ OF_USERS = {"model.py", "use.py"}
 def spans(page: Path) -> list[str]:
     """Return the texts in backquotes. Blocks of code are left out."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-    return [span for spans in re.findall(r"(`+)([^`]+)\1", text) for span in spans[1:]]
+    return [span for groups in re.findall(r"(`+)([^`]+)\1", text) for span in groups[1:]]
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CommandLine
 
-pytestmark = pytest.mark.cold_workers  # commands run like those of users
+pytestmark = pytest.mark.cold_workers  # commands run as users run them
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The section on signatures of docs/store-format.md is sufficient for another implementation, which this test is."""
+"""The section on signatures of docs/store-format.md is sufficient for another implementation. This test is one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trtbuild.store.trust.signing import Signer
 ROOT = Path(__file__).parents[2]
 
 
-def count(number: int) -> bytes:
+def eight_bytes(number: int) -> bytes:
     return struct.pack(">Q", number)
 
 
 def frame(tag: str, value: str | bytes) -> bytes:
     data = value.encode() if isinstance(value, str) else value
-    return tag.encode() + count(len(data)) + data
+    return tag.encode() + eight_bytes(len(data)) + data
 
 
 def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Pat
 
     key = recipe.key
     domain_key = hashlib.sha256(
-        frame("S", "trtbuild.domain/1") + b"L" + count(2) + frame("S", "good") + frame("S", key)
+        frame("S", "trtbuild.domain/1") + b"L" + eight_bytes(2) + frame("S", "good") + frame("S", key)
     ).hexdigest()
     for name, signer in ((key, "evil"), (domain_key, "good")):
         entry = json.loads((tmp_path / "ac" / name[:2] / name).read_bytes())
@@ -58,7 +58,7 @@ def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Pat
             ("public_key", "B", base64.b64decode(signature["publicKey"])),
         ]
         framed = sorted(frame("S", name) + frame(tag, value) for name, tag, value in items)
-        signed = frame("S", "trtbuild.signature/1") + b"M" + count(len(framed)) + b"".join(framed)
+        signed = frame("S", "trtbuild.signature/1") + b"M" + eight_bytes(len(framed)) + b"".join(framed)
         public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature["publicKey"]))
         public.verify(base64.b64decode(signature["signature"]), signed)  # raises an exception if the signature is wrong
 
@@ -66,7 +66,7 @@ def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Pat
 def test_the_examples_of_the_page_are_right() -> None:
     text = (ROOT / "docs" / "store-format.md").read_text()
     key = hashlib.sha256(
-        frame("S", "trtbuild.domain/1") + b"L" + count(2) + frame("S", "ci") + frame("S", "ab" * 32)
+        frame("S", "trtbuild.domain/1") + b"L" + eight_bytes(2) + frame("S", "ci") + frame("S", "ab" * 32)
     ).hexdigest()
     assert f"`{key}`" in text
     begin, end = re.search(r"signature `([0-9a-f]+)…([0-9a-f]+)`", text).groups()  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ needs_mkdocs = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site like `make site`."""
+    """Build the site as `make site` does."""
     folder = tmp_path_factory.mktemp("site")
     process = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
@@ -101,7 +101,7 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
 
 
 def heading_names(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, like GitHub and the site create them."""
+    """Return the anchors of a page's headings, as GitHub and the site create them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}

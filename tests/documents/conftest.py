@@ -1,4 +1,4 @@
-"""Runs every command once with ``--json`` on a small project, and stores the outputs by name."""
+"""Runs commands with ``--json`` on a small project, in several of its states, and stores the outputs by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: A second model, whose trace fails: text to add, by file.
+#: File → the text to add to it, for a second model, whose trace fails.
 BROKEN = {
     "nets.py": '\n\ndef broken():\n    raise ValueError("no weights")\n',
     "trtbuild.yaml": """\
@@ -33,11 +33,11 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, text in BROKEN.items():
         (project / name).write_text((project / name).read_text() + text)
     (base / "begun").mkdir()
-    line = CommandLine(project, base / "cache")
+    trtbuild = CommandLine(project, base / "cache")
     outputs: dict[str, str] = {}
 
     def record(name: str, *arguments: str, expect: int = 0, environment: dict[str, str] | None = None) -> None:
-        process = line.run(*arguments, "--json", environment=environment)
+        process = trtbuild.run(*arguments, "--json", environment=environment)
         assert process.returncode == expect, (
             f"{arguments}: exit {process.returncode}\n{process.stdout}\n{process.stderr}"
         )
@@ -59,7 +59,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     record("status", "status")
     _packages(record, project)
     _cache(record, base, remotes)
-    _change(project)
+    _change_model(project)
     record("why-after-a-change", "why", "ranker")
     record("diff", "diff", "dist/ranker", "ranker", expect=1)
     record("lock-out-of-date", "lock", "ranker", "--check", expect=1)
@@ -100,5 +100,5 @@ def _cache(record: Callable[..., None], base: Path, remotes: dict[str, str]) -> 
     record("cache-import", "cache", "import", str(base / "bundle"))
 
 
-def _change(project: Path) -> None:
+def _change_model(project: Path) -> None:
     edit(project / "nets.py", "nn.Linear(16, 4)", "nn.Linear(16, 5)")

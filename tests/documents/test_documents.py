@@ -1,7 +1,7 @@
 """The documents that commands print with ``--json`` keep their form: the fields, their types, and their order.
 
-Each document has a file with its form in `forms/`. With ``TRTBUILD_WRITE_DOCUMENTS=1`` the forms are written instead of
-compared. Read the difference before you commit it, because other programs read these documents.
+Each document has a file with its form in `forms/`. With ``TRTBUILD_WRITE_DOCUMENTS=1`` the test writes the
+forms before it compares them. Read the difference before you commit it, because other programs read these documents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_every_document_matches_its_schema(printed: dict[str, str]) -> None:
 
 
 def closed(schema: Any) -> Any:
-    """Return the schema with ``additionalProperties: false`` for every object."""
+    """Return the schema with ``additionalProperties: false`` for every object with required fields."""
     if isinstance(schema, dict):
         parts = {name: closed(part) for name, part in schema.items()}
         return {**parts, "additionalProperties": False} if "required" in schema and "properties" in schema else parts

@@ -33,7 +33,10 @@ class Small:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
-    """Build the project, once in a test run. Tests must not change its files."""
+    """Build the project. In a test run, the first process builds it, and the builds of the others find nothing to do.
+
+    Tests must not change its files.
+    """
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project, cache = base / "small", base / "small-cache"

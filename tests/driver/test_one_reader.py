@@ -40,7 +40,7 @@ def _absolute_path(index: Any) -> None:
     index["files"]["/etc/passwd"] = {"sha256": "0" * 64, "size": 1}
 
 
-def _negative_file(index: Any) -> None:
+def _negative_size(index: Any) -> None:
     index["files"]["names.json"]["size"] = -1
 
 
@@ -56,7 +56,7 @@ def _no_files(index: Any) -> None:
     del index["files"]
 
 
-def _no_digest(index: Any) -> None:
+def _path_as_digest(index: Any) -> None:
     index["files"]["names.json"]["sha256"] = "../" * 20
 
 
@@ -72,18 +72,18 @@ EDITS: dict[Edit, type[PackageError]] = {
     _file_elsewhere: PackageDamaged,
     _plan_elsewhere: PackageDamaged,
     _absolute_path: PackageDamaged,
-    _negative_file: PackageDamaged,
+    _negative_size: PackageDamaged,
     _negative_profile: PackageDamaged,
     _negative_dim: PackageDamaged,
     _no_files: PackageDamaged,
-    _no_digest: PackageDamaged,
+    _path_as_digest: PackageDamaged,
     _newer_schema: PackageTooNew,
     _other_schema: PackageDamaged,
 }
 
 
 def commands(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the name and a call of every command that reads the package ``p`` of a project."""
+    """Yield the name and a call of each command, except `verify`, that reads the package ``p`` of a project."""
     request = Request(project)
     yield "inspect", lambda: inspect(request, "p")
     yield "run", lambda: run(request, "p", device="cpu")

@@ -28,7 +28,7 @@ from trtbuild.stages.convert.weights import materialize
 from trtbuild.stages.program.functional import Program
 from trtbuild.store.local.local import LocalStore
 
-#: One of the targets: ONNX models and programs are the same for all.
+#: Any of the targets, because ONNX models and programs are the same for all of them.
 TARGET = "ada"
 
 #: Largest value + 1 of integer inputs.
@@ -114,7 +114,7 @@ class Example:
         return builder(**source.kwargs)
 
     def _by_onnxruntime(self, file: Path) -> Callable[..., list[torch.Tensor]]:
-        """The source file in onnxruntime: partitions of an ONNX model are compared with this."""
+        """The whole source file in onnxruntime. Partitions of an ONNX model are compared with it."""
         session = onnxruntime.InferenceSession(file)
         names = [entry.name for entry in self.model.inputs]
 
@@ -143,7 +143,7 @@ class Example:
             weights.append(torch.frombuffer(data, dtype=getattr(torch, entry["dtype"])).reshape(entry["shape"]))
         return weights
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the session
     def _program(self, graph: str) -> Program:
         return Program.from_bytes(self.output("partition", f"program:{graph}"))
 
@@ -153,12 +153,14 @@ class Example:
             return self.in_onnx(part, inputs)  # this model has no PyTorch program
         program = self._program(part.graph)
         constants = program.constants
-        rest = iter([*(self.weights[slot] for slot in part.weights), *inputs])
-        arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]
+        remaining = iter([*(self.weights[slot] for slot in part.weights), *inputs])
+        arguments = [
+            constants[node.name] if node.name in constants else next(remaining) for node in program.placeholders
+        ]
         with torch.no_grad():
             return list(program.exported.graph_module(*arguments))
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - as long as the session
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the session
     def _session(self, name: str) -> onnxruntime.InferenceSession:
         """A session of onnxruntime with the ONNX model and the weights that are in the engine's recipe."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
@@ -187,6 +189,7 @@ class Example:
         return values
 
     def stitched(self, inputs: Tensors, runner: Runner | None = None) -> list[torch.Tensor]:
+        """The outputs of the model, computed partition by partition."""
         values = self.values(inputs, runner or self.in_onnx)
         return [values[source] for source in self.partitions.outputs]
 
@@ -219,7 +222,7 @@ def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 @pytest.fixture(scope="session")
 def example(built_examples: BuiltExamples) -> Callable[[str], Example]:
-    """A function that returns an example by its name, the same object each time."""
+    """A function that returns an example by its name. It returns the same object each time."""
     examples: dict[str, Example] = {}
 
     def find(name: str) -> Example:

@@ -26,7 +26,7 @@ class Computed:
         self._weights = [torch.from_numpy(array) for array in recorded.weights]
         self._inputs = inputs
         self._calls = [call for call in document["calls"] if call.get("makes")]
-        self._set: list[dict[str, Any]] = [
+        self._attributes: list[dict[str, Any]] = [
             {entry["set"]: entry["value"] for entry in document["calls"] if "set" in entry and entry["on"] == number}
             for number in range(len(self._calls))
         ]
@@ -38,7 +38,7 @@ class Computed:
             return self._inputs[written["input"]]
         number = written["output"][0]
         if number not in self._known:
-            self._known[number] = self._compute(self._calls[number], self._set[number])
+            self._known[number] = self._compute(self._calls[number], self._attributes[number])
         return self._known[number]
 
     def _compute(self, call: dict[str, Any], attributes: dict[str, Any]) -> torch.Tensor:

@@ -38,7 +38,7 @@ def test_every_partition_and_the_whole_model_equal_the_eager_model(name: str, ex
 
 
 def test_a_row_whose_mask_is_all_zero(example: Find) -> None:
-    """BERT in float16: a masked row of a batch has no NaN and equals the eager result, and so do the other rows."""
+    """BERT in float16: all rows of a batch, also a row that is masked entirely, have no NaN and equal the eager result."""
     found = example("bert")
     inputs = found.inputs([4, 32])
     inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])

@@ -88,15 +88,15 @@ def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, 
         low, high = (symbol_values(found.shapes, profile, which) for which in ("min", "max"))
         opt = sizes_in_units(found.shapes, symbol_values(found.shapes, profile, "opt"))
         for part in found.partitions.partitions:
-            for _, kind in part.inputs:
-                bounds = input_range(kind.shape, found.shapes, profile)
-                assert bounds.opt == tuple(evaluate(size, opt) for size in kind.shape)
+            for _, tensor_type in part.inputs:
+                bounds = input_range(tensor_type.shape, found.shapes, profile)
+                assert bounds.opt == tuple(evaluate(size, opt) for size in tensor_type.shape)
                 for _ in range(50):
                     symbols = [
                         choose.randint(smallest // symbol.multiple_of, largest // symbol.multiple_of)
                         for smallest, largest, symbol in zip(low, high, found.shapes.symbols, strict=True)
                     ]
-                    for size, least, most in zip(kind.shape, bounds.min, bounds.max, strict=True):
+                    for size, least, most in zip(tensor_type.shape, bounds.min, bounds.max, strict=True):
                         assert least <= evaluate(size, symbols) <= most
 
 
@@ -107,12 +107,12 @@ def test_computed_tensors_have_the_sizes_of_the_expressions(example: Find) -> No
             values = found.values(found.inputs(sizes), found.in_torch)
             symbols = sizes_in_units(found.shapes, sizes)
             for part in found.partitions.partitions:
-                for source, kind in part.inputs:
-                    assert tuple(values[source].shape) == tuple(evaluate(size, symbols) for size in kind.shape)
-                for number, kind in enumerate(part.outputs):
+                for source, tensor_type in part.inputs:
+                    assert tuple(values[source].shape) == tuple(evaluate(size, symbols) for size in tensor_type.shape)
+                for number, tensor_type in enumerate(part.outputs):
                     value = values[f"{part.name}:{number}"]
-                    assert tuple(value.shape) == tuple(evaluate(size, symbols) for size in kind.shape)
-                    assert str(value.dtype) == f"torch.{kind.dtype}"
+                    assert tuple(value.shape) == tuple(evaluate(size, symbols) for size in tensor_type.shape)
+                    assert str(value.dtype) == f"torch.{tensor_type.dtype}"
 
 
 _COMPILE = """
@@ -129,7 +129,7 @@ print(hashlib.sha256(compile_engine(decode(EngineJob, json.load(sys.stdin)), sto
 
 
 def test_another_process_builds_the_same_bytes(example: Find, built_examples: BuiltExamples) -> None:
-    """TensorRT-RTX is reproducible: a cache can be checked by building again."""
+    """TensorRT-RTX is reproducible, so a second build of its engines can check a cache."""
     found = example("three_parts")
     step = f"engine/p0@{(target := found.model.targets[1]).name}"
     parts = dict(found.record(step).recipe.parts)

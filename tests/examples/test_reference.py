@@ -19,7 +19,7 @@ from trtbuild.runtime.calls.output_tree import Fields
 
 Find = Callable[[str], Example]
 
-#: A function that fills a TensorRT network has no program that PyTorch could run.
+#: The model whose source fills a TensorRT network. It has no program that PyTorch could run.
 NO_REFERENCE = "network_detector"
 WITH_REFERENCE = [name for name in example_names() if name != NO_REFERENCE]
 

@@ -37,7 +37,7 @@ NOT_NATIVE = {
 
 
 def as_tensorrt_package(index: Any) -> Any:
-    """The index of the package if TensorRT 10 had built it, for the first target only."""
+    """Return the index that the package would have if TensorRT 10 had built it, for its first target only."""
     changed = copy.deepcopy(index)
     name, target = next(iter(changed["targets"].items()))
     changed["targets"] = {name: {**target, "toolchain": "tensorrt", "version": "10.8.0", "engines": {}}}

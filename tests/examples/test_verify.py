@@ -1,4 +1,4 @@
-"""`trtbuild verify` accepts the examples: float32 within 1e-5, float16 within 5e-3, also at random shapes."""
+"""`trtbuild verify` accepts three of the examples: float32 within 1e-5, float16 within 5e-3, also at random shapes."""
 
 from __future__ import annotations
 

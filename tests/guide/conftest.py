@@ -1,4 +1,4 @@
-"""The rows of Torch-TensorRT's guide to dynamic shapes: the model, its compilation, and the comparison with eager PyTorch.
+"""For the cases of Torch-TensorRT's guide to dynamic shapes: the model, its compilation, and the comparison with PyTorch.
 
 TensorRT-RTX builds real engines for Ada. The results come from the reference program, because the tests have no GPU.
 """

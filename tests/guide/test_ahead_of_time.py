@@ -1,4 +1,4 @@
-"""The rows that compile ahead of time: static, ranges, Dims, several dynamic dims, keyword arguments."""
+"""The cases of the guide that are compiled ahead of time: static, ranges, Dims, several dynamic dims, keyword arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row that compiles just in time, by torch.compile with `mark_dynamic`, and one model compiled in three ways."""
+"""The case that torch.compile compiles just in time, with `mark_dynamic`, and one model compiled in three ways."""
 
 from __future__ import annotations
 

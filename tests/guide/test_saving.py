@@ -1,4 +1,4 @@
-"""The rows that save and load: by torch.export.Dim or by Input ranges, as a `.pt2` file or as a package."""
+"""The cases of saving and loading: by torch.export.Dim or by Input ranges, as a `.pt2` file or as a package."""
 
 from __future__ import annotations
 

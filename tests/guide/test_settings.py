@@ -1,4 +1,4 @@
-"""The rows about settings: precision, operators and block sizes, full compilation, partitioned graphs."""
+"""The cases of settings: precision, operators and block sizes, full compilation, partitioned graphs."""
 
 from __future__ import annotations
 

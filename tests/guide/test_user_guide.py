@@ -1,9 +1,9 @@
 """The examples of Torch-TensorRT's user guide, with ``import trtbuild as torch_tensorrt``.
 
 The pages are "Dynamic shapes with Torch-TensorRT", "Compiling Exported Programs", "TensorRT Backend for torch.compile" and
-"Saving models". The calls have the words of the guide; the models are small. `here` stands for the GPU that the guide's
-machine has: engines are built for Ada, and the reference path runs on the CPU. Words that differ are in the table of
-docs/in-a-program.md, and are tested as such.
+"Saving models". The calls are those of the guide, with small models. The guide's machine has a GPU, and the machine of
+these tests may have no GPU. So `here` has the arguments that build engines for Ada and run the reference program on the
+CPU. A table in docs/in-a-program.md lists the names that differ, and the last tests of this file check them.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def test_save_with_keyword_arguments(here: dict[str, Any], tmp_path: Path) -> No
         assert_equals_eager(loaded, model, torch.randn(batch, 10), mask=torch.randn(batch, 5))
 
 
-# -- words that differ
+# -- names that differ
 
 
 @pytest.mark.parametrize("output_format", ["torchscript", "aot_inductor", "executorch"])
@@ -266,7 +266,7 @@ def test_options_that_differ_are_named(here: dict[str, Any], option: dict[str, A
         model(torch.randn(SMALL))
 
 
-def test_the_table_of_words_names_them() -> None:
+def test_the_table_on_the_page_names_what_differs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "in-a-program.md").read_text()
     _, _, table = page.partition("## Coming from Torch-TensorRT")
     for word in (

@@ -63,7 +63,7 @@ class Files:
         return models[name] if name else next(iter(models.values()))
 
     def base_model(self, more: str = "") -> Model:
-        """Return the model of `BASE` with more fields. Their text is dedented, then indented by four."""
+        """Return the model of `BASE` with more fields. Their text is dedented, then indented by four spaces."""
         return self.model(BASE + textwrap.indent(textwrap.dedent(more), "    "))
 
     def refused(self, text: str | None = None, *words: str) -> tuple[Problem, ...]:
@@ -80,7 +80,7 @@ class Files:
         return problems
 
     def base_refused(self, more: str, *words: str) -> tuple[Problem, ...]:
-        """Return the problems like `refused`, for `BASE` with more fields of its model."""
+        """Call `refused` for `BASE` with more fields of its model."""
         return self.refused(BASE + textwrap.indent(textwrap.dedent(more), "    "), *words)
 
 

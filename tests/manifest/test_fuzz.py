@@ -19,7 +19,7 @@ from trtbuild.manifest import load
 from .conftest import BASE
 from .test_project import LONG, SHORT
 
-#: Values and names that are valid in some place, so that most mutations put them in a wrong place.
+#: Most of these values are valid in one place of a manifest, and mutations put them in other places.
 WORDS = [
     None, True, False, 0, 1, -1, 3, 89, 8.9, 1.5, float("inf"), 2**40, "", "x", "x.0", "x.1", "query.2", "ada", "net:build",
     "1GiB", "float32", "batch", "model", "aten.mm", "..", ".", "/", "trtbuild.yaml", "a\0b", "a\\b", "yes", "é", [], {},
@@ -51,7 +51,7 @@ def check_load(content: bytes) -> None:
                 assert model.targets
 
 
-def mutated(document: Any, chance: random.Random) -> Any:
+def mutated(document: Any, rng: random.Random) -> Any:
     """Return a copy in which a random value or key is changed, removed or added."""
     document = copy.deepcopy(document)
     node = document
@@ -59,19 +59,19 @@ def mutated(document: Any, chance: random.Random) -> Any:
         keys = list(node) if isinstance(node, dict) else list(range(len(node)))
         if not keys:
             break
-        key = chance.choice(keys)
-        if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.8:
+        key = rng.choice(keys)
+        if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.8:
             node = node[key]
             continue
-        operation = chance.randrange(3)
+        operation = rng.randrange(3)
         if operation == 0:
-            node[key] = copy.deepcopy(chance.choice(WORDS))
+            node[key] = copy.deepcopy(rng.choice(WORDS))
         elif operation == 1:
             del node[key]
         elif isinstance(node, dict):
-            node[chance.choice([*KEYS, *map(str, keys)])] = copy.deepcopy(chance.choice(WORDS))
+            node[rng.choice([*KEYS, *map(str, keys)])] = copy.deepcopy(rng.choice(WORDS))
         else:
-            node.insert(key, copy.deepcopy(chance.choice(WORDS)))
+            node.insert(key, copy.deepcopy(rng.choice(WORDS)))
         break
     return document
 
@@ -79,21 +79,21 @@ def mutated(document: Any, chance: random.Random) -> Any:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([BASE, LONG, SHORT]), st.integers(1, 4))
 def test_mutated_manifests_are_loaded_or_rejected(seed: int, text: str, count: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     document = yaml.safe_load(text)
     for _ in range(count):
-        document = mutated(document, chance)
+        document = mutated(document, rng)
     check_load(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode())
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([BASE, LONG, SHORT]), st.integers(1, 4))
 def test_mutated_text_is_loaded_or_rejected(seed: int, text: str, count: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(count):
-        start = chance.randrange(len(text) + 1)
-        end = min(len(text), start + chance.choice([0, 0, 1, 3, 20]))
-        new = chance.choice(
+        start = rng.randrange(len(text) + 1)
+        end = min(len(text), start + rng.choice([0, 0, 1, 3, 20]))
+        new = rng.choice(
             [
                 "",
                 " ",

@@ -10,7 +10,7 @@ MODEL = BASE.partition("  net:\n")[2]
 
 
 def two_models(first: str, second: str) -> str:
-    """Two models with these outputs."""
+    """Return a manifest of two models. `first` and `second` are more fields of the models, such as their outputs."""
     return f"{BASE}    {first}\n  second:\n{MODEL}    {second}\n"
 
 

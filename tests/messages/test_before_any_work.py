@@ -49,7 +49,7 @@ def test_messages_match_the_catalogue(
 ) -> None:
     write(project, case)
     program, *arguments = shlex.split(case.title)
-    while "=" in program:  # a variable in front of the command, like in a shell
+    while "=" in program:  # a variable in front of the command, as in a shell
         monkeypatch.setenv(*program.split("=", 1))
         program, *arguments = arguments
     assert program == "trtbuild"

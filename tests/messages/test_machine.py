@@ -38,7 +38,7 @@ def without(tmp_path: Path, *distributions: str) -> dict[str, str]:
 
 
 def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """Like `failed`, for a build in another process with these environment variables."""
+    """Build in another process. Return its exit code, its standard error and the type of the only error in its document."""
     process = subprocess.run(
         [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
         cwd=project,

@@ -18,7 +18,7 @@ import onnx
 import pytest
 import safetensors.torch
 import torch
-from onnx import helper as h
+from onnx import helper
 from torch import nn
 
 from tests.conftest import CommandLine
@@ -45,14 +45,18 @@ ONNX = {"plain": ("Relu", "", 4), "strange": ("Gelu", "com.microsoft", 8), "refu
 def one_node(operator: str, domain: str, size: int) -> onnx.ModelProto:
     """Return an ONNX model with one node, which is called ``the_node``."""
     shape = ["rows", size, size] if operator == "Det" else ["rows", size]
-    tensors = [h.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape if name == "x" else None) for name in "xy"]
-    node = h.make_node(operator, ["x"], ["y"], name="the_node", domain=domain)
-    opsets = [h.make_opsetid("", 17), *([h.make_opsetid(domain, 1)] if domain else [])]
-    return h.make_model(h.make_graph([node], "net", tensors[:1], tensors[1:]), opset_imports=opsets, ir_version=8)
+    tensors = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape if name == "x" else None) for name in "xy"
+    ]
+    node = helper.make_node(operator, ["x"], ["y"], name="the_node", domain=domain)
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(
+        helper.make_graph([node], "net", tensors[:1], tensors[1:]), opset_imports=opsets, ir_version=8
+    )
 
 
 class Branch(nn.Module):
-    """A module that multiplies a single row by another number."""
+    """A module that multiplies a batch of one row by 2, and all other batches by 3."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] == 1:

@@ -1,4 +1,5 @@
-"""Small projects for tests. Each folder is a complete project, except that `write_weights` writes the weights files.
+"""Small projects for tests. Each folder is a complete project, except for weights files, which `write_weights` writes, and
+``words.onnx`` of `comparisons`.
 
 ``mlp``
     One model of two linear layers.
@@ -47,7 +48,7 @@ WEIGHTS_FILE = {"0.weight": (640, 640), "0.bias": (640,), "2.weight": (640, 640)
 
 
 def copy_project(name: str, folder: Path, *changes: tuple[str, str]) -> Path:
-    """Copy the project `name` into `folder`, and replace text in its manifest. Returns `folder`.
+    """Copy the project `name` into `folder`, and replace text in its manifest. Return `folder`.
 
     `folder` may exist. `changes` are pairs of an old and a new text, for `edit`.
     """

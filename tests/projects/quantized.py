@@ -51,7 +51,7 @@ def quantized_by_pt2e():
 
 
 def pt2e() -> tuple[Any, torch.Tensor]:
-    """The result of ``convert_pt2e``, which is in training mode, and an input."""
+    """The result of ``convert_pt2e``, which is in training mode, and an example of its input."""
     from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec, Quantizer

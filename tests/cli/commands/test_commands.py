@@ -17,7 +17,7 @@ def trtbuild(command_line: CommandLine) -> CommandLine:
     return command_line
 
 
-def test_a_plan_lists_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) -> None:
+def test_a_plan_has_the_verdicts_run_and_unknown_and_runs_nothing(trtbuild: CommandLine) -> None:
     document = trtbuild("plan")
     assert document["schema"] == "trtbuild.plan/1"
     assert document["ok"]

@@ -85,8 +85,8 @@ INDEX: dict[str, Any] = {
 
 
 def inspection(**more: Any) -> Inspection:
-    rest = {"index": INDEX, "source": None, "engines": [], "memory": None, "provenance": Provenance()}
-    return Inspection(path="dist/det", **{**rest, **more})
+    defaults = {"index": INDEX, "source": None, "engines": [], "memory": None, "provenance": Provenance()}
+    return Inspection(path="dist/det", **{**defaults, **more})
 
 
 def test_all_contents_of_a_package_are_listed() -> None:

@@ -1,4 +1,4 @@
-"""The results of ``trtbuild cache push`` and ``pull`` as text, and their progress."""
+"""The results of ``trtbuild cache push``, ``pull`` and ``import`` as text, and the progress of a transfer."""
 
 from __future__ import annotations
 

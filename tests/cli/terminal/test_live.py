@@ -219,8 +219,8 @@ def test_rebuilding_one_engine_on_different_terminals(
         assert '"schema":"trtbuild.build/1"' in joined
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: signal.Signals) -> None:
+@pytest.mark.parametrize("sent_signal", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent_signal: signal.Signals) -> None:
     copy_project("two_models", command_line.project, *GOOD_AND_BROKEN)
     (command_line.project / "nets.py").write_text("import time\n\ndef first():\n    time.sleep(600)\n")
     screen = Screen()
@@ -229,7 +229,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent: s
     def interrupt(screen: Screen, process: subprocess.Popen[bytes]) -> None:
         if not screens and re.search(r" [1-9]\.\d s  good/trace", screen.text()):
             screens.append(screen.text())
-            process.send_signal(sent)
+            process.send_signal(sent_signal)
 
     command = [sys.executable, "-m", "trtbuild", "build", "good"]
     screen.run(command, command_line.project, environment(command_line), watch=interrupt, timeout_s=120)

@@ -94,7 +94,7 @@ def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -
 
 
 def run_in_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
-    """Run ``trtbuild WORDS`` in a shell: `words` may have redirections. Return the exit status and standard error."""
+    """Run ``trtbuild WORDS`` in a shell. `words` may have redirections. Return the exit status and standard error."""
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -m trtbuild {words}'],
         cwd=command_line.project,
@@ -165,12 +165,12 @@ def test_a_build_without_a_reader_continues_and_exits_with_its_result(
 ) -> None:
     copy_project("mlp", command_line.project)
     net = command_line.project / "net.py"
-    works = net.read_text()
+    working_code = net.read_text()
     net.write_text("def build():\n    raise RuntimeError('no weights')\n")
     status, error = run_without_reader(command_line, "build", with_errors=with_errors)
     assert (status, "no weights" in error) == (1, not with_errors)
     assert run_without_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
-    net.write_text(works)
+    net.write_text(working_code)
     status, error = run_without_reader(command_line, "build", with_errors=with_errors)
     assert (status, "Traceback" in error) == (0, False)
     assert (command_line.project / "dist" / "net" / "index.json").exists()

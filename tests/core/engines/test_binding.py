@@ -19,7 +19,8 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.errors import SourceError
 
 
-def w(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
+def weight(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
+    """Return a weight whose digest is `value`, repeated."""
     return Weight("float32", shape, value * 64)
 
 
@@ -34,31 +35,38 @@ INTERFACE = Interface(
     outputs=(),
     output_tree=None,
 )
-TRACED = {"0": w("0"), "1": w("1"), "2": w("2")}
+TRACED = {"0": weight("0"), "1": weight("1"), "2": weight("2")}
 
 
 def test_without_a_file_the_weights_are_those_of_the_trace() -> None:
-    assert bind_weights(INTERFACE, TRACED, None) == (w("0"), w("1"), w("2"))
+    assert bind_weights(INTERFACE, TRACED, None) == (weight("0"), weight("1"), weight("2"))
 
 
 def test_weights_of_a_file_are_bound_to_slots_by_name() -> None:
-    assert bind_weights(INTERFACE, TRACED, {"body.weight": w("b"), "embed.weight": w("a")}) == (w("a"), w("b"), w("2"))
+    assert bind_weights(INTERFACE, TRACED, {"body.weight": weight("b"), "embed.weight": weight("a")}) == (
+        weight("a"),
+        weight("b"),
+        weight("2"),
+    )
 
 
 def test_a_weight_that_is_not_in_the_file_comes_from_the_trace() -> None:
     """The model computes buffers that are not persistent, so no file contains them."""
-    assert bind_weights(INTERFACE, {"2": w("2")}, {"embed.weight": w("a"), "body.weight": w("b")})[2] == w("2")
+    in_file = {"embed.weight": weight("a"), "body.weight": weight("b")}
+    assert bind_weights(INTERFACE, {"2": weight("2")}, in_file)[2] == weight("2")
 
 
 def test_a_tied_weight_is_found_under_each_of_its_names() -> None:
-    assert bind_weights(INTERFACE, TRACED, {"head.weight": w("h"), "body.weight": w("b")})[0] == w("h")
-    both = {"head.weight": w("h"), "embed.weight": w("h"), "body.weight": w("b")}
-    assert bind_weights(INTERFACE, TRACED, both)[0] == w("h")
+    assert bind_weights(INTERFACE, TRACED, {"head.weight": weight("h"), "body.weight": weight("b")})[0] == weight("h")
+    both = {"head.weight": weight("h"), "embed.weight": weight("h"), "body.weight": weight("b")}
+    assert bind_weights(INTERFACE, TRACED, both)[0] == weight("h")
 
 
 def test_rejects_tied_weights_with_different_values() -> None:
     with pytest.raises(SourceError) as caught:
-        bind_weights(INTERFACE, TRACED, {"head.weight": w("h"), "embed.weight": w("e"), "body.weight": w("b")})
+        bind_weights(
+            INTERFACE, TRACED, {"head.weight": weight("h"), "embed.weight": weight("e"), "body.weight": weight("b")}
+        )
     assert caught.value.code == "tied-weights"
     assert "embed.weight and head.weight are one tensor in the model" in caught.value.text
     assert caught.value.hint is not None
@@ -66,7 +74,7 @@ def test_rejects_tied_weights_with_different_values() -> None:
 
 def test_rejects_a_slot_that_has_no_value() -> None:
     with pytest.raises(KeyError):
-        bind_weights(INTERFACE, {}, {"embed.weight": w("a"), "body.weight": w("b")})
+        bind_weights(INTERFACE, {}, {"embed.weight": weight("a"), "body.weight": weight("b")})
 
 
 def test_an_interface_is_read() -> None:
@@ -95,12 +103,12 @@ def test_an_interface_is_read() -> None:
 
 
 def test_a_table_is_read_back_from_json() -> None:
-    table = {"a": w("a", (2, 3)), "b": w("b", ())}
+    table = {"a": weight("a", (2, 3)), "b": weight("b", ())}
     assert weights_from_json(json.loads(json.dumps(weights_to_json(table)))) == table
 
 
 def test_names_types_and_shapes_of_a_table_are_sorted_and_independent_of_values() -> None:
-    table = {"b": w("b", (2,)), "a": w("a", ())}
+    table = {"b": weight("b", (2,)), "a": weight("a", ())}
     assert weight_types(table) == [("a", "float32", ()), ("b", "float32", (2,))]
-    assert weight_types(table) == weight_types({"a": w("x", ()), "b": w("y", (2,))})
+    assert weight_types(table) == weight_types({"a": weight("x", ()), "b": weight("y", (2,))})
     assert weight_types(None) is None

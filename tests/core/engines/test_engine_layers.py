@@ -29,7 +29,7 @@ def test_a_layer_has_the_name_of_its_node_with_or_without_a_number() -> None:
     ]
 
 
-def test_a_layer_that_the_parser_adds_belongs_to_its_reader() -> None:
+def test_a_layer_that_the_parser_adds_belongs_to_the_layer_that_reads_it() -> None:
     assert modules_of_layers(
         layer("w0", [], ["w0_output"], "constant"),
         layer("ONNXTRT_Broadcast", ["w0_output"], ["wide"], "shuffle"),
@@ -37,7 +37,7 @@ def test_a_layer_that_the_parser_adds_belongs_to_its_reader() -> None:
     ) == [("w0", "encoder.0"), ("ONNXTRT_Broadcast", "encoder.0"), ("n0", "encoder.0")]
 
 
-def test_a_layer_that_the_parser_adds_may_be_listed_after_its_reader() -> None:
+def test_a_layer_that_the_parser_adds_may_be_listed_after_the_layer_that_reads_it() -> None:
     assert modules_of_layers(layer("n1", ["late"], ["o0"]), layer("ONNXTRT_x", [], ["late"]))[1] == ("ONNXTRT_x", "")
 
 

@@ -16,7 +16,7 @@ Sizes = tuple[int, int, int]
 
 
 def profile(name: str, **shapes: list[Sizes | int]) -> Profile:
-    """A profile from each input's axes, each (min, opt, max) or one size."""
+    """Return a profile. Each axis of an input is given as (min, opt, max), or as one size."""
     ranges = []
     for input_name, axes in shapes.items():
         columns = [(axis, axis, axis) if isinstance(axis, int) else axis for axis in axes]

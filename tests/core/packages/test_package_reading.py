@@ -1,4 +1,4 @@
-"""Reading the index of a package into typed values. All values are checked."""
+"""Reading the index of a package into typed values, and the checks of these values."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def changed_at(path: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [["sym", 9]], "../x"], ids=repr)
 def test_every_changed_index_is_damaged_or_valid(wrong: Any) -> None:
-    """Reading raises no other error."""
+    """Reading raises only `PackageDamaged` and `PackageTooNew`."""
     rejected = 0
     for path in value_paths(document()):
         try:

@@ -209,7 +209,7 @@ def test_the_recipe_changes_with_every_input_of_the_index_and_the_names(change: 
 
 
 def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
-    """An older version that finds such a trace would write the first format: its result must not be found."""
+    """For such a model, an older version of trtbuild would write the first format. So its package must have another key."""
     number = {"kind": "tuple", "items": [INTERFACE.output_tree, {"kind": "number", "type": "int", "index": 0}]}
     recipe = contents(interface=replace(INTERFACE, output_tree=number)).recipe()
     assert dict(recipe.parts)["format"] == "trtbuild.package/2"
@@ -217,7 +217,10 @@ def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
 
 
 def test_equal_recipes_have_equal_indexes() -> None:
-    """Plans are an exception. Anything else in the index that is not in the recipe would be stale after a hit."""
+    """Digests of plans are an exception: the recipe has the keys of the engines instead.
+
+    Any other value of the index that is not in the recipe would be stale after a hit.
+    """
     index = index_to_bytes(contents().index(NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
@@ -232,7 +235,7 @@ def test_equal_recipes_have_equal_indexes() -> None:
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
     cut = ToolchainPartitions(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
-    # node n2 is from call 2 of the partition: a size, which is computed again and has no name
+    # node n2 comes from call 2 of the partition, which only computes a size: it has no module and no name
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
     assert name_table(cut, modules, origins) == {
         "encoder.0": {

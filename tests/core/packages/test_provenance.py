@@ -1,4 +1,4 @@
-"""The record of how a package was verified."""
+"""The document about the verifications of a package."""
 
 from __future__ import annotations
 

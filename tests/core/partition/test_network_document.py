@@ -1,4 +1,4 @@
-"""The document of a TensorRT network: canonical bytes that no ONNX model begins with."""
+"""The document of a TensorRT network is canonical, and no ONNX model begins with its first bytes."""
 
 from __future__ import annotations
 

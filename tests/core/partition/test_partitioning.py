@@ -1,6 +1,7 @@
 """Cutting graphs into partitions, checked by a slow reference.
 
-Partitions have one label each, form no cycle, are as large as possible, and are always the same.
+Each partition has one label. Partitions form no cycle and are as large as possible. The same graph always has the same
+partitions.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from trtbuild.core.partition.partitioning import divide
 Graph = list[list[int]]
 
 
-def acyclic(producers: Graph, group: Sequence[int]) -> bool:
-    """Return whether the groups of nodes can run one after the other (depth-first search)."""
+def acyclic(producers: Graph, group_of: Sequence[int]) -> bool:
+    """Return whether the groups of nodes can run one after the other. `group_of` has the group of each node."""
     edges: dict[int, set[int]] = {}
     for node, needs in enumerate(producers):
         for need in needs:
-            if group[need] != group[node]:
-                edges.setdefault(group[need], set()).add(group[node])
+            if group_of[need] != group_of[node]:
+                edges.setdefault(group_of[need], set()).add(group_of[node])
     state: dict[int, str] = {}
 
     def visit(current: int) -> bool:
@@ -41,21 +42,21 @@ def acyclic(producers: Graph, group: Sequence[int]) -> bool:
 def check(producers: Graph, labels: Sequence[Hashable]) -> list[list[int]]:
     """Cut a graph, check the partitions against the rules of the module, and return them."""
     parts = divide(producers, labels)
-    group = [0] * len(producers)
+    group_of = [0] * len(producers)
     for number, part in enumerate(parts):
         assert part == sorted(part)
         assert len({labels[node] for node in part}) == 1, "rule 1"
         for node in part:
-            group[node] = number
+            group_of[node] = number
     assert sorted(node for part in parts for node in part) == list(range(len(producers)))
-    assert acyclic(producers, group), "rule 2"
-    assert all(group[need] <= group[node] for node, needs in enumerate(producers) for need in needs), (
+    assert acyclic(producers, group_of), "rule 2"
+    assert all(group_of[need] <= group_of[node] for node, needs in enumerate(producers) for need in needs), (
         "rule 4: the order"
     )
     for first in range(len(parts)):
         for second in range(first + 1, len(parts)):
             if labels[parts[first][0]] == labels[parts[second][0]]:
-                merged = [first if number == second else number for number in group]
+                merged = [first if number == second else number for number in group_of]
                 assert not acyclic(producers, merged), f"rule 3: {parts[first]} and {parts[second]} could be one"
     return parts
 
@@ -140,20 +141,20 @@ def test_refuses_nodes_that_are_not_in_order(producers: Graph) -> None:
         divide(producers, "a" * len(producers))
 
 
-def wide(size: int, seed: int) -> Graph:
+def deep_graph(size: int, seed: int) -> Graph:
     """A chain with short skip connections, like a deep network."""
     rng = random.Random(seed)
     return [sorted({node - 1, rng.randint(max(0, node - 40), node - 1)}) if node else [] for node in range(size)]
 
 
 def test_three_thousand_nodes_in_layers_are_cut() -> None:
-    parts = divide(wide(3_000, 1), [node // 250 for node in range(3_000)])
+    parts = divide(deep_graph(3_000, 1), [node // 250 for node in range(3_000)])
     assert parts == [list(range(first, first + 250)) for first in range(0, 3_000, 250)]
 
 
 def test_three_thousand_nodes_with_scattered_torch_nodes_are_cut() -> None:
     rng = random.Random(2)
     labels = ["T" if rng.random() < 0.02 else "a" for _ in range(3_000)]
-    parts = divide(wide(3_000, 2), labels)
+    parts = divide(deep_graph(3_000, 2), labels)
     assert sorted(node for part in parts for node in part) == list(range(3_000))
     assert all(len({labels[node] for node in part}) == 1 for part in parts)

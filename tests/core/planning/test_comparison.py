@@ -1,4 +1,4 @@
-"""The points at which a lowered program is compared with the traced one."""
+"""The points at which a lowered program is compared with the traced program."""
 
 from __future__ import annotations
 

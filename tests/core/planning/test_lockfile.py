@@ -117,7 +117,7 @@ def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
-    """The text of a lock file after a change by hand, with the lines that `to_text` writes."""
+    """Return the text of a lock file in which `change` edits an engine, a target or the platform. Other lines stay."""
     document = json.loads(to_text(a_lock()))
     change(document)
     lines = to_text(a_lock()).splitlines()

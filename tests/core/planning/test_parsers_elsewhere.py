@@ -23,7 +23,10 @@ NET = a_model(targets=(HOPPER,))
 
 
 class Machines(FakeWorld):
-    """One cache and several machines. `write_pointer` writes the pointer to a partition's record, like the driver."""
+    """One cache and several machines.
+
+    `write_pointer` writes a pointer, as the driver does: through it, machines with other parsers find a partition's record.
+    """
 
     locked: LockedTrace | None = None
 
@@ -117,8 +120,8 @@ def test_the_locked_partition_is_preferred_to_any_other(world: Machines) -> None
     world.switch_to(GPU, torch=True)
     world.build(NET)
     assert world.partition().key != stand_in_key
-    trace = world.plan(NET).steps["net/trace"].key
-    world.locked = LockedTrace(trace, VERSIONS, (str(stand_in_key),))
+    trace_key = world.plan(NET).steps["net/trace"].key
+    world.locked = LockedTrace(trace_key, VERSIONS, (str(stand_in_key),))
     assert world.partition().key == stand_in_key
     assert "trtbuild.lock names it" in world.partition().reason.text
     assert world.partition(replace(NET, partition=PartitionSettings(min_block_size=9))).key != stand_in_key

@@ -15,7 +15,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.errors import SourceError
 
 ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
-CONVERTS = ["net/convert/layers.0"]  # the other layers are equal: one conversion
+CONVERTS = ["net/convert/layers.0"]  # all layers are equal, so they share one conversion
 
 FIRST = ["net/trace", "net/lower", "net/partition", *CONVERTS, *ENGINES, "net/package"]
 
@@ -301,7 +301,7 @@ def test_a_package_is_unknown_until_its_engine_is_built_again(world: FakeWorld) 
     package = world.plan(a_model()).package
     assert package is not None
     assert (package.verdict, package.reason.text) == ("unknown", f"known when {ENGINES[1]} has run")
-    assert world.build(a_model()) == [ENGINES[1]]  # reproducible: the same bytes
+    assert world.build(a_model()) == [ENGINES[1]]  # the engine has the same bytes again, so the package is a hit
 
 
 # -- tied weights

@@ -10,7 +10,7 @@ import pytest
 from tests.core.conftest import FakeWorld, a_model
 from trtbuild.core.recipes.record import Record
 
-CONVERTS = ["net/convert/layers.0"]  # the other layers are equal: one conversion
+CONVERTS = ["net/convert/layers.0"]  # all layers are equal, so they share one conversion
 ENGINES = ["net/engine/layers.0@ada", "net/engine/layers.1@ada", "net/engine/layers.2@ada"]
 FIRST = ["net/trace", "net/lower", "net/partition", *CONVERTS, *ENGINES, "net/package"]
 

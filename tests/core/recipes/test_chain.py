@@ -25,13 +25,13 @@ class FakeTraces:
         self.links: dict[str, tuple[Dependency, ...]] = {}
         self.traces: dict[str, str] = {}
         self.order = order
-        self.looked_up = 0
+        self.lookup_count = 0
 
     def observe(self, dependency: Dependency) -> str:
         return self.files.get(dependency.name, ABSENT)
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        self.looked_up += 1
+        self.lookup_count += 1
         return self.links.get(recipe.key)
 
     def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
@@ -142,9 +142,9 @@ def test_thousands_of_files_need_a_few_dozen_links(count: int) -> None:
     world = FakeTraces({"main": " ".join(f"f{k}" for k in range(count))})
     world.build()
     assert len(world.links) <= SINGLE_LINKS + 14
-    world.looked_up = 0
+    world.lookup_count = 0
     assert not world.build()
-    assert world.looked_up == len(world.links) + 1
+    assert world.lookup_count == len(world.links) + 1
 
 
 def test_the_first_links_name_one_file_each() -> None:
@@ -171,7 +171,8 @@ def test_another_order_follows_the_existing_links_and_extends_the_chain() -> Non
     first = extend(DECLARED, observations_of("a", "b", "c"), world.read_link, world.write_link, world.observe)
     second = extend(DECLARED, observations_of("c", "d", "a"), world.read_link, world.write_link, world.observe)
     assert [o.dependency.name for o in first] == ["a", "b", "c"]
-    assert [o.dependency.name for o in second] == ["a", "b", "c", "d"]  # with b: it may have too many
+    # b is in it, because a chain may have dependencies that this trace does not have
+    assert [o.dependency.name for o in second] == ["a", "b", "c", "d"]
     assert follow(DECLARED, world.read_link, world.observe) == second
 
 
@@ -192,12 +193,16 @@ def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:
 def test_the_loser_of_a_race_continues_from_the_winners_link() -> None:
     world = FakeTraces({name: f"content of {name}" for name in "abz"})
 
-    def write_second(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
+    def write_after_another_build(
+        recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()
+    ) -> None:
         if recipe.key not in world.links and not recipe.parts[1:]:
             world.write_link(recipe, [Dependency("file", "z")])  # another build was faster
         world.links.setdefault(recipe.key, tuple(named))
 
-    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, write_second, world.observe)
+    observations = extend(
+        DECLARED, observations_of("a", "b"), world.read_link, write_after_another_build, world.observe
+    )
     assert [o.dependency.name for o in observations] == ["z", "a", "b"]
     assert follow(DECLARED, world.read_link, world.observe) == observations
 
@@ -209,10 +214,10 @@ def test_a_link_that_names_nothing_new_ends_the_chain_and_is_replaced() -> None:
     world.links[damaged.key] = (Dependency("file", "a"), Dependency("file", "a"))
     assert follow(DECLARED, world.read_link, world.observe) == tuple(observations_of("a"))
 
-    def replacing(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
+    def replace_link(recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         world.links[recipe.key] = tuple(named)
 
-    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, replacing, world.observe)
+    observations = extend(DECLARED, observations_of("a", "b"), world.read_link, replace_link, world.observe)
     assert observations == tuple(observations_of("a", "b")) == follow(DECLARED, world.read_link, world.observe)
 
 
@@ -266,4 +271,4 @@ def test_the_first_new_link_lists_the_later_dependencies_so_that_they_are_reques
         lambda link: hints[link.key],
         lambda likely: expected.extend(recipe.key for recipe in likely()),
     )
-    assert requested[1:] == expected, "all except the first, the end of the chain among them"
+    assert requested[1:] == expected, "all links except the first, and the end of the chain"

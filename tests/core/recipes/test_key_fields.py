@@ -172,7 +172,8 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
         assert before.shapes is not None
         first, *rest = before.shapes.symbols
         return before, replace(before, shapes=replace(before.shapes, symbols=(changed(first), *rest)))
-    if kind is ShapeRange:  # no two dims of this model have the same range (see the test of opts below)
+    if kind is ShapeRange:
+        # In this model, no two dims have the same range. For dims with the same range, the trace depends on opt.
         unequal = with_other_mask(model)
         return Build(unequal), Build(with_range(unequal, field))
     if kind is NamedDim:
@@ -289,7 +290,7 @@ def test_a_later_setting_is_in_the_key_only_if_it_is_not_at_its_default() -> Non
         assert fields[name] == (list(value) if isinstance(value, tuple) else value)
 
 
-def test_a_later_field_of_another_type_is_off_by_default() -> None:
+def test_a_later_field_of_a_type_other_than_builder_settings_is_off_by_default() -> None:
     for owner, name in key_fields.OMITTED_AT_DEFAULT:
         (field,) = (field for field in dataclasses.fields(getattr(spec, owner)) if field.name == name)
         assert field.default is None or field.default is False

@@ -22,21 +22,21 @@ from trtbuild.toolchain.libraries.releases import release
 # -- trace
 
 
-def declared(**changes: Any) -> str:
+def trace_key(**changes: Any) -> str:
     return Build(replace(MODEL, **changes)).trace().key
 
 
 def test_rule_4_1_arguments_of_a_model_are_typed() -> None:
     values: list[Any] = [1, 1.0, True, "1", None, "", [1], [[1]], {"a": 1}, 0, 0.0, -0.0, False]
-    distinct = {declared(source=replace(MODEL.source, kwargs={"x": value})) for value in values}
+    distinct = {trace_key(source=replace(MODEL.source, kwargs={"x": value})) for value in values}
     assert len(distinct) == len(values)
-    assert declared(source=replace(MODEL.source, kwargs={})) not in distinct
+    assert trace_key(source=replace(MODEL.source, kwargs={})) not in distinct
 
 
 def test_rule_4_13_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
     first = replace(MODEL.source, kwargs={"a": {"x": 1, "y": 2}, "b": 2})
     second = replace(MODEL.source, kwargs={"b": 2, "a": {"y": 2, "x": 1}})
-    assert declared(source=first) == declared(source=second)
+    assert trace_key(source=first) == trace_key(source=second)
 
 
 def test_keyword_inputs_are_distinguished_by_name() -> None:
@@ -46,32 +46,32 @@ def test_keyword_inputs_are_distinguished_by_name() -> None:
 
     def key(*inputs: Input) -> str:
         profile = Profile("p", tuple((entry.name, size) for entry in inputs))
-        return declared(inputs=inputs, profiles=(profile,), dims=())
+        return trace_key(inputs=inputs, profiles=(profile,), dims=())
 
     assert len({key(*inputs), key(inputs[0], inputs[2], inputs[1]), key(inputs[0], inputs[1], Input("b"))}) == 3
 
 
 def test_which_axes_share_a_dim_is_in_the_trace() -> None:
-    assert declared() != declared(dims=())
+    assert trace_key() != trace_key(dims=())
 
 
 def test_names_of_dims_are_not_in_the_trace() -> None:
-    assert declared() == declared(dims=(replace(MODEL.dims[0], name="other"),))
+    assert trace_key() == trace_key(dims=(replace(MODEL.dims[0], name="other"),))
 
 
 def test_opt_of_the_first_profile_is_the_example_of_the_trace() -> None:
     def key(*opts: int) -> str:
         shapes = [ShapeRange((2,), (opt,), (8,)) for opt in opts]
         profiles = tuple(Profile(f"p{k}", (("image", shape),)) for k, shape in enumerate(shapes))
-        return declared(inputs=MODEL.inputs[:1], profiles=profiles, dims=())
+        return trace_key(inputs=MODEL.inputs[:1], profiles=profiles, dims=())
 
     assert key(4, 4) != key(5, 4)
     assert key(4, 4) == key(4, 5)
 
 
 def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its_values() -> None:
-    def key(tables: Any) -> str:
-        return keys.trace(keys.trace_declared(MODEL, shapes_of(MODEL), tables, "linux-x86_64", VERSIONS), []).key
+    def key(table: Any) -> str:
+        return keys.trace(keys.trace_declared(MODEL, shapes_of(MODEL), table, "linux-x86_64", VERSIONS), []).key
 
     tables = [
         None,
@@ -89,8 +89,8 @@ def test_every_observation_is_in_the_trace() -> None:
     first, second = Observation(kinds[0], A), Observation(Dependency("file", "b.py"), A)
     variants = [(), (first, second), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
     variants += [(Observation(dependency, A),) for dependency in kinds]
-    declared = keys.trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
-    assert len({keys.trace(declared, observations).key for observations in variants}) == len(variants)
+    declared_parts = keys.trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
+    assert len({keys.trace(declared_parts, observations).key for observations in variants}) == len(variants)
 
 
 # -- lower, partition, convert
@@ -138,7 +138,8 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     pointer = keys.partition_with_any_parser(
         keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows_int64=True)
     )
-    assert ("narrowed", keys.INT64_RULES_VERSION) in pointer.parts  # a partition of other rules is not accepted
+    # a partition that was made with other rules is not accepted
+    assert ("narrowed", keys.INT64_RULES_VERSION) in pointer.parts
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
@@ -169,7 +170,7 @@ def test_the_key_of_a_conversion_has_its_graph_and_opset() -> None:
 # -- engine
 
 
-def engine(**changes: Any) -> str:
+def engine_key(**changes: Any) -> str:
     return keys.engine(replace(Build().engine_job(), **changes), ENVIRONMENT).key
 
 
@@ -185,7 +186,7 @@ def test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order() -> None:
         (replace(first, shape=(3, 2)),),
         (replace(first, dtype="int32"),),
     ]
-    assert len({engine(weights=weights) for weights in variants}) == len(variants)
+    assert len({engine_key(weights=weights) for weights in variants}) == len(variants)
 
 
 def test_rule_4_6_all_profiles_count_in_order() -> None:
@@ -199,23 +200,23 @@ def test_rule_4_6_all_profiles_count_in_order() -> None:
         ((first,), (first,)),
         (),
     ]
-    assert len({engine(profiles=profiles) for profiles in variants}) == len(variants)
+    assert len({engine_key(profiles=profiles) for profiles in variants}) == len(variants)
 
 
 def test_rule_4_6_min_opt_and_max_are_not_mixed_up() -> None:
     variants = [ShapeRange((1,), (2,), (2,)), ShapeRange((1,), (1,), (2,)), ShapeRange((1, 2), (1, 2), (1, 2))]
-    assert len({engine(profiles=((shape,),)) for shape in variants}) == len(variants)
+    assert len({engine_key(profiles=((shape,),)) for shape in variants}) == len(variants)
 
 
 def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
     job = Build().engine_job()
     target = job.target
     distinct = {
-        engine(),
-        engine(toolchain_version="1.4.0.77"),
-        engine(target=replace(target, toolchain="tensorrt")),
-        engine(target=replace(target, platform="windows-x86_64")),
-        engine(target=replace(target, compatibility="ampere_plus")),
+        engine_key(),
+        engine_key(toolchain_version="1.4.0.77"),
+        engine_key(target=replace(target, toolchain="tensorrt")),
+        engine_key(target=replace(target, platform="windows-x86_64")),
+        engine_key(target=replace(target, compatibility="ampere_plus")),
         keys.engine(job, {}).key,
         keys.engine(job, {**ENVIRONMENT, "CUDA_MODULE_LOADING": "LAZY"}).key,
     }
@@ -245,18 +246,18 @@ def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
     parts = dict(keys.engine(Build().engine_job(), ENVIRONMENT).parts)
     assert set(parts["settings"]) == SETTINGS_IN_EVERY_KEY  # type: ignore[arg-type]
     explicit = replace(MODEL.builder, optimization_level=BuilderSettings().optimization_level)
-    assert engine(settings=explicit) == engine()
+    assert engine_key(settings=explicit) == engine_key()
 
 
 def test_rule_4_8_a_pinned_version_and_the_same_installed_version_have_one_key() -> None:
     target = Build().engine_job().target
-    assert engine(target=replace(target, version="1.4.0.76")) == engine(target=replace(target, version=None))
+    assert engine_key(target=replace(target, version="1.4.0.76")) == engine_key(target=replace(target, version=None))
 
 
 def test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not() -> None:
     target = Build().engine_job().target
-    assert engine(target=replace(target, name="gpu0")) == engine()
-    assert engine(target=replace(target, sm=90)) != engine()
+    assert engine_key(target=replace(target, name="gpu0")) == engine_key()
+    assert engine_key(target=replace(target, sm=90)) != engine_key()
 
 
 # -- trtbuild itself

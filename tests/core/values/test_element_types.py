@@ -22,8 +22,8 @@ def test_names_and_sizes_are_those_of_torch() -> None:
     assert {name: DTYPES[name].itemsize for name in ELEMENT_TYPES} == {
         name: element.itemsize for name, element in ELEMENT_TYPES.items()
     }
-    numeric = {name for name, dtype in DTYPES.items() if dtype.is_floating_point or dtype.is_complex}
-    missing = {str(DTYPES[name]).removeprefix("torch.") for name in numeric} - ELEMENT_TYPES.keys()
+    floating = {name for name, dtype in DTYPES.items() if dtype.is_floating_point or dtype.is_complex}
+    missing = {str(DTYPES[name]).removeprefix("torch.") for name in floating} - ELEMENT_TYPES.keys()
     assert missing <= {"float4_e2m1fn_x2"}  # not supported: a byte holds two elements
 
 

@@ -24,7 +24,7 @@ VALUES = st.recursive(
 
 
 def typed(value: Any) -> Any:
-    """Return a form of `value` for ``==`` that compares types, the bits of floats, and mappings without order."""
+    """Return a form of `value` whose ``==`` compares types, the bits of floats, and mappings without their order."""
     if isinstance(value, float):
         return ("float", struct.pack("<d", value))
     if isinstance(value, dict):
@@ -35,7 +35,7 @@ def typed(value: Any) -> Any:
 
 
 def decode(data: bytes) -> Any:
-    """Decode the format without code of the encoder. Fails if bytes remain or a length is wrong."""
+    """Decode the format without code of the encoder. Fail if bytes remain or a length is wrong."""
     value, end = _decode(data, 0)
     assert end == len(data)
     return value
@@ -235,7 +235,7 @@ def test_reading_json_does_not_change_it() -> None:
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
 def test_a_shared_mapping_is_encoded_like_a_mapping(value: dict[str, Value]) -> None:
     shared = Shared(value)
-    for _ in range(2):  # computed first, then stored
+    for _ in range(2):  # the encoding is computed the first time, and stored
         assert encode(shared) == encode(value)
         assert encode([shared, {"a": shared}]) == encode([value, {"a": value}])
         assert json_text(shared) == json_text(value)

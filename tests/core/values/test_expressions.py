@@ -158,7 +158,7 @@ def test_symbols_and_data_dependence_of_an_expression() -> None:
 
 
 def test_powers_of_powers_are_refused_at_once() -> None:
-    """A damaged index may contain any expression. This number would have 63^8 digits."""
+    """A damaged index may contain any expression. This number would have about 63^8 digits."""
     tower: Any = 9
     for _ in range(8):
         tower = ["pow", tower, 63]

@@ -102,7 +102,7 @@ def test_missing_entries_are_added_to_gitignore(command_line: CommandLine) -> No
     ],
 )
 @pytest.mark.parametrize("source", [None, "models.vit:build"])
-def test_targets_are_those_of_this_machine(
+def test_targets_are_the_gpus_of_this_machine_or_a_default_that_can_be_built(
     tmp_path: Path, toolchain: Toolchain, targets: list[int], source: str | None
 ) -> None:
     document = new_project.create(tmp_path, source, toolchain)

@@ -32,13 +32,13 @@ def a_step(model: str, stage: Stage, name: str, *after: str, key: str | None = N
 
 
 class FakeProject:
-    """Plans over a set of finished keys. After a step has run, its key is in the set."""
+    """A project whose finished steps have records in `done`, by key. A step that runs adds its record."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = steps
         self.done: dict[str, Record] = {}
         self.order: list[str] = []
-        self.fails: set[str] = set()
+        self.failing_steps: set[str] = set()
         self.most_running = 0
         self._running = 0
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class FakeProject:
         threading.Event().wait(0.01)
         with self._lock:
             self._running -= 1
-        if step.id in self.fails:
+        if step.id in self.failing_steps:
             raise ToolchainError("refused")
         assert step.recipe is not None
         record = Record(step.recipe, {})
@@ -135,7 +135,7 @@ def test_after_a_failure_no_other_step_starts() -> None:
         a_step("n", "engine", "b", "n/trace/u"),
         a_step("n", "trace", "u"),
     )
-    project.fails = {"m/trace/t"}
+    project.failing_steps = {"m/trace/t"}
     outcome = project.execute(jobs=1)
     assert not outcome.ok
     assert project.ran == ["m/trace/t"]
@@ -149,14 +149,14 @@ def test_keep_going_runs_the_steps_that_do_not_depend_on_the_failure() -> None:
         a_step("n", "trace", "u"),
         a_step("n", "engine", "b", "n/trace/u"),
     )
-    project.fails = {"m/trace/t"}
+    project.failing_steps = {"m/trace/t"}
     outcome = project.execute(jobs=1, keep_going=True)
     assert not outcome.ok
     assert project.ran == ["m/trace/t", "n/trace/u", "n/engine/b"]
 
 
 def execute_with_damage(project: FakeProject, times: int) -> Outcome:
-    """Run `m/package/p` of a project. The blob of its engine is found to be damaged `times` times."""
+    """Build a project. Its package step finds a damaged blob of the engine `times` times."""
     original_run = project.run
     remaining = [times]
 
@@ -216,7 +216,7 @@ def test_outputs_of_finished_models_are_written_although_another_model_fails() -
     for step in chain("m"):
         assert step.recipe is not None
         project.done[step.recipe.key] = Record(step.recipe, {})
-    project.fails = {"n/trace/t"}
+    project.failing_steps = {"n/trace/t"}
     outcome = project.execute(jobs=1)
     assert set(outcome.written) == {"m"}
     assert set(outcome.failed) == {"n/trace/t"}
@@ -294,7 +294,7 @@ def test_a_step_waits_for_memory_unless_no_other_step_runs() -> None:
 
 def test_a_failed_key_is_not_run_again_for_another_model() -> None:
     project = FakeProject(*chain("m", key="same"), *chain("n", key="same"))
-    project.fails = {"m/engine/e", "n/engine/e"}
+    project.failing_steps = {"m/engine/e", "n/engine/e"}
     outcome = project.execute(jobs=1, keep_going=True)
     assert len([name for name in project.ran if "engine" in name]) == 1
     assert len(outcome.failed) == 1

@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("estimate", "running", "at_rest", "now", "allowed"),
+    ("estimate", "running", "free_at_rest", "free_now", "allowed"),
     [
         (9 * GIB, [], 1 * GIB, 1 * GIB, True),  # one step may always run
         (2 * GIB, [2 * GIB], 8 * GIB, 6 * GIB, True),
@@ -32,8 +32,10 @@ GIB = 1 << 30
         (0, [9 * GIB], 1 * GIB, 1 * GIB, True),  # a package step needs no memory
     ],
 )
-def test_may_start(estimate: int, running: list[int], at_rest: int | None, now: int | None, allowed: bool) -> None:
-    assert may_start(estimate, running, at_rest, now) is allowed
+def test_may_start(
+    estimate: int, running: list[int], free_at_rest: int | None, free_now: int | None, allowed: bool
+) -> None:
+    assert may_start(estimate, running, free_at_rest, free_now) is allowed
 
 
 def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:

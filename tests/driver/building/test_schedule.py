@@ -21,8 +21,8 @@ def a_step(model: str, stage: Stage, name: str, *after: str, verdict: Verdict = 
 
 
 def a_plan(model: str, *steps: Step) -> ModelPlan:
-    source = Model(model, Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
-    return ModelPlan(source, ShapePlan((), ()), {step.id: step for step in steps})
+    spec = Model(model, Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
+    return ModelPlan(spec, ShapePlan((), ()), {step.id: step for step in steps})
 
 
 def taken(schedule: Schedule) -> Iterator[Step]:
@@ -39,13 +39,13 @@ def test_the_most_urgent_step_is_first_and_equal_steps_keep_their_order() -> Non
 
 def test_a_step_waits_until_the_steps_before_it_are_hits() -> None:
     schedule = Schedule()
-    trace, below = a_step("m", "trace", "t"), a_step("m", "lower", "l", "m/trace/t")
-    schedule.put_plan(a_plan("m", trace, below), {"m/lower/l": 9.0})
+    trace, lower = a_step("m", "trace", "t"), a_step("m", "lower", "l", "m/trace/t")
+    schedule.put_plan(a_plan("m", trace, lower), {"m/lower/l": 9.0})
     assert [step.id for step in taken(schedule)] == ["m/trace/t"]
     schedule.note_finished(trace)
     assert schedule.take_step() is None, "its model is planned first"
     assert schedule.take_due_models() == ["m"]
-    schedule.put_plan(a_plan("m", replace(trace, verdict="hit"), below), {})
+    schedule.put_plan(a_plan("m", replace(trace, verdict="hit"), lower), {})
     assert schedule.take_due_models() == []
     assert [step.id for step in taken(schedule)] == ["m/lower/l"]
 
@@ -123,7 +123,7 @@ def test_a_smaller_step_may_start_before_a_step_that_does_not_fit() -> None:
     assert [step.id for step in taken(schedule)] == ["m/engine/large"], "it is not forgotten"
 
 
-def test_at_most_look_ahead_steps_are_checked_if_no_step_fits() -> None:
+def test_at_most_max_offered_steps_are_checked_if_no_step_fits() -> None:
     schedule = Schedule()
     schedule.put_plan(a_plan("m", *(a_step("m", "engine", str(k)) for k in range(1000))), {})
     checked: list[str] = []

@@ -61,8 +61,8 @@ def lock_of(record: Record) -> str:
     return lockfile.to_text(Lock("linux", {"engine": 1}, {}, {"vit": LockedModel({}, {}, {"vit/engine/a@ada": step})}))
 
 
-def collect(project: Path, max_size: str | None = None, max_age: str | None = None, **rest: object) -> CacheGc:
-    return housekeeping.collect(Request(project=project), max_size, max_age, dry_run=False, **rest)  # type: ignore[arg-type]
+def collect(project: Path, max_size: str | None = None, max_age: str | None = None, **options: object) -> CacheGc:
+    return housekeeping.collect(Request(project=project), max_size, max_age, dry_run=False, **options)  # type: ignore[arg-type]
 
 
 def test_records_in_lock_files_are_kept(project: Path) -> None:
@@ -113,9 +113,9 @@ def test_a_local_store_elsewhere_is_collected_like_the_projects_store(project: P
 def test_invalid_arguments_are_rejected_before_anything_is_removed(project: Path) -> None:
     root = project.parent / "share"
     records = fill_shared(root)
-    for rest in ({"grace": "10m"}, {"grace": "soon"}, {"locks": ["absent.lock"]}):
+    for options in ({"grace": "10m"}, {"grace": "soon"}, {"locks": ["absent.lock"]}):
         with pytest.raises(UsageError):
-            collect(project, "0B", directory=str(root), **rest)
+            collect(project, "0B", directory=str(root), **options)
     with pytest.raises(StoreUnavailable, match="not a cache"):
         collect(project, "0B", directory=str(project))
     assert records_exist(root, records) == [True] * 3

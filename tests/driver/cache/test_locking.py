@@ -28,7 +28,9 @@ from trtbuild.errors import UsageError
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
+#: The beginning of a source file that imports a second module and lists the directory of the project.
 LISTING = 'import os\nimport torch\nfrom models.layer import width\n\nos.listdir(".")\n'
+#: A second model with the source of `net`, for the manifest.
 TWIN = '  twin: {source: {python: "models.net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}\n'
 
 
@@ -68,7 +70,7 @@ def lock_of(trtbuild: CommandLine) -> Lock:
 
 
 def installed(folder: Path, **versions: str) -> dict[str, str]:
-    """Return environment variables with which these distributions have other versions."""
+    """Write the metadata of these distributions. Return environment variables with which Python finds it first."""
     for name, version in versions.items():
         information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir(parents=True)
@@ -268,7 +270,7 @@ def test_an_engine_that_differs_from_the_lock_is_built_again(locked: CommandLine
     assert ran(locked("build", "--frozen")) == {}
 
 
-def test_without_a_lock_that_engine_is_used(trtbuild: CommandLine) -> None:
+def test_without_a_lock_an_engine_with_another_plan_is_used(trtbuild: CommandLine) -> None:
     replace_engine(trtbuild)
     assert step(trtbuild("plan"), ENGINE)["verdict"] == "hit"
 

@@ -1,4 +1,4 @@
-"""`cache verify --rebuild` builds engines again and compares them with the cache. One of the engines is forged."""
+"""`cache verify --rebuild` builds engines again and compares them with the cache. Some tests forge an engine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("rebuilding")
     hopper = '  hopper: {sm: 90, toolchain: tensorrt, version: "10.0.0"}'
     project = copy_project("blocks", base / "project", ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"))
-    line = CommandLine(project, base / "cache", {"TRTBUILD_REMOTES": ""})
-    document = line("build")
+    trtbuild = CommandLine(project, base / "cache", {"TRTBUILD_REMOTES": ""})
+    document = trtbuild("build")
     assert document["totals"]["engine"]["run"] >= 2
-    return line
+    return trtbuild
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
 
 
-def engines(line: CommandLine) -> list[str]:
-    return sorted(each["id"] for each in line("plan")["steps"] if each["stage"] == "engine")
+def engine_ids(trtbuild: CommandLine) -> list[str]:
+    return sorted(each["id"] for each in trtbuild("plan")["steps"] if each["stage"] == "engine")
 
 
 def test_engines_that_are_built_again_equal_those_in_the_cache(built: CommandLine) -> None:
-    entries = sorted(path for path in built.cache.glob("*c*/??/*"))
+    entries = sorted(path for path in built.cache.glob("*c*/??/*"))  # the entries in `ac` and `cas`
     document = built("cache", "verify", "--rebuild", "100%", "--seed", "7")
-    count = len(engines(built))
+    count = len(engine_ids(built))
     assert document["ok"] and document["damage"] == []
     assert document["rebuilt"] == {
         "seed": 7,
@@ -74,10 +74,10 @@ def test_without_the_option_nothing_is_rebuilt(built: CommandLine) -> None:
     assert "rebuilt" not in built("cache", "verify")
 
 
-def forge(line: CommandLine, identifier: str) -> tuple[Record, Record]:
-    """Replace an engine's record by a valid record with another plan. Returns the true and the forged record."""
-    key = step(line("plan"), identifier)["key"]
-    store = LocalStore(line.cache)
+def forge(trtbuild: CommandLine, identifier: str) -> tuple[Record, Record]:
+    """Replace an engine's record by a valid record with another plan. Return the true and the forged record."""
+    key = step(trtbuild("plan"), identifier)["key"]
+    store = LocalStore(trtbuild.cache)
     honest = store.get_record(key)
     assert honest is not None
     plan = store.put_bytes(store.get_bytes(honest.outputs["plan"].sha256)[:-1] + b"!")
@@ -88,7 +88,7 @@ def forge(line: CommandLine, identifier: str) -> tuple[Record, Record]:
 
 
 def test_a_forged_record_is_reported_and_quarantined(trtbuild: CommandLine) -> None:
-    name = engines(trtbuild)[0]
+    name = engine_ids(trtbuild)[0]
     honest, forged = forge(trtbuild, name)
     assert trtbuild("cache", "verify")["ok"]  # every digest is right, so reading the cache finds no damage
     document = trtbuild("cache", "verify", "--rebuild", "100%", expect=1)
@@ -115,7 +115,7 @@ def test_a_forged_record_is_reported_and_quarantined(trtbuild: CommandLine) -> N
 
 
 def test_a_forged_engine_in_a_package_is_replaced(trtbuild: CommandLine) -> None:
-    name = engines(trtbuild)[0]
+    name = engine_ids(trtbuild)[0]
     plans = sorted(trtbuild.project.glob("dist/net/engines/ada/*.plan"))
     before = [plan.read_bytes() for plan in plans]
     forge(trtbuild, name)
@@ -130,7 +130,7 @@ def test_a_forged_engine_in_a_package_is_replaced(trtbuild: CommandLine) -> None
 
 
 def test_the_remote_of_a_forged_record_is_reported(trtbuild: CommandLine, tmp_path: Path) -> None:
-    name = engines(trtbuild)[0]
+    name = engine_ids(trtbuild)[0]
     honest, _ = forge(trtbuild, name)
     (tmp_path / "share").mkdir()
     remote = {"TRTBUILD_REMOTES": f"team=rw:file://{tmp_path / 'share'}"}
@@ -155,13 +155,14 @@ def test_engines_that_cannot_be_checked_are_counted_with_the_reason(trtbuild: Co
 
 
 def test_an_engine_with_missing_inputs_is_not_checked(trtbuild: CommandLine) -> None:
-    name = engines(trtbuild)[0]
+    name = engine_ids(trtbuild)[0]
     store = LocalStore(trtbuild.cache)
     record = store.get_record(step(trtbuild("plan"), name)["key"])
     assert record is not None
     onnx = str(dict(record.recipe.parts)["onnx"])
     (store.root / "cas" / onnx[:2] / onnx).unlink()
-    rebuilt = trtbuild("cache", "verify", "--rebuild", "100%", expect=1)["rebuilt"]  # the convert record lacks a blob
+    # the exit status is 1, because the record of the convert step lacks a blob
+    rebuilt = trtbuild("cache", "verify", "--rebuild", "100%", expect=1)["rebuilt"]
     assert name in {each["step"] for each in rebuilt["unchecked"]}
 
 

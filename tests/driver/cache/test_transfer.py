@@ -39,7 +39,8 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest: versions, for machines without a toolchain; weights and a second target for the first model.
+#: Changes of the manifest. The versions and the default toolchain are for machines without a toolchain. The first model
+#: gets weights and a second target.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
     ("  first:", "  first:\n    weights: net.safetensors\n    targets: [ada, ampere]"),
@@ -53,9 +54,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("transfer")
     copy_project("two_models", base / "project", *CHANGES)
     write_weights(base / "project" / "net.safetensors", WEIGHTS)
-    line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
-    assert ran(line("build"))["engine"] == 3
-    return line
+    trtbuild = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    assert ran(trtbuild("build"))["engine"] == 3
+    return trtbuild
 
 
 @pytest.fixture
@@ -97,12 +98,12 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "bare")}
 
 
-def check_all_hits(line: CommandLine, environment: dict[str, str] | None = None) -> None:
-    """Check that a build without a network has only hits, and that its outputs exist."""
-    document = line("build", "--frozen", environment=environment)
+def check_all_hits(trtbuild: CommandLine, environment: dict[str, str] | None = None) -> None:
+    """Check that a build has only hits, that its engines are written, and that the cache has no damage."""
+    document = trtbuild("build", "--frozen", environment=environment)
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
-    assert sorted(path.name for path in line.project.glob("dist/first/engines/*/*.plan"))
-    assert verify(LocalStore(line.cache)).damage == ()
+    assert sorted(path.name for path in trtbuild.project.glob("dist/first/engines/*/*.plan"))
+    assert verify(LocalStore(trtbuild.cache)).damage == ()
 
 
 # -- a remote
@@ -152,7 +153,7 @@ def test_a_machine_without_torch_and_tensorrt_pulls_pushes_exports_and_imports(
     check_all_hits(elsewhere, bare)
     assert elsewhere("cache", "push", environment={**remote, **bare})["ok"]
     exported = elsewhere("cache", "export", str(tmp_path / "bundle"), environment=bare)
-    # a machine with the same torch runs nothing, either
+    # a machine with torch runs no step after the import, either
     third = CommandLine(elsewhere.project, tmp_path / "third", elsewhere.environment)
     shutil.rmtree(elsewhere.project / "dist")
     shutil.rmtree(elsewhere.project / ".trtbuild")
@@ -401,7 +402,7 @@ def test_an_export_that_cannot_be_written_is_an_error(built: CommandLine, tmp_pa
 
 @pytest.fixture
 def keys(elsewhere: CommandLine, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
-    """A function that creates a key, and returns its file and its public line."""
+    """A function that creates a signing key, and returns its file and its public key."""
 
     def make(name: str) -> tuple[str, str]:
         file = tmp_path / f"{name}.key"
@@ -509,10 +510,10 @@ def test_the_documents_are_json_objects_with_a_schema(
         assert json.loads(json.dumps(document)) == document and isinstance(document["ok"], bool)
 
 
-@pytest.mark.parametrize("tolerated", [True, False])
+@pytest.mark.parametrize("local_is_accepted", [True, False])
 @pytest.mark.parametrize("in_remote", [True, False])
 def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
-    tmp_path: Path, in_remote: bool, tolerated: bool
+    tmp_path: Path, in_remote: bool, local_is_accepted: bool
 ) -> None:
     recipe = Recipe("engine", 1, (("number", 1),))
     transport = MemoryTransport()
@@ -525,12 +526,12 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
     store = LayeredStore(local, [RemoteStore(transport, "team")])
 
     def refuses(key: str, record: Record, is_local: bool) -> str | None:
-        wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and tolerated)
+        wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and local_is_accepted)
         return "not the locked one" if wrong else None
 
     store.refusal_of = refuses
     missing, _ = transfer.complete_records(store, [recipe.key], _ignore_progress)
-    assert missing == ({} if in_remote or tolerated else {recipe.key: "not the locked one"})
+    assert missing == ({} if in_remote or local_is_accepted else {recipe.key: "not the locked one"})
     record = local.get_record(recipe.key)
     assert record is not None and local.get_bytes(record.outputs["plan"].sha256) == (
         b"locked" if in_remote else b"another"

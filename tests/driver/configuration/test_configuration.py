@@ -315,7 +315,7 @@ def test_no_secret_is_in_a_message_or_repr(home: Home) -> None:
     ]
     for url in urls:
         for word in (url, f"team={url}", f"team=q:{url}", f"team=rw:{url}"):
-            if word == f"team=rw:{urls[0]}":
+            if word == f"team=rw:{urls[0]}":  # the only valid value
                 assert secret not in repr(home.load(TRTBUILD_REMOTES=word))
                 continue
             error = home.refused(TRTBUILD_REMOTES=word)

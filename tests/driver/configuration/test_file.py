@@ -111,7 +111,7 @@ def test_a_file_of_another_user_is_refused_but_not_by_root(path: Path, monkeypat
     assert config_file.read(str(path), must_exist=True) is not None
 
 
-def test_rejects_other_files_than_text_without_waiting_for_them(tmp_path: Path) -> None:
+def test_rejects_pipes_directories_and_binary_or_large_files_without_waiting(tmp_path: Path) -> None:
     pipe, folder, binary, large = (tmp_path / name for name in ("pipe", "folder", "binary", "large"))
     os.mkfifo(pipe, 0o600)
     folder.mkdir()

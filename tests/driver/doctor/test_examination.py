@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: Module → distribution. Fake modules with the right versions are imported quickly. A test breaks one of them.
+#: Module → distribution. The tests import fake modules with the right versions, which is quick. A test breaks one of them.
 MODULES = {
     "torch": "torch",
     "onnx": "onnx",

@@ -49,7 +49,7 @@ def test_torch_without_onnx_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> Non
     assert statuses == {"torch": "ok", "onnx": "problem", "onnx-ir": "problem", "onnxscript": "problem"}
 
 
-def distribution(folder: Path, name: str, version: str) -> None:
+def write_distribution(folder: Path, name: str, version: str) -> None:
     information = folder / f"{name}-{version}.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -58,7 +58,7 @@ def distribution(folder: Path, name: str, version: str) -> None:
 
 def test_the_finding_recognizes_the_stub_of_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorrt.py").write_text("from tensorrt_libs import nothing\n")
-    distribution(tmp_path, "tensorrt", "10.9.0")
+    write_distribution(tmp_path, "tensorrt", "10.9.0")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(
@@ -74,9 +74,9 @@ def test_the_finding_recognizes_the_stub_of_tensorrt(tmp_path: Path, monkeypatch
 
 
 def test_distributions_of_different_versions_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    distribution(tmp_path, "tensorrt_rtx", "1.7.1")
-    distribution(tmp_path, "tensorrt_rtx_cu13", "1.7.1")
-    distribution(tmp_path, "tensorrt_rtx_cu13_libs", "1.4.0")
+    write_distribution(tmp_path, "tensorrt_rtx", "1.7.1")
+    write_distribution(tmp_path, "tensorrt_rtx_cu13", "1.7.1")
+    write_distribution(tmp_path, "tensorrt_rtx_cu13_libs", "1.4.0")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(libraries, "import_in_child", lambda module: ImportResult("1.7.1"))
     ok, mixed = libraries.check_toolchains()

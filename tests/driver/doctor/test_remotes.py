@@ -32,7 +32,7 @@ def findings_of(project: Path, *, offline: bool = False) -> list[Finding]:
     return list(remotes.check_configuration(project, Request(project, offline=offline)))
 
 
-def finding(findings: list[Finding], name: str) -> Finding:
+def finding_named(findings: list[Finding], name: str) -> Finding:
     (result,) = [each for each in findings if each.name == name]
     return result
 
@@ -61,8 +61,8 @@ def refusing() -> Iterator[str]:
 def test_without_configuration_there_is_no_problem(project: Path) -> None:
     findings = findings_of(project)
     assert [each.status for each in findings] == ["ok", "ok"]
-    assert "does not exist" in finding(findings, "configuration").text
-    assert "no remotes are configured" in finding(findings, "remotes").text
+    assert "does not exist" in finding_named(findings, "configuration").text
+    assert "no remotes are configured" in finding_named(findings, "remotes").text
 
 
 def test_every_problem_of_the_configuration_is_reported_with_its_line(
@@ -80,10 +80,10 @@ def test_every_problem_of_the_configuration_is_reported_with_its_line(
 def test_a_directory_that_can_be_used_is_ok(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shared").mkdir()
     monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:file://{tmp_path}/shared")
-    findings = finding(findings_of(project), "remote team")
-    assert findings.status == "ok", findings
-    assert "(read and write) answers in" in findings.text
-    assert "trtbuild cache push --remote team" in str(findings.fix)
+    finding = finding_named(findings_of(project), "remote team")
+    assert finding.status == "ok", finding
+    assert "(read and write) answers in" in finding.text
+    assert "trtbuild cache push --remote team" in str(finding.fix)
     assert [path for path in (tmp_path / "shared").rglob("*") if path.is_file()] == []
 
 
@@ -94,22 +94,22 @@ def test_the_finding_about_a_server_names_the_source_of_the_credentials(
     password = nginx.passwords["reader"]
     monkeypatch.setenv("TRTBUILD_REMOTE_TEAM_USER", "reader")
     monkeypatch.setenv("TRTBUILD_REMOTE_TEAM_PASSWORD", password)
-    findings = finding(findings_of(project), "remote team")
-    assert findings.status == "ok", findings
-    assert "(read) answers in" in findings.text
-    assert "with credentials from TRTBUILD_REMOTE_TEAM_USER" in findings.text
-    assert password not in repr(findings)
+    finding = finding_named(findings_of(project), "remote team")
+    assert finding.status == "ok", finding
+    assert "(read) answers in" in finding.text
+    assert "with credentials from TRTBUILD_REMOTE_TEAM_USER" in finding.text
+    assert password not in repr(finding)
 
 
 def test_the_finding_about_a_refusal_says_how_to_log_in(
     project: Path, refusing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRTBUILD_REMOTES", f"team=r:{refusing}")
-    findings = finding(findings_of(project), "remote team")
-    assert findings.status == "problem"
-    assert "401" in findings.text
-    assert findings.fix
-    assert SECRET not in repr(findings)
+    finding = finding_named(findings_of(project), "remote team")
+    assert finding.status == "problem"
+    assert "401" in finding.text
+    assert finding.fix
+    assert SECRET not in repr(finding)
 
 
 def test_a_remote_that_is_down_is_a_warning_and_the_others_are_checked(
@@ -120,10 +120,10 @@ def test_a_remote_that_is_down_is_a_warning_and_the_others_are_checked(
     (tmp_path / "shared").mkdir()
     monkeypatch.setenv("TRTBUILD_REMOTES", f"dead=rw:http://127.0.0.1:{port}/x team=r:file://{tmp_path}/shared")
     findings = findings_of(project)
-    assert finding(findings, "remote dead").status == "warning"
-    assert f":{port}/x: " in finding(findings, "remote dead").text
-    assert finding(findings, "remote team").status == "ok"
-    assert "not checked (--offline): dead, team" in finding(findings_of(project, offline=True), "remotes").text
+    assert finding_named(findings, "remote dead").status == "warning"
+    assert f":{port}/x: " in finding_named(findings, "remote dead").text
+    assert finding_named(findings, "remote team").status == "ok"
+    assert "not checked (--offline): dead, team" in finding_named(findings_of(project, offline=True), "remotes").text
 
 
 def test_a_misspelt_variable_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +131,10 @@ def test_a_misspelt_variable_is_reported(project: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TRTBUILD_REVOKED_KEY", SECRET)
     monkeypatch.setenv("TRTBUILD_REMOTE_TEAM_TOKEN", SECRET)
     monkeypatch.setenv("TRTBUILD_REMOTE_OTHER_TOKEN", SECRET)
-    named = [each for each in findings_of(project) if "no such variable" in each.text]
-    assert [each.text.split()[0] for each in named] == ["TRTBUILD_REMOTE_OTHER_TOKEN", "TRTBUILD_REVOKED_KEY"]
-    assert "TRTBUILD_REVOKED_KEYS" in str(named[1].fix)
-    assert SECRET not in repr(named)
+    misspelt = [each for each in findings_of(project) if "no such variable" in each.text]
+    assert [each.text.split()[0] for each in misspelt] == ["TRTBUILD_REMOTE_OTHER_TOKEN", "TRTBUILD_REVOKED_KEY"]
+    assert "TRTBUILD_REVOKED_KEYS" in str(misspelt[1].fix)
+    assert SECRET not in repr(misspelt)
 
 
 def key(name: str, expires: datetime.date | None = None) -> TrustedKey:
@@ -170,16 +170,16 @@ def test_a_signing_key_that_cannot_be_used_is_a_problem(
 ) -> None:
     path = tmp_path / "ci.key"
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY_FILE", str(path))
-    assert finding(findings_of(project), "trust").status == "problem"
+    assert finding_named(findings_of(project), "trust").status == "problem"
     path.write_text(Signer.new("ci").text())
     path.chmod(0o644)
-    findings = finding(findings_of(project), "trust")
-    assert findings.status == "problem"
-    assert "chmod 600" in findings.fix
+    finding = finding_named(findings_of(project), "trust")
+    assert finding.status == "problem"
+    assert "chmod 600" in finding.fix
     path.chmod(0o600)
-    findings = finding(findings_of(project), "trust")
-    assert findings.status == "ok"
-    assert findings.text == "0 trusted keys; reads ci; signs for ci"
+    finding = finding_named(findings_of(project), "trust")
+    assert finding.status == "ok"
+    assert finding.text == "0 trusted keys; reads ci; signs for ci"
 
 
 def test_a_clock_that_is_behind_is_a_warning_if_keys_expire(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ def test_a_clock_that_is_behind_is_a_warning_if_keys_expire(monkeypatch: pytest.
     today = datetime.date(2026, 1, 1)
     assert not [each for each in remotes._check_trust(settings, today) if "clock" in each.text]
     monkeypatch.setattr(remotes.time, "time", lambda: 0.0)
-    (named,) = [each for each in remotes._check_trust(settings, today) if "clock" in each.text]
-    assert named.status == "warning"
+    (warning,) = [each for each in remotes._check_trust(settings, today) if "clock" in each.text]
+    assert warning.status == "warning"
 
 
 def test_the_doctor_command_checks_remotes(command_line: CommandLine, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_the_warning_about_a_missing_directory_says_that_it_may_not_be_mounted(
     folder = project.parent / "a share"
     monkeypatch.setenv("TRTBUILD_CONFIG", "/dev/null")
     monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{folder.as_uri()}")
-    findings = finding(findings_of(project), "remote team")
-    assert findings.status == "warning" and "no such directory" in findings.text and "mounted" in (findings.fix or "")
+    finding = finding_named(findings_of(project), "remote team")
+    assert finding.status == "warning" and "no such directory" in finding.text and "mounted" in (finding.fix or "")
     folder.mkdir()
-    assert finding(findings_of(project), "remote team").status == "ok"
+    assert finding_named(findings_of(project), "remote team").status == "ok"

@@ -57,11 +57,11 @@ models:
 
 
 def compile_in_program(cache: Path, **options: Any) -> Any:
-    """Compile the model of `MANIFEST` in a program, with other names for inputs and dims."""
-    space: dict[str, Any] = {}
-    exec(SOURCE, space)
+    """Compile the model of `MANIFEST` in a program, in which the input `tokens` has another name."""
+    namespace: dict[str, Any] = {}
+    exec(SOURCE, namespace)
     return trtbuild.compile(
-        space["build"](),
+        namespace["build"](),
         [Input(min_shape=(1, 24), opt_shape=(4, 24), max_shape=(16, 24))],
         {"scale": Input((24,))},
         target=89,
@@ -248,7 +248,7 @@ def test_the_trace_of_a_program_is_not_stored(program_cache: Path, net: torch.nn
 def test_rejects_a_module_in_training_mode(compiled: Compiled, net: torch.nn.Module) -> None:
     with pytest.raises(SourceError, match="is in training mode") as caught:
         compiled(net.train(), [ROWS])
-    assert (caught.value.file or "").endswith("conftest.py")  # the fixture `compiled` calls it there
+    assert (caught.value.file or "").endswith("conftest.py")  # the fixture `compiled` calls `trtbuild.compile` there
 
 
 def test_rejects_a_target_that_the_toolchain_does_not_support(compiled: Compiled, net: torch.nn.Module) -> None:
@@ -267,7 +267,7 @@ def test_rejects_modules_that_pytorch_cannot_export(compiled: Compiled) -> None:
     with pytest.raises(UsageError, match=r"\.module\(\) of an exported program"):
         compiled(program.module(), [ROWS])
     with torch.no_grad():
-        assert torch.equal(compiled(program)(x), net(x))  # the hint of the error
+        assert torch.equal(compiled(program)(x), net(x))  # as the hint of the error proposes
 
 
 class Sum(torch.nn.Module):

@@ -125,14 +125,15 @@ def test_without_marks_each_shape_has_an_engine(compile_: Any, mixed: Any, built
 @torch.no_grad()
 def test_an_integer_and_a_keyword_are_accepted(compile_: Any, mixed: Any) -> None:
     model, x, scale = compile_(mixed, max_specializations=1), torch.randn(3, 4), torch.full((1,), 0.5)
-    for times in (3, 4, 5):  # dynamo makes the second integer dynamic; the last runs in PyTorch
+    # dynamo makes the integer dynamic at the second call; the graph of the last call runs in PyTorch
+    for times in (3, 4, 5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             check_equal(model(x, times, scale=scale), mixed(x, times, scale=scale))
 
 
 @torch.no_grad()
-def test_changed_weights_are_built_again(compile_: Any, mixed: Any, built: list[Any]) -> None:
+def test_a_graph_with_changed_weights_is_built_again(compile_: Any, mixed: Any, built: list[Any]) -> None:
     model, x = compile_(mixed), torch.randn(3, 4)
     check_equal(model(x), mixed(x))
     mixed.linear.weight.mul_(2)
@@ -157,7 +158,7 @@ def test_a_graph_whose_weights_change_often_runs_in_pytorch(compile_: Any, mixed
 
 
 @torch.no_grad()
-def test_weights_that_change_after_many_calls_are_built_again_each_time(
+def test_a_graph_whose_weights_change_after_many_calls_is_built_again_each_time(
     compile_: Any, mixed: Any, built: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dynamo, "SETTLED_CALLS", 3)

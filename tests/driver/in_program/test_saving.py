@@ -98,7 +98,7 @@ def test_inputs_that_the_module_was_compiled_for_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("inputs", "says"),
+    ("inputs", "message"),
     [
         (
             {"arg_inputs": [torch.ones(17, 8)]},
@@ -122,16 +122,18 @@ def test_inputs_that_the_module_was_compiled_for_change_nothing(
     ],
 )
 def test_rejects_inputs_that_the_module_was_not_compiled_for(
-    compiled_net: Any, tmp_path: Path, inputs: dict[str, Any], says: str
+    compiled_net: Any, tmp_path: Path, inputs: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         compiled_net.save(tmp_path / "model.pt2", **inputs)
-    assert says in caught.value.text
+    assert message in caught.value.text
     assert not (tmp_path / "model.pt2").exists()
 
 
 @pytest.mark.parametrize("name", ["model.ts", "model.pt"])
-def test_no_directory_has_the_name_of_a_file(compiled_net: Any, tmp_path: Path, name: str) -> None:
+def test_a_directory_with_the_ending_of_a_file_needs_the_format_package(
+    compiled_net: Any, tmp_path: Path, name: str
+) -> None:
     with pytest.raises(UsageError, match="has the ending of a file") as caught:
         compiled_net.save(tmp_path / name)
     assert "model.pt2" in str(caught.value.hint)

@@ -88,7 +88,7 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: options_of(target=Target("ada", 89), hardware_compatible=True), "target has the compatibility"),
     ],
 )
-def test_rejects_values_that_a_manifest_rejects(make: Any, message: str) -> None:
+def test_rejects_invalid_settings(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert message in caught.value.text

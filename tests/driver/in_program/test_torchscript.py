@@ -73,7 +73,7 @@ def call_by_name(module: Any, rows: int) -> Any:
     return module(torch.randn(rows, 8), scale=torch.randn(4))
 
 
-def test_ts_scripts_an_nn_module(compiled: Compiled) -> None:
+def test_ir_ts_scripts_an_nn_module(compiled: Compiled) -> None:
     net = Scaled().eval()
     script = compiled(torch.jit.script(net), [ROWS, Input((4,))])
     made = compiled(net, [ROWS, Input((4,))], ir="ts")

@@ -77,7 +77,9 @@ def test_writes_inside_the_module_are_functionalized() -> None:
     assert program.module()(torch.ones(2, 3)).tolist() == [[0, 1, 1]] * 2
 
 
-def test_compile_builds_the_same_engines_for_it(compiled: Callable[..., Any], net: torch.nn.Module) -> None:
+def test_compile_builds_the_same_engines_for_the_traced_program(
+    compiled: Callable[..., Any], net: torch.nn.Module
+) -> None:
     compiled(net, [ROWS])
     made = compiled(trtbuild.trace(net, [ROWS]), [ROWS])
     assert ran(made.report).get("engine") is None

@@ -64,7 +64,7 @@ def test_onnx_models_have_a_folder_for_each_model(project: Path) -> None:
     }
 
 
-def test_the_command_takes_no_name(small: Small) -> None:
+def test_the_command_needs_no_name(small: Small) -> None:
     document = small.command_line("inspect")
     assert document["schema"] == "trtbuild.inspections/1"
     assert [package["index"]["model"] for package in document["packages"]] == ["ranker"]

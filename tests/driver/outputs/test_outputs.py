@@ -26,7 +26,7 @@ def digests(paths: Sequence[str]) -> dict[str, str | None]:
     }
 
 
-def learn(written: object) -> None:
+def ignore_digests(written: object) -> None:
     """Do not store the digests of written files."""
 
 
@@ -41,14 +41,14 @@ def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one", b=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
-    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert outputs.is_in_place(tmp_path, files, digests)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    assert not outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    assert not outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     index, record = a_package(store, a=b"one", b=b"changed")
     files = outputs.output_files("package", "dist/m", index, record)
     assert not outputs.is_in_place(tmp_path, files, digests)
-    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    assert outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert (tmp_path / "dist/m/engines/ada/b.plan").read_bytes() == b"changed"
     same = tmp_path / "dist/m/engines/ada/a.plan"
     assert same.stat().st_mtime_ns == times[same]
@@ -64,11 +64,11 @@ def test_files_of_the_old_index_are_removed_and_other_files_stay(tmp_path: Path)
     store = MemoryStore()
     index, record = a_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     (tmp_path / "dist/m/engines/ada/mine.txt").write_text("keep me")
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     remaining = {path.name for path in (tmp_path / "dist/m/engines/ada").iterdir()}
     assert remaining == {"a.plan", "mine.txt"}
 
@@ -82,7 +82,7 @@ def test_an_old_index_cannot_name_files_outside_its_package(tmp_path: Path) -> N
     (tmp_path / "dist/m/index.json").write_text(json.dumps(forged))
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("package", "dist/m", index, record)
-    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+    outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert outside.read_text() == "keep me"
 
 
@@ -97,23 +97,23 @@ def test_raw_plans_of_removed_engines_are_removed_and_other_files_stay(tmp_path:
     store = MemoryStore()
     index, record = a_package(store, a=b"one", gone=b"two")
     files = outputs.output_files("plans", "dist/plans", index, record)
-    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, learn)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests)
     (tmp_path / "dist/plans/ada/mine.plan").write_text("keep me")
     last = Recipe("package", 1, (("engines", {"a@ada": "0", "gone@ada": "1"}),))
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
-    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, learn, last)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests, last)
     assert {path.name for path in (tmp_path / "dist/plans/ada").iterdir()} == {"a.plan", "mine.plan"}
 
 
-def test_a_directory_in_the_place_of_a_file_is_not_in_place(tmp_path: Path) -> None:
-    def strict(paths: Sequence[str]) -> dict[str, str | None]:
+def test_an_output_is_not_in_place_if_a_directory_has_its_path(tmp_path: Path) -> None:
+    def digests_of_files(paths: Sequence[str]) -> dict[str, str | None]:
         if any(Path(path).is_dir() for path in paths):
             raise IsADirectoryError(paths[0])
         return digests(paths)
 
     (tmp_path / "a").mkdir()
-    assert not outputs.is_in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], strict)
+    assert not outputs.is_in_place(tmp_path, [outputs.OutputFile("a", "0" * 64)], digests_of_files)
 
 
 def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path) -> None:
@@ -133,5 +133,5 @@ def test_the_index_is_not_written_if_a_file_is_missing(tmp_path: Path) -> None:
     files = outputs.output_files("package", "dist/m", index, record)
     del store.blobs[files[4].sha256]
     with pytest.raises(BlobMissing):
-        outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, learn)
+        outputs.write_output(tmp_path, "package", "dist/m", files, store, digests, ignore_digests)
     assert not (tmp_path / "dist/m/index.json").exists()

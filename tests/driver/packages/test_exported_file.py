@@ -22,7 +22,7 @@ def net() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def saved(net: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a file of that name once, from a package with a reference program."""
+    """A function that writes a file with a reference program, once for each name, and returns its path."""
     folder = tmp_path_factory.mktemp("saved")
 
     def save(name: str) -> Path:
@@ -49,7 +49,7 @@ def test_a_file_is_opened_as_a_package_is(saved: Callable[..., Path], net: torch
 
 
 def rewritten(path: Path, other: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
-    """Copy an archive, with other content; a file whose content is None is left out."""
+    """Copy an archive with the contents that `change` returns. A file is left out if its new content is None."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(other, "w") as new:
         for name in old.namelist():
             data = change(name, old.read(name))
@@ -101,7 +101,7 @@ def test_rejects_devices_and_targets_that_the_file_is_not_for(saved: Callable[..
 
 
 def test_rejects_the_cpu_for_a_file_without_a_reference(saved: Callable[..., Path], tmp_path: Path) -> None:
-    def without(name: str, data: bytes) -> bytes:
+    def without_reference(name: str, data: bytes) -> bytes:
         if not name.endswith("model.json"):
             return data
         text = data.decode()
@@ -109,6 +109,6 @@ def test_rejects_the_cpu_for_a_file_without_a_reference(saved: Callable[..., Pat
         end = text.index(",", start)
         return (text[:start] + "null" + text[end:]).encode()
 
-    path = rewritten(saved("net.pt2"), tmp_path / "gpu.pt2", without)
+    path = rewritten(saved("net.pt2"), tmp_path / "gpu.pt2", without_reference)
     with pytest.raises(NoFittingTarget, match="has no reference program"):
         trtbuild.load(path, device="cpu")

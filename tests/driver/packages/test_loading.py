@@ -21,7 +21,7 @@ __all__ = ["built"]
 
 
 @pytest.fixture
-def ada(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trtbuild find two GPUs: SM 89, then SM 120."""
     monkeypatch.setattr(devices, "device_sms", lambda: (89, 120))
 
@@ -78,7 +78,7 @@ def test_rejects_invalid_devices(device: Any, built: Built) -> None:
         trtbuild.load(built.package, device=device)
 
 
-@pytest.mark.usefixtures("ada")
+@pytest.mark.usefixtures("two_gpus")
 def test_the_target_is_chosen_for_the_gpu(built: Built) -> None:
     for device, name, target in (
         (None, "cuda:0", "ada"),
@@ -96,7 +96,7 @@ def test_the_target_is_chosen_for_the_gpu(built: Built) -> None:
     assert (loaded.model, list(loaded.targets)) == ("net", ["ada", "blackwell"])
 
 
-@pytest.mark.usefixtures("ada")
+@pytest.mark.usefixtures("two_gpus")
 def test_rejects_a_missing_gpu_and_a_target_of_another_gpu(built: Built) -> None:
     with pytest.raises(NoFittingTarget, match="there is no GPU 2: this machine has 2"):
         trtbuild.load(built.package, device=2)
@@ -107,7 +107,7 @@ def test_rejects_a_missing_gpu_and_a_target_of_another_gpu(built: Built) -> None
     assert "add a target with sm: 120" in str(raised.value.hint)
 
 
-@pytest.mark.usefixtures("ada")
+@pytest.mark.usefixtures("two_gpus")
 def test_files_of_other_targets_need_not_exist(built: Built, tmp_path: Path) -> None:
     copy = shutil.copytree(built.package, tmp_path / "net")
     shutil.rmtree(copy / "engines" / "blackwell")

@@ -86,7 +86,7 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world.switch_to(NO_GPU, torch=True)
     world.locked = LockedTrace(trace.key, VERSIONS, (str(partition.key),))
     steps = list(world.plan(NET).steps.values())
-    environment.check_locked_parsers(world.facts(NET), steps)  # it is a hit, so no parser is needed
+    environment.check_locked_parsers(world.facts(NET), steps)  # the partition step is a hit, so no parser is needed
     assert partition.record is not None
     world.evict(partition.record.outputs["partitions"])
     steps = list(world.plan(NET).steps.values())
@@ -98,7 +98,7 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world.switch_to(GPU, torch=True)
     environment.check_locked_parsers(world.facts(NET), steps)
     world.switch_to(NO_GPU, torch=True)
-    world.locked = None  # like --upgrade: this machine's parser is used
+    world.locked = None  # as with --upgrade: this machine's parser is used
     environment.check_locked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
 
 

@@ -1,4 +1,4 @@
-"""The history of steps: entries are read back, in every form of the JSON file."""
+"""The history of steps: entries are read back, also from a file in another form of JSON."""
 
 from __future__ import annotations
 

@@ -18,16 +18,16 @@ def an_outcome(*steps: Any, failed: str = "", **more: Any) -> Outcome:
 
 
 FIRST = a_step("a", "trace", "x")
-BELOW = a_step("a", "lower", "y", FIRST.id)
+LOWER = a_step("a", "lower", "y", FIRST.id)
 OTHER = a_step("b", "trace", "z")
 
 
 def test_a_step_that_does_not_depend_on_a_failure_counts_as_not_begun() -> None:
-    assert an_outcome(FIRST, BELOW, OTHER, failed=FIRST.id).not_begun == 1
+    assert an_outcome(FIRST, LOWER, OTHER, failed=FIRST.id).not_begun == 1
 
 
 def test_steps_after_a_failure_finished_steps_and_unselected_stages_do_not_count() -> None:
-    assert an_outcome(FIRST, BELOW, failed=FIRST.id).not_begun == 0
+    assert an_outcome(FIRST, LOWER, failed=FIRST.id).not_begun == 0
     assert an_outcome(FIRST, OTHER, failed=FIRST.id, ran={OTHER.id: (NEW, cast("Any", None))}).not_begun == 0
     lower = replace(a_step("b", "lower", "z"), verdict="run")
     assert an_outcome(FIRST, lower, failed=FIRST.id, stages=frozenset(("trace",))).not_begun == 0

@@ -27,10 +27,10 @@ FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 class CountingStore(LocalStore):
     """A store that counts how many records are read."""
 
-    read = 0
+    records_read = 0
 
     def get_record(self, key: str, wanted: object = None) -> Record | None:
-        self.read += 1
+        self.records_read += 1
         return super().get_record(key)
 
 
@@ -47,7 +47,7 @@ class World:
         self.store = store
         self.contents = {file: f"content of {file.name}" for file in FILES}
 
-    def look(self, *, trail: bool = True, trust: str = "") -> StoreLookups:
+    def lookups(self, *, trail: bool = True, trust: str = "") -> StoreLookups:
         def observe(dependency: Dependency) -> str:
             return self.contents.get(dependency, ABSENT)
 
@@ -62,17 +62,19 @@ class World:
         )
 
     def trace(self) -> None:
-        look = self.look()
+        lookups = self.lookups()
         observations = [Observation(file, self.contents[file]) for file in FILES]
-        chain_observations = chain.extend(DECLARED, observations, look.read_link, look.write_link, look.observe)
+        chain_observations = chain.extend(
+            DECLARED, observations, lookups.read_link, lookups.write_link, lookups.observe
+        )
         self.store.put_record(
             Record(keys.trace(DECLARED, chain_observations), {"graph": self.store.put_bytes(b"graph")})
         )
 
     def follow(self, *, trail: bool = True, trust: str = "") -> tuple[Observation, ...]:
-        look = self.look(trail=trail, trust=trust)
-        observations = chain.follow(DECLARED, look.read_link, look.observe)
-        look.save_trail()
+        lookups = self.lookups(trail=trail, trust=trust)
+        observations = chain.follow(DECLARED, lookups.read_link, lookups.observe)
+        lookups.save_trail()
         return observations
 
 
@@ -86,22 +88,22 @@ def world(tmp_path: Path, store: CountingStore) -> World:
 def test_the_links_of_a_known_chain_are_not_read_again(world: World, store: CountingStore) -> None:
     first = world.follow()
     assert [observation.dependency for observation in first] == FILES
-    store.read = 0
+    store.records_read = 0
     assert world.follow() == first
-    assert store.read == 1, "only the end of the chain is looked for"
+    assert store.records_read == 1, "only the end of the chain is looked for"
     assert world.follow(trail=False) == first
-    assert store.read > 40
+    assert store.records_read > 40
 
 
 def test_a_chain_is_read_again_after_a_change_of_trust(world: World, store: CountingStore) -> None:
     """Links that are no longer trusted count as missing. So they are signed again, and other machines can follow them."""
     world.follow()
-    store.read = 0
+    store.records_read = 0
     assert len(world.follow(trust="ci")) == 60
-    assert store.read > 40
-    store.read = 0
+    assert store.records_read > 40
+    store.records_read = 0
     world.follow(trust="ci")
-    assert store.read == 1
+    assert store.records_read == 1
 
 
 def test_after_an_edit_the_trail_leads_where_the_links_lead(world: World, store: CountingStore) -> None:
@@ -113,9 +115,9 @@ def test_after_an_edit_the_trail_leads_where_the_links_lead(world: World, store:
     assert world.follow() == world.follow(trail=False)
     assert len(world.follow()) == 60
     world.contents[FILES[5]] = "content of 5.py"
-    store.read = 0
+    store.records_read = 0
     assert len(world.follow()) == 60
-    assert store.read == 1, "the links of the old content are remembered too"
+    assert store.records_read == 1, "the links of the old content are remembered too"
 
 
 def test_a_link_that_was_collected_ends_the_chain(world: World, store: CountingStore) -> None:
@@ -140,7 +142,7 @@ def test_following_the_trail_sets_the_times_of_its_links(world: World, store: Co
     "text",
     ["", "[]", "{}", '{"schema": "other"}', '{"schema": "trtbuild.trail/1", "names": [1], "links": {}}', "\udcff"],
 )
-def test_without_a_trail_the_answer_is_the_same(world: World, text: str) -> None:
+def test_with_a_damaged_or_missing_trail_the_observations_are_the_same(world: World, text: str) -> None:
     first = world.follow()
     (world.state / "trail.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert world.follow() == first
@@ -154,7 +156,7 @@ def test_a_wrong_trail_leads_to_no_record(world: World, store: CountingStore) ->
     document = json.loads(path.read_bytes())
     for names in (["file:other.py"] * 60, ["nonsense"] * 60, []):
         path.write_text(json.dumps({**document, "names": names}))
-        lookups = world.look()
+        lookups = world.lookups()
         observations = chain.follow(DECLARED, lookups.read_link, lookups.observe)
         assert observations == first or store.get_record(keys.trace(DECLARED, observations).key) is None
 
@@ -163,7 +165,7 @@ def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(world: W
     first = world.follow()
     path = world.state / "trail.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "names": ["file:other.py"] * 60}))
-    lookups = world.look()
+    lookups = world.lookups()
     wrong_recipe = keys.trace(DECLARED, chain.follow(DECLARED, lookups.read_link, lookups.observe))
     assert lookups.record(wrong_recipe.key) is None
     plan = SimpleNamespace(declared=DECLARED)

@@ -123,7 +123,7 @@ def test_rejects_a_checkpoint_and_says_how_to_convert_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20, (1 << 20) + 1, 5_000_000])
-def test_tensors_that_are_read_in_several_windows(tmp_path: Path, size: int) -> None:
+def test_tensors_are_complete_if_they_are_read_in_several_windows(tmp_path: Path, size: int) -> None:
     file, store = a_file(tmp_path), MemoryStore()
     tensors: dict[str, Any] = {f"t{number}": np.full(size + number, number, np.uint8) for number in range(4)}
     tensors["empty"] = np.zeros(0, np.uint8)

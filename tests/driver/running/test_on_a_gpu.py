@@ -1,4 +1,4 @@
-"""``run``, ``bench`` and Triton's model on a GPU without torch, with the fakes of TensorRT 8.6 and CUDA."""
+"""``run``, ``bench``, ``inspect`` and Triton's model on a GPU without torch, with the fakes of TensorRT 8.6 and CUDA."""
 
 from __future__ import annotations
 

@@ -84,14 +84,14 @@ def test_a_contender_that_fails_is_dropped_and_the_others_continue(fails: str) -
 
 def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
     calls: list[int] = []
-    timed = LocalContender(lambda: calls.append(1), lambda: None)
-    assert len(timed.time_turn(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
+    contender = LocalContender(lambda: calls.append(1), lambda: None)
+    assert len(contender.time_turn(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
 
 
 def test_the_stopwatch_waits_after_every_call() -> None:
     events: list[str] = []
-    timed = LocalContender(lambda: events.append("call"), lambda: events.append("wait"))
-    timing = time_in_turns({"one": timed}, SHORT)["one"]
+    contender = LocalContender(lambda: events.append("call"), lambda: events.append("wait"))
+    timing = time_in_turns({"one": contender}, SHORT)["one"]
     assert timing.count == MIN_CALLS  # type: ignore[union-attr]
     assert events == ["call", "wait"] * (MIN_CALLS + MIN_WARMUP_CALLS)
 

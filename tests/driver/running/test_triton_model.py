@@ -68,7 +68,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(small: Small, backend: None) -> Iterator[Any]:
-    """An instance of the class in the repository's ``model.py``, created like Triton does it."""
+    """An instance of the class in the repository's ``model.py``, created as Triton creates it."""
     folder = small.project / "dist/repository/ranker"
     spec = importlib.util.spec_from_file_location("model_of_triton", folder / "1/model.py")
     assert spec is not None and spec.loader is not None

@@ -67,7 +67,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 def rule(path: Path) -> tuple[list[str], list[str]]:
-    """Return the targets and the prerequisites of the first rule, like make reads them."""
+    """Return the targets and the prerequisites of the first rule, as make reads them."""
     head, _, rest = path.read_text().partition("\n\n")[0].partition(": \\\n")
     return _names(head), _names(rest.replace("\\\n", " "))
 
@@ -123,9 +123,9 @@ def test_paths_are_relative_to_the_working_directory(built: CommandLine, tmp_pat
 
 def test_a_null_build_writes_the_depfile_only_if_it_differs(built: CommandLine) -> None:
     path = built.project / "build/net.d"
-    text, changed = path.read_bytes(), path.stat().st_mtime_ns
+    text, mtime_ns = path.read_bytes(), path.stat().st_mtime_ns
     assert built.run("build", "--depfile", "build/net.d").returncode == 0
-    assert path.stat().st_mtime_ns == changed
+    assert path.stat().st_mtime_ns == mtime_ns
     path.unlink()
     assert built.run("build", "--depfile", "build/net.d").returncode == 0
     assert path.read_bytes() == text

@@ -1,4 +1,7 @@
-"""A snapshot may contain only facts that every later edit changes. tests/test_null_build.py tests its use."""
+"""A snapshot may contain the state of a file only if every later edit is certain to change this state.
+
+`tests/test_null_build.py` tests the use of snapshots.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from trtbuild.core.partition.partitions import Partition
 from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.project.workspace import Request
-from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.verification import engines as engine_verification
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.engines import TargetGpu
@@ -54,9 +54,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("verification")
     copy_project("comparisons", base / "project")
     write_words(base / "project" / "words.onnx")
-    line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
-    line("build")
-    return line
+    trtbuild = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    trtbuild("build")
+    return trtbuild
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def only_comparison(document: Any) -> Any:
     return cut
 
 
-def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
+def alter(trtbuild: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
     """Replace the record of a conversion by a valid record with a changed ONNX model."""
-    store = LocalStore(line.cache)
-    record = store.get_record(step(line("plan", identifier.partition("/")[0]), identifier)["key"])
+    store = LocalStore(trtbuild.cache)
+    record = store.get_record(step(trtbuild("plan", identifier.partition("/")[0]), identifier)["key"])
     assert record is not None
     model = onnx.ModelProto.FromString(store.get_bytes(record.outputs["onnx"].sha256))
     before = model.SerializeToString(deterministic=True)
@@ -89,9 +89,9 @@ def alter(line: CommandLine, identifier: str, change: Callable[[onnx.GraphProto]
     )
 
 
-def package(line: CommandLine) -> tuple[Path, str]:
+def package(trtbuild: CommandLine) -> tuple[Path, str]:
     """Return the path of the provenance file of net's package, and the digest of the package."""
-    root = line.project / "dist" / "net"
+    root = trtbuild.project / "dist" / "net"
     return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
 
@@ -134,19 +134,23 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     """Let trtbuild find a GPU for every target, and open fake engines on it."""
     monkeypatch.setattr(FakeOpenEngines, "spoil", staticmethod(lambda value: value))
     monkeypatch.setattr(FakeOpenEngines, "inputs_seen", [])
-    monkeypatch.setattr(engines_here, "OpenEngines", FakeOpenEngines)
-    monkeypatch.setattr(engines_here, "reason_without_torch", lambda: None)
+    monkeypatch.setattr(engine_verification, "OpenEngines", FakeOpenEngines)
+    monkeypatch.setattr(engine_verification, "reason_without_torch", lambda: None)
     monkeypatch.setattr(
-        engines_here, "gpus_for_targets", lambda package, targets: [(name, TargetGpu(name, 0, 89)) for name in targets]
+        engine_verification,
+        "gpus_for_targets",
+        lambda package, targets: [(name, TargetGpu(name, 0, 89)) for name in targets],
     )
-    monkeypatch.setattr(engines_here, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"})
+    monkeypatch.setattr(
+        engine_verification, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"}
+    )
     return FakeOpenEngines
 
 
-def verify_here(line: CommandLine, monkeypatch: pytest.MonkeyPatch, model: str = "net") -> Verification:
-    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(line.cache))
+def verify_here(trtbuild: CommandLine, monkeypatch: pytest.MonkeyPatch, model: str = "net") -> Verification:
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(trtbuild.cache))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
-    return verify(Request(line.project, models=(model,)), Options(), Watcher())
+    return verify(Request(trtbuild.project, models=(model,)), Options(), Watcher())
 
 
 def verify_folders(*folders: Path, targets: Sequence[str] = ()) -> Verification:

@@ -29,7 +29,7 @@ from trtbuild.core.packages import provenance
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project.workspace import Request, Workspace
-from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.verification import engines as engine_verification
 from trtbuild.stages.verify import inputs
 from trtbuild.store.local.local import LocalStore
 
@@ -72,14 +72,14 @@ def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: Co
     precisions = {part["partition"]: (part["precision"], part["tolerance"]) for part in cut["partitions"]}
     assert precisions["first"] == ("float32", 1e-5) and precisions["second"] == ("float16", 5e-3)
     assert cut["whole"]["tolerance"] == cut["lowered"]["tolerance"] == cut["tolerance"] == 5e-3
-    (entry,) = provenance.parse(*_written(trtbuild, "half")).verified
+    (entry,) = provenance.parse(*_provenance_of(trtbuild, "half")).verified
     assert [part["tolerance"] for part in entry["partitions"]] == [part["tolerance"] for part in cut["partitions"]]
     with_tolerance = only_comparison(trtbuild("verify", "half", "--tolerance", "0.25"))
     assert {with_tolerance["tolerance"], *(part["tolerance"] for part in with_tolerance["partitions"])} == {0.25}
 
 
-def _written(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
-    """Return the provenance of a package, and the digest of its index."""
+def _provenance_of(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
+    """Return the bytes of the provenance file of a package, and the digest of the package's index."""
     folder = trtbuild.project / "dist" / model
     return (folder / provenance.PROVENANCE_FILE).read_bytes(), hashlib.sha256(
         (folder / "index.json").read_bytes()
@@ -177,12 +177,12 @@ def test_a_recorded_failure_or_a_damaged_report_is_verified_again(trtbuild: Comm
 
 
 def exclude_zero(graph: onnx.GraphProto) -> None:
-    """Make a translation wrong at 0 only."""
+    """Make a conversion wrong at 0 only."""
     (node,) = [node for node in graph.node if node.op_type == "GreaterOrEqual"]
     node.op_type = "Greater"
 
 
-def test_a_translation_that_is_wrong_at_zero_only_is_reported(trtbuild: CommandLine) -> None:
+def test_a_conversion_that_is_wrong_at_zero_only_is_reported(trtbuild: CommandLine) -> None:
     """Random floats are rarely 0, so some points contain zeros on purpose."""
     alter(trtbuild, "edge/convert/model", exclude_zero)
     alter(trtbuild, "zeros/convert/model", exclude_zero)
@@ -304,7 +304,7 @@ def test_an_onnx_model_is_not_compared_without_a_gpu(trtbuild: CommandLine) -> N
 def test_an_unexpected_exception_fails_the_model(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines_here, "OpenEngines", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine_verification, "OpenEngines", lambda *_: 1 / 0)
     document = verify_here(trtbuild, monkeypatch)
     assert not document.ok and document.models[0].status == "failed"
     (error,) = document.errors

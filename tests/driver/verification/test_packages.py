@@ -21,7 +21,7 @@ from tests.driver.verification.conftest import (
 from trtbuild.core.model.verified import NotRun
 from trtbuild.core.packages import provenance
 from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.verification import engines as engines_here
+from trtbuild.driver.verification import engines as engine_verification
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.errors import ToolchainMissing
@@ -180,17 +180,17 @@ def test_other_packages_are_verified_after_a_package_fails(
     assert (model.model, model.status) == ("net", "right")
 
 
-def test_a_part_that_every_package_needs_and_the_machine_lacks_is_an_error(
+def test_software_that_every_package_needs_and_the_machine_lacks_is_an_error(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacks(*_: Any) -> Any:
         raise ToolchainMissing("no torch")
 
-    monkeypatch.setattr(engines_here, "OpenEngines", lacks)
+    monkeypatch.setattr(engine_verification, "OpenEngines", lacks)
     net, words = (trtbuild.project / "dist" / name for name in ("net", "words"))
     with pytest.raises(ToolchainMissing):
         verify_folders(net, words)
-    monkeypatch.setattr(engines_here, "OpenEngines", lambda p, fit: lacks() if p.path == net else gpu(p, fit))
+    monkeypatch.setattr(engine_verification, "OpenEngines", lambda p, fit: lacks() if p.path == net else gpu(p, fit))
     document = verify_folders(net, words)
     assert [error.package for error in document.errors] == [str(net)]
     assert [model.status for model in document.models] == ["right"]

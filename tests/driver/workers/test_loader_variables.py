@@ -2,8 +2,8 @@
 
 The library path is passed on and is not in any key. An engine is built only with the planned version of TensorRT.
 
-The bindings in these tests do not contain the libraries; the loader finds them, like with NVIDIA's archives. The other
-TensorRT is a copy of the real library that reports another version.
+The bindings in these tests do not contain the libraries. The loader finds the libraries, as with NVIDIA's archives. The
+other TensorRT is a copy of the real library that reports another version.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def _set_version(library: Path, version: int) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """A Python with TensorRT bindings that do not include the libraries. The folders `own` and `other` have libraries."""
+    """A Python with TensorRT bindings that do not include the libraries.
+
+    The folder `own` has the libraries of this test environment, and `other` has copies that report another version.
+    """
 
     python: Path
     own: Path
@@ -135,11 +138,11 @@ def test_the_compiler_gets_the_library_path_and_the_key_does_not(
     assert ran(json.loads(second.stdout)) == {}
 
 
-@pytest.mark.parametrize("until", ["partition", "engine"])
+@pytest.mark.parametrize("failing_stage", ["partition", "engine"])
 def test_no_engine_is_built_with_a_library_of_another_version(
-    installation: Installation, project: CommandLine, until: str
+    installation: Installation, project: CommandLine, failing_stage: str
 ) -> None:
-    if until == "engine":  # the earlier steps run with the right library
+    if failing_stage == "engine":  # the earlier steps run with the right library
         first = installation.build(project, "--until", "convert", LD_LIBRARY_PATH=str(installation.own))
         assert first.returncode == 0, first.stderr
     before = _entries(project.cache)
@@ -147,27 +150,27 @@ def test_no_engine_is_built_with_a_library_of_another_version(
     assert built.returncode != 0
     (failed,) = [entry for entry in json.loads(built.stdout)["steps"] if entry["verdict"] == "failed"]
     version = installed_version("tensorrt-rtx")
-    assert failed["stage"] == until
+    assert failed["stage"] == failing_stage
     assert failed["error"]["type"] == "EnvironmentFault"
-    assert failed["error"]["text"] == (  # only the mapped file has the version 1.7.2
+    assert failed["error"]["text"] == (  # 1.7.2 is the version of the loaded file only
         f"tensorrt-rtx {version} was planned, but {installation.other / LIBRARY} is loaded, which is 1.7.2.116"
     )
     assert (
         f"→ take {installation.other} out of LD_LIBRARY_PATH, or install the toolchain of that version: "
         "pip install 'tensorrt-rtx==1.7.2.*'\n"
     ) in built.stderr
-    if until == "engine":
+    if failing_stage == "engine":
         assert _entries(project.cache) == before
     assert not (project.project / "dist").exists()
     second = installation.build(project, LD_LIBRARY_PATH=str(installation.own))
     assert second.returncode == 0, second.stderr
-    assert ran(json.loads(second.stdout))[until] == 1
+    assert ran(json.loads(second.stdout))[failing_stage] == 1
 
 
-@pytest.mark.parametrize(("kind", "gets_it"), [("engine", False), ("torch", True)])
+@pytest.mark.parametrize(("kind", "is_loaded"), [("engine", False), ("torch", True)])
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_AUDIT"])
 def test_preloaded_code_is_not_in_an_engine_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, kind: WorkerKind, gets_it: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, kind: WorkerKind, is_loaded: bool
 ) -> None:
     added = tmp_path / "added.so"
     (tmp_path / "added.c").write_text("unsigned la_version(unsigned version) { return version; }\n")
@@ -182,7 +185,7 @@ def test_preloaded_code_is_not_in_an_engine_worker(
             assert time.monotonic() < deadline, "the worker never began"
             time.sleep(0.01)
         environment = dict(entry.split("=", 1) for entry in (process / "environ").read_text().split("\0") if entry)
-        assert (str(added) in maps, variable in environment) == (gets_it, gets_it)
+        assert (str(added) in maps, variable in environment) == (is_loaded, is_loaded)
         assert environment["LD_LIBRARY_PATH"] == f"{tmp_path}:/nowhere"
         if kind == "engine":
             assert environment == {**ENGINE_ENVIRONMENT, "LD_LIBRARY_PATH": f"{tmp_path}:/nowhere"}

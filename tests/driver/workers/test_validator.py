@@ -19,6 +19,7 @@ from trtbuild.toolchain.libraries import table
 
 
 def refusal(factor: int, largest: int) -> str | None:
+    """Return why the validator refuses a module that multiplies the numbers of up to `largest` rows by `factor`."""
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
     job = PartitionJob(

@@ -90,7 +90,8 @@ def handler(job):
     return {"pid": os.getpid(), "parent": os.getppid()}
 
 def grandchild():
-    # files that the child opens get the numbers of descriptors that were closed in it; its child must keep them open
+    # The child opens files, and their numbers are those of descriptors that were closed in the child. The child's child
+    # must keep these files open.
     answer, writing = os.pipe()
     if os.fork() == 0:
         files = [os.open(__file__, os.O_RDONLY) for _ in range(4)]
@@ -129,7 +130,9 @@ def test_each_job_runs_in_a_separate_copy_of_the_server(tmp_path: Path) -> None:
 
 @needs_fork
 @pytest.mark.parametrize(("job", "status"), [("exit", 0), ("signal", -signal.SIGTERM)])
-def test_the_server_ends_like_a_copy_that_ends_without_a_reply(tmp_path: Path, job: str, status: int) -> None:
+def test_the_server_ends_with_the_status_of_a_copy_that_ends_without_a_reply(
+    tmp_path: Path, job: str, status: int
+) -> None:
     code, replies = _run_jobs(tmp_path, "tell", job, "tell")
     assert code == status
     assert len(replies) == 1

@@ -1,4 +1,4 @@
-"""Scalars have the values of the core schema of YAML 1.2."""
+"""Scalars have the values of the core schema of YAML 1.2, or are refused."""
 
 from __future__ import annotations
 

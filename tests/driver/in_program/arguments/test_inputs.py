@@ -45,7 +45,7 @@ def test_a_range_of_shapes_is_a_profile() -> None:
     assert shapes(describe_inputs([ROWS], arguments=["x"])) == {"x": ShapeRange((1, 8), (4, 8), (16, 8))}
 
 
-def test_axes_with_one_name_of_shared_dims_are_one_dim() -> None:
+def test_axes_with_the_same_name_in_shared_dims_are_one_dim() -> None:
     ranged = {"min_shape": (1, 8), "opt_shape": (4, 8), "max_shape": (16, 8)}
     ids = Input(**ranged, shared_dims={0: "batch"}, name="ids")
     mask = Input(**ranged, shared_dims={0: "batch"})

@@ -20,6 +20,7 @@ from trtbuild.core.values.expressions import freeze
 from trtbuild.driver import outputs
 from trtbuild.driver.outputs import triton
 
+#: Sizes of dynamic axes: the batch, and a height that is a multiple of 32.
 B, H = ["sym", 0], ["mul", 32, ["sym", 1]]
 
 
@@ -77,7 +78,7 @@ def a_target(sm: int, parts: Sequence[Mapping[str, Any]], outs: Sequence[str], *
 def one_engine(
     inputs: Sequence[Any], outs: Sequence[Any], profiles: Sequence[Any] | None = None, **target: Any
 ) -> dict[str, Any]:
-    """Return the index of a model with one engine. `inputs` and `outs` have names."""
+    """Return the index of a model with one engine. `inputs` and `outs` are tensors with names."""
     tensors = [{"dtype": entry["dtype"], "shape": entry["shape"]} for entry in (*inputs, *outs)]
     part_inputs, part_outputs = tensors[: len(inputs)], tensors[len(inputs) :]
     engine = part("model", [(f"input:{k}", entry) for k, entry in enumerate(part_inputs)], part_outputs)
@@ -106,7 +107,7 @@ def put_package(index: dict[str, Any], store: MemoryStore) -> Record:
 
 
 def typed(index: Mapping[str, Any]) -> PackageIndex:
-    """Return the index as typed values, without checks: some indexes of these tests are not valid."""
+    """Return the index as typed values. They are not checked, because some indexes of these tests are not valid."""
     names = [entry["name"] for entry in index["inputs"]]
     return PackageIndex(
         model=index["model"],
@@ -210,10 +211,10 @@ def _check_ensemble(ensemble: Any, configs: Mapping[str, Any]) -> None:
     known: dict[str, tuple[int, list[int]]] = {}
     batch = [-1] if ensemble.max_batch_size else []
 
-    def check_type(name: str, entry: Any, rows: list[int]) -> None:
-        assert known.setdefault(name, (entry.data_type, rows + list(entry.dims))) == (
+    def check_type(name: str, entry: Any, batch_dims: list[int]) -> None:
+        assert known.setdefault(name, (entry.data_type, batch_dims + list(entry.dims))) == (
             entry.data_type,
-            rows + list(entry.dims),
+            batch_dims + list(entry.dims),
         ), name
 
     for entry in (*ensemble.input, *ensemble.output):

@@ -128,10 +128,8 @@ def test_raises_if_there_is_no_memory_for_an_output_of_unknown_size(rig: Rig, mo
 
 def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[object] = []
-    real_maker = rig.memory.array_maker
-    monkeypatch.setattr(
-        rig.memory, "array_maker", lambda *arguments: requests.append(arguments) or real_maker(*arguments)
-    )  # type: ignore[func-returns-value]
+    maker = rig.memory.array_maker
+    monkeypatch.setattr(rig.memory, "array_maker", lambda *arguments: requests.append(arguments) or maker(*arguments))  # type: ignore[func-returns-value]
     part, stream = rig.part("affine"), rig.stream()
     calls = [replace(rig.call(size, stream=stream), has_fixed_shapes=True) for size in (3, 5)]
     rig.trt.calls.clear()

@@ -104,7 +104,7 @@ def invalid(root: Path) -> list[str]:
     return names
 
 
-def test_the_grace_is_longer_than_writers_trust_their_lookups() -> None:
+def test_the_grace_is_longer_than_the_time_for_which_writers_trust_a_lookup() -> None:
     assert PRESENCE_S < MIN_GRACE_S < DEFAULT_GRACE_S
 
 

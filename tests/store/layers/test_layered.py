@@ -366,7 +366,7 @@ def test_replaces_an_unusable_remote_entry(
     assert theirs.get_record(record.recipe.key) is not None
 
 
-def test_a_store_that_only_asks_writes_nothing(
+def test_a_read_only_store_writes_nothing(
     mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))

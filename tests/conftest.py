@@ -91,8 +91,8 @@ class CommandLine:
     """`trtbuild` in a project, in another process, as a user runs it.
 
     The command is forked from a process that has loaded its modules, and its workers are forked from a process that has
-    loaded torch (`tests.warm`). All are new processes if `cold` is True, or if the environment has variables that only a
-    new process reads.
+    loaded torch (`tests.warm`). All are new processes if `cold` is True, if the test has the mark `cold_workers`, or if
+    the environment has variables that only a new process reads.
     """
 
     project: Path
@@ -134,7 +134,7 @@ def _workers_of_this_process() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Start new workers, like for users, in tests with the mark `cold_workers` and in the fixtures that they create."""
+    """Start new workers, as for users, in tests with the mark `cold_workers` and in the fixtures that they create."""
     off = servers.off
     servers.off = off or item.get_closest_marker("cold_workers") is not None
     try:

@@ -1,4 +1,4 @@
-"""Importing trtbuild loads no other module. torch has the operator in any order of the imports."""
+"""Importing trtbuild loads no other module. torch has the operator of trtbuild, in any order of the imports."""
 
 from __future__ import annotations
 

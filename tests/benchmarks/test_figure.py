@@ -1,4 +1,4 @@
-"""Rows as text: the measured values, the ratio, the bound, and whether the bound is met."""
+"""The rows of a benchmark as text: the measured values, the ratio, the bound, and whether the bound is met."""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ from trtbuild.driver.project import environment, wiring  # noqa: F401
 
 def serve() -> None:
     for line in sys.stdin:
-        order = json.loads(line)
+        request = json.loads(line)
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            out = os.open(order["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            err = os.open(order["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            out = os.open(request["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            err = os.open(request["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
             os.dup2(out, 1)
             os.dup2(err, 2)
             code = 70
             try:
-                code = main.run(order["arguments"])
+                code = main.run(request["arguments"])
                 sys.stdout.flush()
             finally:
                 os._exit(code)

@@ -1,8 +1,8 @@
 """Injects a kill or an error at each writing system call of an operation, and checks the state afterwards.
 
 ``python -m tests.faults.enumeration kill`` and ``… error`` try all calls and print the number of delivered faults. `make
-test` tries all kills of local operations and some of the others (tests/faults/test_syscalls.py), and some of the errors
-(tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000`` it tries all of them.
+test` tries all kills of local operations and some kills of operations with a remote (tests/faults/test_syscalls.py), and
+some of the errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000`` it tries all of them.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def spread(items: Sequence[Any], at_most: int) -> list[Any]:
 
 
 def _memory() -> str | None:
-    """A directory in memory, if there is one. A killed process leaves the same state there, and a sync is cheap."""
+    """A directory in memory, if there is one. A kill has the same effect there as on a disk, and a sync is cheap."""
     place = "/dev/shm"
     try:
         return place if shutil.disk_usage(place).free > 100 << 20 and os.access(place, os.W_OK) else None
@@ -202,6 +202,7 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
 
 
 def _chosen(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
+    """Yield each call with an error: with every error if all calls are tried, otherwise with the errors in turn."""
     for number, call in enumerate(calls):
         if how == "error" and at_most > len(calls):
             yield from ((call, error) for error in ERRORS)

@@ -1,4 +1,4 @@
-"""A team cache on loopback that answers correctly, except requests of one kind."""
+"""A team cache on loopback. It answers correctly, except the requests for which a test chooses a fault."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.store.transports.scripted_server import Request, Server
 
 HTML = b"<!doctype html><html><body><h1>Please log in</h1></body></html>" * 3
 
-#: A function of the request and of the stored bytes, or None. It returns whether to keep the connection, or None: then the
-#: server answers correctly.
+#: A function of the request and of the stored bytes (None for a missing entry). It returns whether to keep the connection.
+#: If it returns None, the server answers correctly.
 Fault = Callable[[Request, "bytes | None"], object]
 
 

@@ -53,7 +53,7 @@ class Tally:
     unfinished_outputs: int = 0
     too_late: int = 0
     completed: int = 0
-    #: The number of entries of the cache at a kill, to show that kills hit all phases.
+    #: Number of entries in the cache → how often a check found this number, to show that kills hit all phases.
     entries: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -131,16 +131,16 @@ class KillTest:
 
     def _start(self) -> int:
         assert self._builder.stdin is not None
-        order = {"arguments": ["build", "--json", "-j", str(self.random.choice([1, 2]))]}
+        request = {"arguments": ["build", "--json", "-j", str(self.random.choice([1, 2]))]}
         paths = {"out": str(self._folder / "out"), "err": str(self._folder / "err")}
-        self._builder.stdin.write(json.dumps({**order, **paths}) + "\n")
+        self._builder.stdin.write(json.dumps({**request, **paths}) + "\n")
         self._builder.stdin.flush()
         started, pid = self._answer(60)
         assert started == "started"
         return int(pid)
 
     def _answer(self, timeout_s: float) -> Any:
-        """The next line of the builder, or None after that time. It never writes two lines at once."""
+        """The next line of the builder, or None after that time. The builder never writes two lines at once."""
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None
@@ -159,7 +159,10 @@ class KillTest:
         self.duration_s = 0.9 * self.duration_s + 0.1 * (time.monotonic() - began)
 
     def _kill_once(self, watched: Path | None) -> bool:
-        """Start a build and kill some of its processes at a random moment. Returns False if it ended before."""
+        """Start a build and kill some of its processes at a random moment. Returns False if the build ended first.
+
+        With `watched`, the kill also waits for an unfinished file in this folder.
+        """
         victim = self.random.choice(VICTIMS)
         moment = self.random.uniform(0.02, 1.0) * self.duration_s
         pid = self._start()
@@ -175,9 +178,8 @@ class KillTest:
             workers = descendants(pid)
             if victim != "worker" or workers:
                 break
-            ended = self._answer(
-                self.random.uniform(0.0, 0.2) * self.duration_s
-            )  # there is no worker yet: wait for another random time
+            # there is no worker yet, so wait for another random time
+            ended = self._answer(self.random.uniform(0.0, 0.2) * self.duration_s)
         if ended is not None:
             assert ended[2] == 0, (self._folder / "err").read_text()[-4000:]
             self.tally.too_late += 1
@@ -274,9 +276,9 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
-    """Kill at least `kills` times, at most `5 * kills` times, until each kind of victim was killed and a write interrupted.
+    """Kill `kills` times. Continue until each kind of victim was killed and a write was interrupted.
 
-    Progress is written to standard error.
+    It ends after about `5 * kills` kills in any case. Progress is written to standard error.
     """
     test = KillTest(folder, seed, variants)
     try:

@@ -31,7 +31,7 @@ CONTENTS = {
     "info": random.Random(2).randbytes(20_000),
     "log": b"nothing to tell",
 }
-#: The contents that a local build produces. The plan differs, so that a test sees which of the two was used.
+#: The contents that a local build produces. The plan differs, so that a test sees which build it comes from.
 OURS = {**CONTENTS, "plan": random.Random(3).randbytes(1_200_000)}
 RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 89)))
 OTHER = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
@@ -66,7 +66,7 @@ class Machine:
                         assert record.recipe.same_as(recipe)
                         return {name: self.store.get_bytes(each.sha256) for name, each in record.outputs.items()}
                 except BlobMissing:
-                    continue  # removed meanwhile: the next lookup is a miss
+                    continue  # a blob was removed after the lookup, so the next lookup is a miss
                 except (EntryCorrupt, RecordUntrusted):
                     pass
                 self.built += 1
@@ -78,8 +78,8 @@ class Machine:
         """Finish as at the end of a command. Returns the report about the remote, with the warnings."""
         self.store.finish()
         self.store.close()
-        (account,) = self.store.reports()
-        return {**encode(account), "warnings": self.store.warnings()}
+        (report,) = self.store.reports()
+        return {**encode(report), "warnings": self.store.warnings()}
 
 
 def published(folder: Path, trust: Trust | None = None, **options: Any) -> dict[tuple[str, str], bytes]:

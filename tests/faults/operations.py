@@ -207,8 +207,8 @@ def _with_old_records(place: Path) -> None:
     (place / "store" / "sessions" / "of-the-dead").touch()
     (place / "store" / "locks" / ("b" * 64)).touch()
     _age(place / "store")
-    action = store.get_record(record(3).recipe.key)
-    assert action is not None
+    used = store.get_record(record(3).recipe.key)
+    assert used is not None
 
 
 def _collect(place: Path) -> object:
@@ -263,7 +263,10 @@ def state(place: Path) -> State:
 
 
 def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bool) -> None:
-    """Fail if a visible file is damaged, if a file belongs to neither state, or if a lock is held."""
+    """Fail if a visible file is damaged, lost or unexpected, or if a lock is held.
+
+    `before` and `after` are the states before and after a run without faults.
+    """
     store = _store(place)
     damage = verify(store, quarantine=False).damage
     assert may_be_damaged or damage == (), f"wrong entries: {damage}"

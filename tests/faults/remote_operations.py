@@ -71,6 +71,7 @@ def _with_half_of_the_blobs(place: Path) -> None:
 
 
 def _with_a_team(place: Path) -> None:
+    """A shared directory and a bundle with a record of another machine."""
     (place / "team").mkdir()
     machine = place / "other"
     store = LocalStore(machine / "store")
@@ -130,13 +131,13 @@ def _with_old_records(place: Path) -> None:
 def _with_condemned(place: Path) -> None:
     _with_old_records(place)
     _collect(place)
-    _age(place, but=record(2).recipe.key)
+    _age(place, kept=record(2).recipe.key)
 
 
 def _with_hidden(place: Path) -> None:
     _with_condemned(place)
     _collect(place)
-    _age(place, but=record(2).recipe.key)
+    _age(place, kept=record(2).recipe.key)
 
 
 def _collect(place: Path) -> object:
@@ -144,8 +145,8 @@ def _collect(place: Path) -> object:
     return sorted(path.name for path in (place / "team").glob("ac/*/*"))
 
 
-def _age(place: Path, but: str = "") -> None:
-    """Make all files look old, also those in the lists of a collection."""
+def _age(place: Path, kept: str = "") -> None:
+    """Make all files look old, also those in the lists of a collection, except the files with the name `kept`."""
     before_ns = time.time_ns() - int(AGE_S * 1e9)
     condemned = place / "team" / "gc" / "condemned"
     if condemned.exists():
@@ -156,7 +157,7 @@ def _age(place: Path, but: str = "") -> None:
     for path in (place / "team").glob("gc/hidden/*"):
         path.rename(path.with_name(str(before_ns)))
     for path in (place / "team").rglob("*"):
-        if path.is_file() and path.name != but:
+        if path.is_file() and path.name != kept:
             os.utime(path, ns=(before_ns, before_ns))
 
 
@@ -183,7 +184,7 @@ def assert_shared_is_whole(place: Path, *, may_be_damaged: bool) -> None:
         if entry.document is not None and not may_be_damaged:
             document = place / "team" / "cas" / entry.document.sha256[:2] / entry.document.sha256
             assert Record.from_bytes(document.read_bytes()).recipe.key == path.name
-    # the first writer may leave an empty directory, which would become ``tmp/``
+    # a killed first writer may leave an empty directory, which would have become ``tmp/``
     names = {path.name for path in (place / "team").glob("*") if not (path.name.startswith(".") and path.is_dir())}
     assert names <= {"ac", "cas", "tmp", "gc"}, names
 

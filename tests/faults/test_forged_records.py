@@ -165,11 +165,11 @@ def _replayed(folder: Path) -> dict[tuple[str, str], bytes]:
 
 def _signature_moved(folder: Path) -> dict[tuple[str, str], bytes]:
     """The trusted signature of the original record, attached to an evil record with the same key."""
-    true = signed_by(CI, "ci", folder / "true")
+    genuine = signed_by(CI, "ci", folder / "true")
     evil = signed_by(None, None, folder / "evil", contents=EVIL)
     document = json.loads(evil["ac", RECIPE.key])
-    document["stdoutRaw"] = json.loads(true["ac", RECIPE.key])["stdoutRaw"]
-    return {**true, **evil, ("ac", RECIPE.key): json.dumps(document).encode()}
+    document["stdoutRaw"] = json.loads(genuine["ac", RECIPE.key])["stdoutRaw"]
+    return {**genuine, **evil, ("ac", RECIPE.key): json.dumps(document).encode()}
 
 
 UNTRUSTED: dict[str, Callable[[Path], dict[tuple[str, str], bytes]]] = {

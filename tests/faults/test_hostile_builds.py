@@ -96,7 +96,7 @@ def swap_engines(published: Published, cache: HostileCache) -> None:
     """Exchange the engines of the two targets."""
     ada, ampere = ("ac", published.key("ada")), ("ac", published.key("ampere"))
     cache.entries[ada], cache.entries[ampere] = cache.entries[ampere], cache.entries[ada]
-    cache.delivered = 2
+    cache.delivered = 2  # the two entries count as faults
 
 
 def remove_blobs(published: Published, cache: HostileCache) -> None:
@@ -104,6 +104,7 @@ def remove_blobs(published: Published, cache: HostileCache) -> None:
     for kind, name in list(cache.entries):
         if kind == "cas":
             del cache.entries[kind, name]
+    # this fault changes no answer: it only counts the requests for blobs
     cache.fault, cache.method, cache.kind = (lambda request, stored: None), "GET", "cas"
 
 
@@ -113,6 +114,8 @@ def remove_all(published: Published, cache: HostileCache) -> None:
 
 @dataclass(frozen=True)
 class Case:
+    """The fault of a remote, the secrets of the machine, and the number of engines that the build then runs."""
+
     fault: Fault | None = None
     method: str = ""
     kind: str = ""

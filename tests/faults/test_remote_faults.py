@@ -132,7 +132,7 @@ def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) 
     machine = Machine(tmp_path / "here", f"file://{share}")
     built = machine.build(contents=OURS)
     report = machine.end()
-    # an embedded file needs no document, and some bits of an entry have no meaning
+    # the entry may contain an intact copy of the document, and some bits of an entry have no meaning
     assert built == (OURS if machine.built else CONTENTS)
     if target in ("chunk", "blob"):
         assert machine.built == 1 and report["blobs_gone"] == 1

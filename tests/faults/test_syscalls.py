@@ -1,4 +1,4 @@
-"""kill -9 at every writing system call of the store, by `tests.faults.enumeration`."""
+"""kill -9 at all writing system calls of local operations, and at some of remote ones, by `tests.faults.enumeration`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.syscalls import traced
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The number of kills for each operation with a remote, evenly spread over its calls.
+#: The largest number of kills for each operation with a remote. They are evenly spread over its calls.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25
 
 #: Calls at which each operation must have been killed.

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+#: The handle of CUDA's legacy default stream. Its other handle is 1 (``CU_STREAM_LEGACY``).
 LEGACY = 0
+#: The value of bytes that were not written, or that were freed.
 _POISON = 0xCD
 
 
@@ -25,7 +27,9 @@ class Misuse(AssertionError):
 
 @dataclass
 class _Stream:
+    #: Whether the stream is ordered with the legacy default stream.
     blocking: bool
+    #: All work that was enqueued. The first `done` entries have run.
     works: list[Callable[[], None]] = field(default_factory=list)
     done: int = 0
 
@@ -189,14 +193,14 @@ class FakeGpu:
     def record(self, stream: int) -> _Event:
         return _Event(stream, self.push(stream, _nothing))
 
-    def wait(self, reader: int, event: _Event) -> None:
-        if reader != event.stream:
-            self.push(reader, lambda: self.run_to(event.stream, event.position))
+    def wait(self, waiting_stream: int, event: _Event) -> None:
+        if waiting_stream != event.stream:
+            self.push(waiting_stream, lambda: self.run_to(event.stream, event.position))
 
     def claim_workspace(self, address: int, size_bytes: int, stream: int, position: int) -> None:
         """Note that work at `position` of `stream` uses this memory.
 
-        Raises Misuse if pending work of another stream uses a part of it, too.
+        Raises Misuse if pending work of another stream uses a part of this memory.
         """
         with self.lock:
             self.workspaces = [entry for entry in self.workspaces if self.pending(entry[2], entry[3])]

@@ -24,7 +24,8 @@ from trtbuild.runtime.memory.cuda_memory import CudaMemory
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The output sizes in the package. Symbol 0 is the first dynamic axis of the first input, symbol 1 the second.
+#: The output sizes in the package. Symbol 0 is the first dynamic axis of the first input, symbol 1 the second. A size with
+#: `data` depends on values.
 _SIZES: dict[str, list[tuple[Any, ...]]] = {
     "affine": [(["sym", 0], 4)],
     "unshared": [(["sym", 0], 4)],
@@ -70,9 +71,9 @@ class Rig:
         return EnginePart(self.library, engine, partition(sample), self.workspaces, **options)
 
     def array(self, data: Any, stream: int) -> DeviceArray:
-        kinds = {"float32": "float32", "float16": "float16", "int32": "int32", "bool": "bool"}
+        dtypes = {"float32": "float32", "float16": "float16", "int32": "int32", "bool": "bool"}
         with self.memory.on_device():
-            return self.memory.upload(np.asarray(data), kinds[str(np.asarray(data).dtype)], stream)
+            return self.memory.upload(np.asarray(data), dtypes[str(np.asarray(data).dtype)], stream)
 
     def values(self, *shape: int, stream: int, start: int = 0) -> tuple[DeviceArray, Any]:
         data = (np.arange(np.prod(shape)) + start).reshape(shape).astype(np.float32)

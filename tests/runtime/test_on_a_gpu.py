@@ -33,7 +33,10 @@ def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
 
 
 def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
-    """Write a package of two engines, first and second, that each compute 2v + 1. It returns both results and the input."""
+    """Write a package of two engines, first and second, that each compute 2v + 1.
+
+    The package returns the results of both engines, and the input.
+    """
     files = {}
     for name, plan in plans.items():
         path = root / f"engines/hopper/{name}.plan"
@@ -95,7 +98,7 @@ Make = Callable[..., Loaded]
 
 @pytest.fixture
 def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A function that loads such a package on the fake GPU. torch cannot be imported."""
+    """A function that writes a package with `write_package` and loads it on the fake GPU. torch cannot be imported."""
 
     def write_and_load(**plans: bytes) -> Loaded:
         write_package(tmp_path / "rows", plans or {name: rig.trt.plan("affine") for name in ("first", "second")})

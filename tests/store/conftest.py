@@ -109,7 +109,8 @@ def child() -> Iterator[Callable[..., Child]]:
         child.process.communicate()
 
 
-# One request at a time: moto checks for an object and writes it in two steps, but a real service in one step.
+# The server handles one request at a time, because moto checks for an object and then writes it. A real service does both
+# in one step.
 OBJECT_SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -162,7 +163,7 @@ def s3(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A folder that every user can read. pytest's own folders are private, and each start of pytest makes them so again."""
+    """A folder that every user can read. pytest's own folders are private, and pytest makes them private at each start."""
     with tempfile.TemporaryDirectory(prefix="trtbuild-users-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,7 +1,7 @@
 """A store in memory, with the contract of `trtbuild.core.recipes.ports`.
 
-It stores blobs without chunks, and records as documents. Like other stores, it verifies what it reads. So a test can
-damage `blobs` and `records`. Nothing is ever collected, so a session does nothing.
+It stores blobs without chunks, and records as documents. Like other stores, it verifies the bytes that it reads, so a test
+can damage `blobs` and `records`. Nothing is ever collected, so a session does nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MemoryStore:
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust: Trust = trust or TrustAll()
         self.blobs: dict[str, bytes] = {}
-        #: Record documents and their signatures, by AC key.
+        #: Record documents and their signatures, by the key of their entry in `ac/`.
         self.records: dict[str, bytes] = {}
         self.signatures: dict[str, tuple[Signature, ...]] = {}
         #: The corrupt entries: ("cas" or "ac", name) and their bytes.
@@ -69,13 +69,14 @@ class MemoryStore:
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None. Reading is faster if the record has the `wanted` recipe.
 
-        A corrupt record is moved to quarantine and raises EntryCorrupt. An untrusted record raises RecordUntrusted.
+        A corrupt record is moved to quarantine. If no record can be used, raises EntryCorrupt or RecordUntrusted for the
+        first one.
         """
         with self._lock:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The first trusted record, and the AC key under which it is stored."""
+        """The first trusted record, and the key of its entry in `ac/`."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):
             try:
@@ -127,7 +128,7 @@ class MemoryStore:
         return record
 
     def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
-        """The AC key for a new record, or None; see `local.LocalStore`."""
+        """The key of the entry for a new record. None if an untrusted record has `key` and this store does not sign."""
         try:
             self._read(key, key, None)
         except RecordUntrusted:

@@ -31,7 +31,7 @@ Payload = Callable[[int, int], bytes]
 
 @pytest.fixture
 def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload) -> list[Record]:
-    """Three records: one with a large blob, one whose blob shares most of its bytes, and one with small blobs."""
+    """Three records: one with a large blob, one with an edited copy of this blob, and one with small blobs."""
     large = payload(1, 3 * MIB)
     first = record_of(1, plan=local.put_bytes(large), info=local.put_bytes(b"information"))
     second = record_of(2, plan=local.put_bytes(large[:MIB] + b"!" + large[MIB:]))
@@ -294,9 +294,9 @@ def test_rejects_invalid_member_names(bundle: Path, other: LocalStore, tmp_path:
 def test_rejects_members_that_are_not_plain_files(
     bundle: Path, other: LocalStore, tmp_path: Path, flag: bytes, kind: str
 ) -> None:
-    (form, text), *rest = members_of(bundle)
+    (first_name, text), *rest = members_of(bundle)
     odd = member(f"cas/aa/{'a' * 64}", b"", type=flag, linkname="/etc/passwd")
-    body = member(form, text) + odd + b"".join(member(name, data) for name, data in rest)
+    body = member(first_name, text) + odd + b"".join(member(name, data) for name, data in rest)
     assert_rejected(tmp_path / "odd", with_index(body, 3, len(rest) - 3), other, kind)
 
 
@@ -304,8 +304,8 @@ def test_rejects_members_that_are_not_plain_files(
 def test_rejects_a_header_with_additional_fields(
     bundle: Path, other: LocalStore, tmp_path: Path, fields: dict[str, object]
 ) -> None:
-    (form, text), (name, data), *rest = members_of(bundle)
-    body = member(form, text) + member(name, data, **fields) + b"".join(member(*pair) for pair in rest)
+    (first_name, text), (name, data), *rest = members_of(bundle)
+    body = member(first_name, text) + member(name, data, **fields) + b"".join(member(*pair) for pair in rest)
     assert_rejected(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "not the header of a bundle")
 
 

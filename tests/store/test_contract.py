@@ -55,7 +55,8 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
 
 #: Stores whose server refuses to replace a record.
 NEVER_REPLACE = ("nginx",)
-#: Stores in which several writers may all count as the first: unlike S3, moto checks for an object before it writes.
+#: Stores in which several writers may all count as the first. The reason is that moto, unlike S3, checks for an object and
+#: then writes it.
 LOOKS_THEN_WRITES = ("s3",)
 
 MIB = 1 << 20

@@ -129,8 +129,8 @@ def test_24_processes_on_one_local_store(tmp_path: Path, child: Callable[..., An
 
 
 def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Four machines. At the start the directory contains old files of half the records, but not the records. So
-    collections may remove these files while writers look them up."""
+    """The processes use four local stores, as on four machines. At the start, the shared directory contains old files of
+    half of the records, but no record. So collections may remove these files while writers look them up."""
     share = tmp_path / "share"
     child(PREPARE_PROGRAM, share, KEYS // 2).finish()
     answers = run(child, tmp_path, SHARED)

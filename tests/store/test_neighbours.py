@@ -20,7 +20,7 @@ from trtbuild.store.local.local import LocalStore
 MIB = 1 << 20
 YEAR_S = 365 * 86400.0
 
-# The program imports everything before it changes its user: possibly only root can read the interpreter's folder.
+# The program imports everything before it changes its user, because possibly only root can read the interpreter's folder.
 USER_PROGRAM = """
 import ctypes, os, sys, logging
 from trtbuild.core.recipes.recipe import Recipe
@@ -55,6 +55,7 @@ except StoreUnavailable as error:
 
 
 def run_as(umask: str, root: Path, number: int, act: str, uid: int = 0, groups: str = "") -> str:
+    """Run the statements `act` as the user `uid` with this umask. Returns the output."""
     done = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), act],
         capture_output=True,

@@ -68,6 +68,7 @@ def model(
 
 
 def made(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> Made:
+    """A job that compiles `onnx_model` for SM 89, with these weights and profiles."""
     blobs = {"onnx": onnx_model}
     entries = []
     for value in weights:

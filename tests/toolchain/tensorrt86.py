@@ -1,7 +1,7 @@
-"""Fakes of the Python objects of TensorRT 8.6.1 that a builder configuration needs.
+"""Fakes of the Python objects of TensorRT 8.6.1 that trtbuild configures: builder configurations, networks and layers.
 
-Their members have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1). They store the values
-that are set, and reject everything else.
+The members of enumerations have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1). The
+fakes store the values that are set. The configuration rejects attributes that the real class does not have.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MODULE = SimpleNamespace(
 
 
 class FakeConfig:
-    """An IBuilderConfig of 8.6, which has only the attributes of the real class."""
+    """An IBuilderConfig of 8.6. Some attributes are those of the real class, others store the values of methods."""
 
     __slots__ = (
         "avg_timing_iterations",

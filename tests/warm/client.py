@@ -1,7 +1,7 @@
-"""``client.py SOCKET …``: a process that stands for a worker, which the server at this socket forks; see `server.py`.
+"""``client.py SOCKET …``: a process that stands for a worker or a command. The server at this socket forks the real one.
 
-It sends its streams, variables, directory and arguments to the server, and ends with the exit status of the worker. It is
-started for each worker, so that it imports only modules that load quickly.
+The client sends its streams, variables, directory and arguments to the server (`server.py`), and ends with the exit status
+of the forked process. A new client is started for each worker, so it imports only modules that load quickly.
 """
 
 import _socket
@@ -17,7 +17,7 @@ message = len(request).to_bytes(4, sys.byteorder) + request
 sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 server.sendall(message[sent:])
 nothing = os.open(os.devnull, os.O_RDWR)
-for number in (0, 1, 2):  # otherwise its streams would stay open after the end of the worker
+for number in (0, 1, 2):  # otherwise the streams would stay open after the end of the forked process
     os.dup2(nothing, number)
 status = server.recv(64)
 code = marshal.loads(status) if status else 1

@@ -203,7 +203,7 @@ def _warm_up() -> None:
     from trtbuild.stages.program.text import program_text
     from trtbuild.stages.program.translations import decomposition_table
 
-    every_s, tqdm.monitor_interval = tqdm.monitor_interval, 0  # otherwise it starts a thread
+    interval_s, tqdm.monitor_interval = tqdm.monitor_interval, 0  # otherwise tqdm starts a thread
     rows = {"input": {0: torch.export.Dim("rows", min=2, max=8)}}
     with torch.no_grad():
         exported = torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.zeros(4, 2),), dynamic_shapes=rows)
@@ -211,7 +211,7 @@ def _warm_up() -> None:
         lowered = lower(guard.read_program(traced.to_bytes()), "float32", decomposition_table())
         program_text(lowered)
         convert(guard.read_program(lowered.to_bytes()), 20)
-    tqdm.monitor_interval = every_s
+    tqdm.monitor_interval = interval_s
     if threading.active_count() > 1:
         raise AssertionError("a thread runs in a server of workers")
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from tests.warm.command_line import KINDS
 from trtbuild.driver.workers.worker import FORKS
 
-#: Variables that a process reads at its start or at the import of torch. For a forked worker it is too late to set them.
+#: Prefixes of variables that a process reads at its start or at the import of torch. It is too late to set them for a
+#: forked worker.
 READ_EARLY = (
     *("PYTHON", "LD_", "LC_", "LANG", "GLIBC_", "MALLOC_", "TMPDIR"),
     *("TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "GOMP_", "CUDA_", "NVIDIA_", "ONNX", "NPY_", "NUMPY"),
 )
 
-#: Exceptions, which torch sets at its import, possibly in this process. They are read later.
+#: Exceptions from `READ_EARLY`: torch sets these variables at its import, possibly in this process, and reads them later.
 SET_BY_TORCH = ("CUDA_VISIBLE_DEVICES", "TORCHINDUCTOR_CACHE_DIR")
 
 HERE = Path(__file__).parent
@@ -29,7 +30,7 @@ SCRIPT = Path(sys.executable).parent / "trtbuild"
 
 
 class Servers:
-    """One server for each kind of workers. Their sockets are in `folder`, with the kind as the name."""
+    """One server for each kind of workers, and one for commands. The sockets are in `folder`, with the kinds as names."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None

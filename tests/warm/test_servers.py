@@ -65,13 +65,13 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
         "        sorted(sys.modules), os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
         "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"
     )
-    line = write(net=code + GOOD)
+    command = write(net=code + GOOD)
     variables = {"SEEN_IN": str(tmp_path), "SURROGATE": os.fsdecode(b"\xff")}
-    warm = line("build", environment=variables)
-    line.cache.rename(tmp_path / "cache of the first")
+    warm = command("build", environment=variables)
+    command.cache.rename(tmp_path / "cache of the first")
     (tmp_path / "seen").rename(tmp_path / "seen first")
-    line.cold = True
-    cold = line("build", environment=variables)
+    command.cold = True
+    cold = command("build", environment=variables)
     assert cold["totals"] == warm["totals"]
     assert keys(warm) == keys(cold)
     seen = [(tmp_path / name).read_text().splitlines() for name in ("seen first", "seen")]

@@ -1,4 +1,4 @@
-"""The package with the wrong engine contains the other package's engine, and all its digests are correct."""
+"""The benchmark of numerics puts the engine of one package into another. All digests of the changed package are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/zoo.md: a run replaces the rows of its models only."""
+"""The tables of docs/zoo.md: a run replaces only the rows of its models, and removes rows of models that were removed."""
 
 from __future__ import annotations
 

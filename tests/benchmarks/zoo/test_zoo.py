@@ -1,6 +1,6 @@
-"""Models of the zoo at their small sizes: each is one engine, and right.
+"""Models of the zoo at their small sizes: each becomes one engine with correct results.
 
-Only the models that need no other packages than those of the tests: PyTorch and transformers.
+The tests build three of the models that need only packages of the tests: PyTorch and transformers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trtbuild.manifest import load
 ROOT = Path(__file__).parents[3]
 ZOO = ROOT / "benchmarks" / "zoo"
 MODELS: dict[str, Model] = {model.name: model for model in load(ZOO).models}
-#: A mask and float16, a cache as inputs and outputs, and a stock module with a mask by name.
+#: A model with a mask in float16, a model with a cache as inputs and outputs, and a module of PyTorch with a mask by name.
 NAMES = ("minilm", "llama_decode", "transformer_encoder")
 BROKEN = """\
 version: 1

@@ -1,4 +1,4 @@
-"""A warning names the user's line, even if trtbuild or torch has called the code in between."""
+"""A warning names the user's line, even if frames of trtbuild or torch are between this line and the warning."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trtbuild.runtime.calls import callers
 
 def caller_in(file: str) -> Callable[[Callable[[], object]], None]:
     """A function whose code is in `file`. It calls its argument."""
-    space: dict[str, Any] = {}
-    exec(compile("def run(call):\n    call()\n", file, "exec"), space)
-    return space["run"]  # type: ignore[no-any-return]
+    namespace: dict[str, Any] = {}
+    exec(compile("def run(call):\n    call()\n", file, "exec"), namespace)
+    return namespace["run"]  # type: ignore[no-any-return]
 
 
 def test_skips_frames_of_trtbuild_and_torch() -> None:

@@ -42,16 +42,16 @@ def test_repr_says_that_no_engine_runs(module: Any) -> None:
 
 
 def test_runs_without_the_models_source(built: Built, module: Any, inputs: Inputs) -> None:
-    """A named tuple has its original class only if the class's module is already loaded. Nothing is imported for it."""
+    """A named tuple has its original class only if the class's module is already loaded. It is never imported for this."""
     assert "net_of_the_tests" not in sys.modules
     image, scale = inputs()
-    stand_in = module(image, scale=scale)["found"]
-    assert type(stand_in).__name__ == "Fields" and stand_in.keys() == ("values", "total")
-    values, total = stand_in
-    assert values is stand_in.values is stand_in["values"] is stand_in[0] and total is stand_in.total
-    source = type(sys)("net_of_the_tests")
-    source.Found = original = type(built.eager()(image, scale=scale)["found"])  # type: ignore[attr-defined]
-    sys.modules["net_of_the_tests"] = source
+    fields = module(image, scale=scale)["found"]
+    assert type(fields).__name__ == "Fields" and fields.keys() == ("values", "total")
+    values, total = fields
+    assert values is fields.values is fields["values"] is fields[0] and total is fields.total
+    model_module = type(sys)("net_of_the_tests")
+    model_module.Found = original = type(built.eager()(image, scale=scale)["found"])  # type: ignore[attr-defined]
+    sys.modules["net_of_the_tests"] = model_module
     try:
         assert type(module(image, scale=scale)["found"]) is original
     finally:

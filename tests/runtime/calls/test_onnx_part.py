@@ -1,4 +1,4 @@
-"""The reference of an ONNX model: onnxruntime computes it, with weights from outside the model."""
+"""The reference program of an ONNX model: onnxruntime runs it, with weights that are not in the model's bytes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def as_bytes(data: bytes) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def program() -> bytes:
-    """The program of ``x @ w, x`` for 1 to 16 rows: its second output is its input."""
+    """The program of ``x @ w, x`` for 1 to 16 rows. Its second output is a view of its input."""
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:

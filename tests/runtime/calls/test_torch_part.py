@@ -1,4 +1,4 @@
-"""Partitions that PyTorch computes: weights first, constants inside, on any device."""
+"""Partitions that PyTorch runs, on any device. The weights are the first inputs, and the constants are in the program."""
 
 from __future__ import annotations
 

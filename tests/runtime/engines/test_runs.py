@@ -47,7 +47,7 @@ def test_rejects_incompatible_shapes(rig: Rig) -> None:
     second, _ = rig.values(3, 2, stream=stream)
     with pytest.raises(EngineError, match=r"the engine of pair: o0 has no shape: .* incompatible dimensions: 2 != 3"):
         part([first, second], rig.call(2, 3, stream=stream))
-    assert not {"execute_async_v3", "infer_shapes"} & rig.trt.calls.keys()  # the latter would end the process
+    assert not {"execute_async_v3", "infer_shapes"} & rig.trt.calls.keys()  # infer_shapes would end the process
 
 
 def test_rejects_output_sizes_that_differ_from_the_package(rig: Rig) -> None:
@@ -96,9 +96,8 @@ def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
     assert rejected
     calls_before = rig.trt.calls["set_input_shape"]
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
-    assert (
-        rig.trt.calls["set_input_shape"] == calls_before + 1
-    )  # the context may be in any state, so everything is set again
+    # after the failed run, the context may be in any state, so everything is set again
+    assert rig.trt.calls["set_input_shape"] == calls_before + 1
 
 
 def test_raises_if_there_is_no_memory(rig: Rig) -> None:
@@ -138,9 +137,8 @@ def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: 
         value, data = rig.values(call.sizes[0], 4, stream=stream)
         (output,) = part([value], call)
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
-    assert (
-        rig.trt.calls["set_input_shape"] == 5 and len(requests) == 3
-    )  # the output shapes of each call are computed once
+    # the output shapes of each `Call` are computed once
+    assert rig.trt.calls["set_input_shape"] == 5 and len(requests) == 3
 
 
 def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
@@ -149,13 +147,12 @@ def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
     results = [part([value], rig.call(2, stream=stream))]
     rig.trt.calls.clear()
     results += [part([value], rig.call(2, stream=stream)) for _ in range(3)]
-    assert rig.trt.calls == {"set_tensor_address": 3, "execute_async_v3": 3}  # the outputs' addresses
+    assert rig.trt.calls == {"set_tensor_address": 3, "execute_async_v3": 3}  # each output has a new address
     address = results.pop()[0].data_ptr()
     rig.trt.calls.clear()
     (reused,) = part([value], rig.call(2, stream=stream))
-    assert reused.data_ptr() == address and rig.trt.calls == {
-        "execute_async_v3": 1
-    }  # the output is in memory that was freed
+    # the output is in memory that was freed, so its address is set already
+    assert reused.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}
 
 
 def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""Activation memory: aligned as TensorRT requires, with every allocator; never null; it grows and is never smaller."""
+"""Workspaces have the alignment that TensorRT requires, with every allocator. They are never null, and never shrink."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ def test_the_address_is_a_multiple_of_512_and_all_bytes_are_allocated(rig: Rig, 
     workspace = rig.workspaces.workspace_for(rig.stream())
     with rig.memory.on_device():
         workspace.reserve(size_bytes)
-        assert (
-            workspace.array is not None and workspace.array.data_ptr() % 512 == 256
-        )  # the allocator's own alignment is smaller
+        # the allocator itself aligns its blocks only to 256 bytes
+        assert workspace.array is not None and workspace.array.data_ptr() % 512 == 256
     assert workspace.address and workspace.address % 512 == 0
     assert workspace.size_bytes >= max(size_bytes, 1)
     rig.gpu.check(workspace.address, workspace.size_bytes, "the workspace")

@@ -2,8 +2,8 @@
 
 `FakeTensorRT(gpu)` is the module. It answers the questions of probes.py as a real TensorRT 8.6 did: recording.json
 contains those answers, written by benchmarks/gpu_record.py. Where the real library ends the process, the fake raises
-`ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse: a context on two streams at once or in two
-threads at once, without memory, with too little memory, or with addresses that are not aligned to 256 bytes.
+`ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse. Examples are a context on two streams or in two
+threads at once, a context with too little memory, and addresses that are not aligned to 256 bytes.
 
 A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Truncated or changed bytes are not a plan.
 """
@@ -62,9 +62,11 @@ class FakeTensorRT:
         return (_MAGIC + name.encode() + b"\0").ljust(_SIZE, b"\xfe")
 
     def counted(self, name: str) -> None:
+        """Add one to the calls of `name`."""
         self.calls[name] = self.calls.get(name, 0) + 1
 
     def say(self, lines: messages.Messages) -> None:
+        """Log the messages."""
         for severity, text in lines:
             self.logger.log(Severity[severity], text)
 

@@ -34,7 +34,7 @@ class Bench:
     plans: dict[str, bytes]
     gpu: Gpu
     logged: list[tuple[str, str]] = field(default_factory=list)
-    #: Called before each call of `each`, with the name of the call and the answers so far.
+    #: Called before each call of `each`, with the name of the call and the answers so far. For `ask`, the name is empty.
     note: Callable[[str, dict[str, Any]], None] = lambda name, answers: None
 
     def engine(self, sample: str) -> Any:
@@ -51,7 +51,7 @@ class Bench:
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """A context with memory and a profile. The profile is set only if it differs: the call may end the process."""
+        """A context with memory and a profile. The profile is set only if it differs, as this may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:
@@ -147,7 +147,7 @@ def died(status: int, call: str, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def normal(text: str) -> str:
-    """A message with addresses replaced, because they differ from run to run."""
+    """A message without addresses, because they differ from run to run, and with single spaces."""
     text = re.sub(r"0x[0-9a-f]+", "0x…", text)
     return re.sub(r"\s+", " ", text).strip()
 

@@ -83,7 +83,7 @@ class _Context:
         return True
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
-        """Accept sizes beyond the profile, as the real class does; only running the context fails."""
+        """Accept sizes beyond the profile, as the real class does. Only later calls fail, such as running the context."""
         self._trt.counted("set_input_shape")
         shape, engine = tuple(shape), self._engine
         if not engine.has(name, "setInputShape"):
@@ -102,6 +102,7 @@ class _Context:
         return True
 
     def _missing(self) -> list[str]:
+        """The inputs whose shapes are not known."""
         inputs = {f"i{k}": declared for k, (_, declared) in enumerate(self._engine.sample.inputs)}
         return [name for name, declared in inputs.items() if -1 in self._shapes.get(name, declared)]
 
@@ -128,7 +129,7 @@ class _Context:
 
     @property
     def all_binding_shapes_specified(self) -> bool:
-        """Whether all shapes are known and within the profile."""
+        """Whether all shapes are known and within the profile. False if an input is in host memory."""
         if self._missing() or self._out_of_range() or self._engine.sample.on_host:
             return False
         return not any(-1 in shape for shape in self._output_shapes() or [(-1,)])
@@ -197,15 +198,15 @@ class _Context:
             if not self._addresses.get(name) and name not in self._allocators:
                 trt.say(messages.INPUT_MISSING if name.startswith("i") else messages.OUTPUT_MISSING)
                 return False
-        times = len(sample.outputs) + 1
+        message_count = len(sample.outputs) + 1
         if self._missing():
-            trt.say(messages.SHAPE_MISSING * times)
+            trt.say(messages.SHAPE_MISSING * message_count)
             return False
         if error := self._out_of_range():
             trt.say(error)
             return False
         if self._output_shapes() is None:
-            trt.say(messages.incompatible(*self._input_shapes()) * times)
+            trt.say(messages.incompatible(*self._input_shapes()) * message_count)
             return False
         if sample.on_host:
             raise Misuse("an engine with an input in host memory")

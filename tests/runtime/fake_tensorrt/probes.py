@@ -236,7 +236,7 @@ def a_profiler_hears_of_layers(bench: Bench) -> Any:
 @probe
 def memory_is_an_address(bench: Bench) -> Any:
     engine, small = bench.engine("wide"), bench.engine("affine")
-    context, needs_none = bench.bare_context(engine), bench.bare_context(small)
+    context, needs_no_memory = bench.bare_context(engine), bench.bare_context(small)
     address = bench.gpu.allocate(max(engine.device_memory_size, 512) + 1024)
     address += -address % 512
     return bench.each(
@@ -247,8 +247,8 @@ def memory_is_an_address(bench: Bench) -> Any:
             "aligned to 256": lambda: setattr(context, "device_memory", address + 256),
             "aligned to 512": lambda: setattr(context, "device_memory", address + 512),
             "null": lambda: setattr(context, "device_memory", 0),
-            "null where none is needed": lambda: setattr(needs_none, "device_memory", 0),
-            "aligned to 256 where none is needed": lambda: setattr(needs_none, "device_memory", address + 256),
+            "null where none is needed": lambda: setattr(needs_no_memory, "device_memory", 0),
+            "aligned to 256 where none is needed": lambda: setattr(needs_no_memory, "device_memory", address + 256),
         }
     )
 

@@ -1,4 +1,4 @@
-"""Questions that end the process, or may end it. Each has one call that may be harmful, and this call is the last.
+"""Questions that end the process, or may end it. If a call ends the process, it is the last call of its question.
 
 The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async``. If the
 library rejects the call, they set a Python error without the GIL, and the process ends by SIGSEGV. The probes whose names
@@ -20,7 +20,7 @@ def _profile(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
 
 @probe_alone
 def a_shared_profile(bench: Bench) -> Any:
-    """Two contexts use one profile of an engine that was built with PROFILE_SHARING_0806."""
+    """Four contexts of an engine that was built with PROFILE_SHARING_0806: two contexts use each of its two profiles."""
     engine = bench.engine("affine")
     first, second, third, fourth = (bench.bare_context(engine) for _ in range(4))
     return bench.each(

@@ -18,7 +18,7 @@ Range = tuple[Shape, Shape, Shape]
 
 @dataclass(frozen=True)
 class Sample:
-    """`inputs` and `outputs` are (torch dtype, shape with -1). `profiles` contain min, opt, max for each input."""
+    """`inputs` and `outputs` are (torch dtype, shape), with -1 for a dynamic size. `profiles` are min, opt, max."""
 
     inputs: tuple[tuple[str, Shape], ...]
     outputs: tuple[tuple[str, Shape], ...]
@@ -29,7 +29,7 @@ class Sample:
     shared: bool = True
     #: Activation memory in bytes, from the recording.
     memory_bytes: int = 0
-    #: Inputs that TensorRT reads in host memory. Their values are shapes, and the profiles contain values of them.
+    #: Inputs that TensorRT reads in host memory. Their values are shapes, and the profiles contain ranges of these values.
     on_host: tuple[int, ...] = ()
     #: The order of the tensors in the engine, if it differs from the order in the network.
     order: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ WIDTH = 256
 
 
 def half_of_identity() -> Any:
-    """The weight of `wide`. Its results are exact, and it needs activation memory."""
+    """The weight of the sample `wide`. The results of this sample are exact, and it needs activation memory."""
     return (np.eye(WIDTH) * 0.5).astype(np.float32)
 
 

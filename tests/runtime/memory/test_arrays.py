@@ -182,7 +182,7 @@ def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memo
     foreign = Interface(memory.upload(FLOATS, "float32", stream))
     alive = weakref.ref(foreign)
     memory.adopt(foreign, "x", stream)
-    gpu.push(stream, lambda: None)  # the call
+    gpu.push(stream, lambda: None)  # stands for the work of the call
     memory.record_call(stream)
     del foreign
     gc.collect()

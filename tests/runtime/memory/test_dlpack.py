@@ -1,4 +1,4 @@
-"""DLPack capsules that ctypes reads and creates, tested with those of PyTorch and NumPy."""
+"""DLPack capsules that ctypes reads and creates, tested with capsules of PyTorch and NumPy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ import torch
 from trtbuild.runtime.memory import dlpack
 
 
-def _values(taken: dlpack.CapsuleTensor) -> torch.Tensor:
+def _values(consumed: dlpack.CapsuleTensor) -> torch.Tensor:
     """The contents of a capsule, read through a second capsule."""
     versioned = dlpack.create_capsule(
-        taken.address, taken.shape, taken.strides, taken.dtype, (dlpack.CPU, 0), taken.owner, versioned=True
+        consumed.address,
+        consumed.shape,
+        consumed.strides,
+        consumed.dtype,
+        (dlpack.CPU, 0),
+        consumed.owner,
+        versioned=True,
     )
     return torch.utils.dlpack.from_dlpack(versioned)
 
@@ -29,34 +35,34 @@ def _values(taken: dlpack.CapsuleTensor) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(2, 3), (), (4,), (0, 3)])
 def test_reads_a_tensor_from_a_capsule_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.arange(int(np.prod(shape))).reshape(shape) % 2).to(dtype)
-    taken = dlpack.consume_capsule(tensor.__dlpack__())
-    assert taken.shape == shape and f"torch.{taken.dtype}" == str(dtype) and taken.device_type == dlpack.CPU
-    assert taken.address == tensor.data_ptr()
-    torch.testing.assert_close(_values(taken), tensor)
+    consumed = dlpack.consume_capsule(tensor.__dlpack__())
+    assert consumed.shape == shape and f"torch.{consumed.dtype}" == str(dtype) and consumed.device_type == dlpack.CPU
+    assert consumed.address == tensor.data_ptr()
+    torch.testing.assert_close(_values(consumed), tensor)
 
 
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_reads_versioned_and_unversioned_capsules(version: tuple[int, int] | None) -> None:
     tensor = torch.arange(6).reshape(2, 3)
-    taken = dlpack.consume_capsule(tensor.__dlpack__(max_version=version))
-    torch.testing.assert_close(_values(taken), tensor)
+    consumed = dlpack.consume_capsule(tensor.__dlpack__(max_version=version))
+    torch.testing.assert_close(_values(consumed), tensor)
 
 
 def test_keeps_strides() -> None:
     tensor = torch.arange(6).reshape(2, 3).T
-    taken = dlpack.consume_capsule(tensor.__dlpack__())
-    assert taken.strides == (1, 3)
-    torch.testing.assert_close(_values(taken), tensor)
+    consumed = dlpack.consume_capsule(tensor.__dlpack__())
+    assert consumed.strides == (1, 3)
+    torch.testing.assert_close(_values(consumed), tensor)
 
 
 def test_the_memory_lives_as_long_as_the_owner() -> None:
     array = np.arange(1000, dtype=np.float32)
     alive = weakref.ref(array)
-    taken = dlpack.consume_capsule(array.__dlpack__())
+    consumed = dlpack.consume_capsule(array.__dlpack__())
     del array
     gc.collect()
     assert alive() is not None
-    del taken
+    del consumed
     gc.collect()
     assert alive() is None
 

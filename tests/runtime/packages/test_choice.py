@@ -156,7 +156,7 @@ def test_chooses_the_profile_with_the_nearest_opt(size: int, expected: int | Non
 
 
 def test_compares_distances_to_opt_as_ratios() -> None:
-    """8 is four times 2, and a quarter of 32. Both ratios are equal, so the first profile is chosen."""
+    """In the first case, 8 is four times 2 and a quarter of 32. Both ratios are equal, so the first profile is chosen."""
     assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 32, 64)], [(8, 3)]) == 0
     assert choose_profile([profile("a", 1, 2, 64), profile("b", 1, 31, 64)], [(8, 3)]) == 1
     assert choose_profile([profile("a", 1, 4, 64), profile("b", 1, 13, 64)], [(8, 3)]) == 1

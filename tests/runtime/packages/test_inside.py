@@ -77,7 +77,7 @@ def test_follows_links_within_the_package(package: Path) -> None:
     (package / "really").mkdir()
     shutil.move(package / "weights", package / "really" / "weights")
     (package / "weights").symlink_to("really/weights")
-    (package / "current").symlink_to(".")  # a mounted ConfigMap has such a link
+    (package / "current").symlink_to(".")  # a ConfigMap that Kubernetes mounts has such a link
     shutil.move(package / "index.json", package / "really" / "index.json")
     (package / "index.json").symlink_to("current/really/index.json")
     trtbuild.load(package, device="cpu")

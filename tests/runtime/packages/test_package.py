@@ -1,4 +1,4 @@
-"""A damaged file is never used: each file is verified when it is read, and only the necessary files are read."""
+"""Each file of a package is verified when it is read, unless `verify` is False. Only the necessary files are read."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def test_reads_only_the_files_that_are_needed(package: Path, inputs: Inputs) -> 
         "engines/ada/p2.plan",
     }
     assert ada - blackwell == {name for name in ada if name.startswith("engines/")}
-    sorting = next(part for part in opened.index.targets["ada"].partitions.partitions if part.kind == "torch")
-    assert {name for name in ada if name.startswith("torch/")} == {opened.index.targets["ada"].programs[sorting.graph]}
+    torch_partition = next(part for part in opened.index.targets["ada"].partitions.partitions if part.kind == "torch")
+    assert {name for name in ada if name.startswith("torch/")} == {
+        opened.index.targets["ada"].programs[torch_partition.graph]
+    }
     assert not any(name.startswith("weights/") for name in ada)
 
 

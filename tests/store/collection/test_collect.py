@@ -22,7 +22,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A function that puts a record with an unshared plan of 2 MiB, last used some days ago."""
+    """A function that puts a record with its own plan. Both were last used `days` days ago."""
 
     def make(number: int, *, days: float = 0.0, size: int = 2 * MIB) -> Record:
         before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
@@ -236,7 +236,7 @@ print(rounds, hits)
 
 
 def test_builds_run_at_the_same_time_as_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Builders use the same few blobs again and again, while collections remove everything that they may."""
+    """Builders use the same few blobs many times, while collections remove every entry that is not in use."""
     builders = [child(BUILDER_PROGRAM, tmp_path, seed, 2.0) for seed in range(2)]
     store, removed = LocalStore(tmp_path), 0
     while any(builder.process.poll() is None for builder in builders):

@@ -1,4 +1,4 @@
-"""Collection of a shared directory: in steps, within limits, while others use it, and killed at any step."""
+"""Collection of a shared directory: its steps, its limits, simultaneous use, and kills at any step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(root: Path, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A function that puts a record with an unshared plan, written and last used some time ago."""
+    """A function that puts a record with its own plan. Both were written and last used `ago_s` seconds ago."""
 
     def make(number: int, *, ago_s: float = DAY, size: int = 100_000, data: bytes | None = None) -> Record:
         before = set(root.rglob("*"))
@@ -104,7 +104,7 @@ def invalid(root: Path) -> list[str]:
     return names
 
 
-def test_the_grace_is_longer_than_writers_trust_their_lookups() -> None:
+def test_the_grace_is_longer_than_the_time_for_which_writers_trust_a_lookup() -> None:
     assert PRESENCE_S < MIN_GRACE_S < DEFAULT_GRACE_S
 
 
@@ -150,7 +150,7 @@ def test_restores_a_hidden_file_that_a_record_names_again(
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
     assert not path_of(root, "cas", orphan.sha256).exists(), "the fault was delivered"
-    # A writer had looked for the file before it was hidden. So it publishes a record whose file is missing.
+    # A writer looked up the file before a collection hid it. So the writer publishes a record whose file is missing.
     late = record_of(2, plan=orphan)
     document = writer.put_bytes(late.to_bytes())
     entry = action_result.record_entry(document, {orphan.sha256: (orphan,)})
@@ -276,7 +276,7 @@ def test_removes_unusable_records_after_the_grace(root: Path, put: Callable[...,
 
 @pytest.mark.parametrize("size", [0, 4096, 200_000])
 def test_removes_files_that_a_power_loss_truncated(root: Path, put: Callable[..., Record], size: int) -> None:
-    """A server that never replaces a file could not repair them."""
+    """A server that never replaces a file could not repair a truncated file, so a collection must remove it."""
     truncated, intact = put(1), put(2)
     path = path_of(root, "cas", truncated.outputs["plan"].sha256)
     os.truncate(path, size)
@@ -464,7 +464,7 @@ def test_a_collection_may_be_killed_before_any_change(
     for number in range(3):
         put(number, ago_s=DAY * (number + 1), size=5_000)
     store_at(root).put_bytes(b"of no record")
-    killed_at = 0
+    kill_count = 0
     for _ in range(4):
         pass_time(root, 2 * HOUR)
         for moment in range(200):
@@ -474,7 +474,7 @@ def test_a_collection_may_be_killed_before_any_change(
                 def call(*arguments: Any, **rest: Any) -> Any:
                     nonlocal calls
                     calls += 1
-                    if calls > moment:  # a killed process does not clean up either
+                    if calls > moment:  # all later changes fail, too, because a killed process does not clean up
                         raise Killed
                     return real(*arguments, **rest)
 
@@ -487,12 +487,12 @@ def test_a_collection_may_be_killed_before_any_change(
                     collect_directory(str(root), max_age_s=2.5 * DAY)
                     break
                 except Killed:
-                    killed_at += 1
+                    kill_count += 1
             assert invalid(root) == []
         else:
             pytest.fail("it never ends")
         assert invalid(root) == []
-    assert killed_at > 25, "the faults were delivered"
+    assert kill_count > 25, "the faults were delivered"
     assert len(files(root, "ac")) == 2 and len(files(root, "cas")) == 4
     assert list(root.glob("gc/hidden/*/*")) == []
 
@@ -560,7 +560,7 @@ print(hits, misses, builds)
 
 
 def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, child: Callable[..., Any]) -> None:
-    """Writers use the same few blobs again and again, while collections remove everything that they may. The only effect is
+    """Writers use the same few blobs many times, while collections remove every file that is not in use. The only effect is
     a miss, and in the end no record lacks a file."""
     store_at(root).put_bytes(b"so that it is there")
     writers = [child(WRITER_PROGRAM, root, seed, 2.0) for seed in range(2)]

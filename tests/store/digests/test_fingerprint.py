@@ -131,7 +131,7 @@ def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
     for ctime_ns, age_s, racy in (
         (10**18 + 123_456, 0.1, True),
         (10**18 + 123_456, 0.5, False),
-        (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds, as in a time of FAT
+        (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds, as in a FAT file system
         (10**18, 0.5, True),
         (10**18, 2.5, False),
         (10**18 + 123_456, -5.0, True),  # a server whose clock is ahead

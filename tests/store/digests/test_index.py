@@ -29,7 +29,7 @@ def index(folder: Path) -> Iterator[Index]:
 
 
 class Bomb:
-    """Unpickling this creates a file."""
+    """An object that creates the file `mark` when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -105,7 +105,7 @@ def test_rejects_a_forged_row(index: Index, folder: Path, nothing_unpickled: Pat
         forge(folder, **row)
         assert index.get("forged") is None, row
         forge(folder, **row)
-        index.set("forged", "new")  # this deletes the forged row, but must not delete its file
+        index.set("forged", "new")  # this deletes the forged row, but must not delete the file that the row names
         assert index.get("forged") == "new", row
         assert secret.exists(), row
     assert index.get("name") == 1
@@ -148,7 +148,7 @@ def test_replaces_a_forged_database(folder: Path, statement: str, nothing_unpick
 
 
 def test_an_index_survives_a_reopening(folder: Path) -> None:
-    """If a new diskcache created another schema, each start would replace the index (see rule 2). This test would fail."""
+    """If a new diskcache created another schema, each start would replace the index (rule 2 of `index.py`)."""
     first = Index(folder)
     first.set("name", 1)
     first.close()

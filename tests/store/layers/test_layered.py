@@ -366,7 +366,7 @@ def test_replaces_an_unusable_remote_entry(
     assert theirs.get_record(record.recipe.key) is not None
 
 
-def test_a_store_that_only_asks_writes_nothing(
+def test_a_read_only_store_writes_nothing(
     mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=mine.put_bytes(PLAN))
@@ -450,7 +450,7 @@ def test_does_not_use_records_of_a_write_only_remote(
     assert kept is not None and kept.provenance["who"] == "me"
 
 
-@pytest.mark.parametrize("existing_entry", [b"{", None], ids=["no entry", "without its document"])
+@pytest.mark.parametrize("existing_entry", [b"{", None], ids=["invalid entry", "without its document"])
 def test_a_failed_upload_is_not_reported_as_sent(
     tmp_path: Path, record_of: RecordOf, existing_entry: bytes | None
 ) -> None:

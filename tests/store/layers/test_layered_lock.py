@@ -1,4 +1,4 @@
-"""A trusted record that is not the one in the lock file: the search for the locked record, and the stored record."""
+"""A trusted record may differ from the record in the lock file. Then the store searches for the locked record."""
 
 from __future__ import annotations
 

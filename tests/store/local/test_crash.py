@@ -1,4 +1,4 @@
-"""Real processes that are killed, and that write the same entries at once."""
+"""Real processes: some are killed, and some write the same entries at the same time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for number in range(int(sys.argv[3])):
 
 
 def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Every record that was printed exists, every record has all its files, and all other files are in tmp/."""
+    """Every record whose key was printed exists, every record has all its files, and unfinished files are only in tmp/."""
     moments = random.Random(11)
     killed, unfinished, printed = 0, 0, 0
     for seed in range(60):

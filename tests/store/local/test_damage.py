@@ -86,7 +86,7 @@ def test_never_returns_a_damaged_entry_and_repairs_it(
     assert path.read_bytes() != intact
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
     usable = use(LocalStore(local.root), record, contents, tmp_path / "out")
-    if kind != "record entry":  # there, a changed bit may be harmless
+    if kind != "record entry":  # in a record entry, a changed bit may be harmless
         assert usable == (kind == "chunk list" and damage == "a newline long")
     if usable:
         verify(local)

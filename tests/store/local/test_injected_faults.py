@@ -1,4 +1,4 @@
-"""Errors of the kernel: at the system calls that write, on full disks and on read-only disks.
+"""Errors of the kernel: injected at the system calls that write, and real ones on full and on read-only disks.
 
 `tests.faults.enumeration` describes how errors are injected. ``python -m tests.faults.enumeration error`` injects each
 error at each call. These tests inject fewer errors, unless ``TRTBUILD_KILLS`` is 100 or more.
@@ -24,14 +24,14 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: The number of calls of each operation that get an error. They are spread over all calls, with the errors in turn.
-AT_MOST = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
+#: At most this many calls of each operation get an error. They are spread over all calls and use all errors in turn.
+MAX_FAULTY_CALLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
 def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(AT_MOST)],
+        [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(MAX_FAULTY_CALLS)],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
@@ -47,7 +47,7 @@ def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
 def test_the_next_read_detects_a_lost_write(tmp_path: Path, data: bytes) -> None:
-    """The kernel reports a write whose bytes never reach the disk. The next read detects this and never returns them."""
+    """The kernel reports success for a write whose bytes never reach the disk. The next read detects the wrong bytes."""
     LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
 
     def put(place: Path) -> object:

@@ -328,7 +328,7 @@ def test_the_output_of_an_empty_blob(local: LocalStore) -> None:
     assert local.put_bytes(b"") == Output("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 0)
 
 
-def test_a_store_that_only_asks_touches_nothing_before_its_first_put(tmp_path: Path) -> None:
+def test_a_read_only_store_touches_nothing_before_its_first_put(tmp_path: Path) -> None:
     writer = LocalStore(tmp_path / "store")
     output = writer.put_bytes(b"a blob")
     record = writer.put_record(Record(Recipe("engine", 1, (("part", "a"),)), {"plan": output}))

@@ -1,5 +1,4 @@
-"""Remotes whose users trust only some signers: the records that are found and sent, and the keys under which they are
-stored."""
+"""Remotes whose users trust only some signers: the records that are found and sent, and the keys of their entries."""
 
 from __future__ import annotations
 
@@ -28,11 +27,13 @@ Build = Callable[[LayeredStore, str], Record]
 
 
 def signs(signer: Signer, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([entry.trusted for entry in trusted], signer=signer, domain=domain, read_domains=reads)
+    """The trust policy of a machine that signs with `signer`."""
+    return Keyring([other.trusted for other in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 def reads(*trusted: Signer, domains: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([entry.trusted for entry in trusted], read_domains=domains)
+    """The trust policy of a machine that only reads."""
+    return Keyring([signer.trusted for signer in trusted], read_domains=domains)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class Nginx:
         return f"http://{user}:{self.passwords[user]}@127.0.0.1:{self.port}"
 
     def log(self) -> list[str]:
-        """The lines of the access log. Waits until nginx has written them."""
+        """The lines of the access log. Waits first, because nginx writes them with a delay of at most 50 ms."""
         time.sleep(0.1)
         return (self.prefix / "logs" / "trtbuild.log").read_text().splitlines()
 

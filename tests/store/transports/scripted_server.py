@@ -19,7 +19,7 @@ class Request:
     headers: dict[str, str]
     #: The part of the body that arrived together with the head.
     early: bytes
-    #: The number of the request, from 1: of all requests, and of its connection.
+    #: The position of the request, from 1: among all requests, and among those of its connection.
     number: int = 0
     of_connection: int = 0
     stop: threading.Event = field(default_factory=threading.Event)

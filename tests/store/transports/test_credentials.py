@@ -1,4 +1,4 @@
-"""The sources of credentials, and that secrets are never shown."""
+"""The sources of credentials. Secrets are never shown."""
 
 from __future__ import annotations
 

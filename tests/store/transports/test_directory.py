@@ -330,7 +330,7 @@ def test_root_of_a_url() -> None:
             directory.root_of(url)
 
 
-# The program imports everything before it changes its user: possibly only root can read the interpreter's folder.
+# The program imports everything before it changes its user, because possibly only root can read the interpreter's folder.
 USER_PROGRAM = """
 import os, sys
 from trtbuild.store.transports.directory import DirectoryTransport
@@ -420,9 +420,8 @@ try:
 except RemoteRefused:
     print("refused")
 """
-    os.utime(
-        entry(root, name="1" * 64), (0, 0)
-    )  # the entry is old, but the reader may not update its time: this gives no message
+    # The entry is old, but the reader has no permission to update its time. This is not an error.
+    os.utime(entry(root, name="1" * 64), (0, 0))
     done = subprocess.run(
         [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -431,7 +430,7 @@ except RemoteRefused:
 
 
 def test_simultaneous_first_writers_do_not_lose_entries(tmp_path: Path) -> None:
-    """At first no directory exists. Each writer creates them, and the directories of the last writer replace empty ones."""
+    """At first no directory exists. A directory that one writer creates may replace an empty directory of another."""
     errors: list[Exception] = []
     for number in range(20):
         store = remote(tmp_path / f"shared{number}")

@@ -18,9 +18,12 @@ MIB = 1 << 20
 
 
 class Fault:
-    """Lets the first `passing` calls of an `os` function succeed. Later calls fail and are counted in `delivered`."""
+    """Lets the first `passing` calls of an `os` function succeed. Later calls fail and are counted in `delivered`.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, function: str, number: int, passing: int) -> None:
+    A ``write`` that fails has written half of its bytes.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, function: str, error_number: int, passing: int) -> None:
         self.delivered = 0
         real_call = getattr(os, function)
 
@@ -33,7 +36,7 @@ class Fault:
                 descriptor, view = arguments
                 real_call(descriptor, view[: len(view) // 2])  # type: ignore[index]
             self.delivered += 1
-            raise OSError(number, os.strerror(number))
+            raise OSError(error_number, os.strerror(error_number))
 
         monkeypatch.setattr(os, function, faulty)
 

@@ -1,4 +1,4 @@
-"""Servers that misbehave. Every test proves that its server misbehaved."""
+"""Servers that misbehave, and servers that are only slow. Most tests also check the requests that their server received."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 NAME = "ab" * 32
 LIMIT = 1 << 20
 PATIENCE_S = 0.4
-#: Far above the promised time, because the machine may have other load.
+#: A call must fail within this time. It is far above the patience, because the machine may have other load.
 SOON_S = 5.0
 
 
@@ -469,14 +469,14 @@ def test_does_not_reuse_a_connection_after_an_incomplete_upload() -> None:
     ],
     ids=[
         "ssh",
-        "zeros",
+        "binary",
         "status",
         "long line",
         "many headers",
         "continue",
         "chunk",
-        "negative",
-        "to the end",
+        "minus five",
+        "minus one",
         "chunk length",
         "trailers",
         "switch",

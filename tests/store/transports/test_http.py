@@ -1,4 +1,4 @@
-"""The HTTP transport with a real nginx and the documented configuration, and the promises of this configuration."""
+"""The HTTP transport with a real nginx in its documented configuration, and with scripted servers for TLS and proxies."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_rejects_an_upload_before_its_body(
 ) -> None:
     if exists:
         writer.put("cas", NAME, DATA, once=True)
-    with raw_put(nginx, size) as sock:  # without a byte of the body
+    with raw_put(nginx, size) as sock:  # no byte of the body is sent
         assert sock.recv(4096).split()[1] == status
 
 
@@ -428,7 +428,7 @@ def test_tls_with_a_private_certificate(certificate: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_rejects_an_invalid_certificate(certificate: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    if host == "localhost":  # the certificate is trusted, but its name is another one
+    if host == "localhost":  # the certificate is trusted, but it is for other names
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with TlsServer(handler, certificate) as server:
         with pytest.raises(RemoteDown, match="certificate is not valid") as caught:

@@ -72,7 +72,10 @@ def test_a_missing_bucket_is_an_error(s3: str) -> None:
 
 
 class Server:
-    """Sends the same bytes to every request. `requests` has the first line of each request, `heads` has all lines."""
+    """Sends the same `answer` to every request, or nothing if it is None, and then repeats `drip` if it is not empty.
+
+    `requests` has the first line of each request, and `heads` has all lines of its head.
+    """
 
     def __init__(self, answer: bytes | None, drip: bytes = b"") -> None:
         self.answer, self.drip = answer, drip
@@ -209,7 +212,7 @@ def test_looks_before_it_writes_if_a_service_cannot_write_once(server: Callable[
 
 
 def test_sends_no_credentials_to_the_target_of_a_redirect(server: Callable[..., Server]) -> None:
-    """obstore always follows redirects, and no option prevents that. The reader verifies the bytes."""
+    """obstore always follows redirects, and no option prevents that. The caller of the transport verifies the bytes."""
     elsewhere = server(answer("200 OK", b"other bytes"))
     redirecting = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
     store = remote("s3://cache")

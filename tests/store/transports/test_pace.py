@@ -87,7 +87,7 @@ def test_a_connection_may_not_wait_for_others_that_are_too_slow(clock: Clock) ->
         waiting.remaining_s()
 
 
-def test_allow_extends_the_patience(clock: Clock) -> None:
+def test_a_longer_window_extends_the_patience(clock: Clock) -> None:
     pace = Pace(Traffic(), 4.0, clock)
     clock.now += 3.0
     pace.begin_longer_window(10.0)

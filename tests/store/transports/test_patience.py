@@ -28,7 +28,7 @@ Step = RemoteFault | bytes | None
 
 
 class Scripted(Transport):
-    """A transport whose calls return or raise the `steps` in order; later calls find no entry. Each takes `takes_s`."""
+    """A transport whose calls return or raise the `steps` in order. Later calls find no entry. A call takes `takes_s`."""
 
     place = "scripted://"
     decides_races = True

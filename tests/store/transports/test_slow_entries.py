@@ -1,4 +1,4 @@
-"""Entries that a remote sends too slowly. Every test checks that the remote did send bytes, and how many."""
+"""Entries that a remote sends too slowly. The tests with a server also check the requests or the bytes that it sent."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.recipes.trust import LOCAL_DOMAIN_PREFIX, Signature
 from trtbuild.errors import ConfigurationError
-from trtbuild.store.trust import keyring as keyrings
+from trtbuild.store.trust import keyring as keyring_module
 from trtbuild.store.trust.keyring import Keyring, MachineKey, trust_from_json
 from trtbuild.store.trust.signing import Signer
 
@@ -299,8 +299,10 @@ def test_without_keys_nothing_is_checked_or_signed() -> None:
 
 def test_verifies_a_signature_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    verify = keyrings._verify_signature
-    monkeypatch.setattr(keyrings, "_verify_signature", lambda *arguments: calls.append(arguments) or verify(*arguments))
+    verify = keyring_module._verify_signature
+    monkeypatch.setattr(
+        keyring_module, "_verify_signature", lambda *arguments: calls.append(arguments) or verify(*arguments)
+    )
     policy = Keyring([CI.trusted])
     for _ in range(3):
         assert policy.refusal(KEY, DOCUMENT, [signed(CI)]) is None

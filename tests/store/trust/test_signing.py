@@ -104,7 +104,7 @@ def test_repr_does_not_show_the_private_key() -> None:
 
 
 def test_signatures_are_deterministic() -> None:
-    """With Ed25519, the same key, statement and time give the same bytes on every machine."""
+    """With Ed25519, the same private key and the same signed values give the same bytes on every machine."""
     signature = Signer("ci", PUBLIC).sign(KEY, DOCUMENT, "release", "me@here", "2026-01-02T03:04:05Z")
     assert signature.value.hex() == (
         "86cb942c424d220237eb4a562af9b251f166312f9f2ded4a89df8cdc82ba83bf"

@@ -32,7 +32,7 @@ Opened = Callable[..., Store]
 
 
 def policy(signer: Signer | None, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([entry.trusted for entry in trusted], signer=signer, domain=domain, read_domains=reads)
+    return Keyring([other.trusted for other in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -151,8 +151,8 @@ def test_a_machine_without_a_signing_key_hits_its_own_records(
 
 def test_an_unsigned_put_does_not_replace_a_signed_record(opened: Opened, put: Callable[..., Record]) -> None:
     key = put(opened(policy(RELEASE)), "release").recipe.key
-    nobody = policy(None, CI)  # without a machine key, too
-    assert who(put(opened(nobody), "unsigned", replace=True)) == "unsigned", "it is built, but not stored"
+    unable_to_sign = policy(None, CI)  # it does not have a machine key either
+    assert who(put(opened(unable_to_sign), "unsigned", replace=True)) == "unsigned", "it is built, but not stored"
     assert who(opened(policy(RELEASE)).get_record(key)) == "release"
 
 

@@ -21,7 +21,7 @@ from trtbuild.core.values.codec import decode, encode
 from trtbuild.errors import EnvironmentFault, ToolchainError
 from trtbuild.toolchain.compiling.compiler import CompiledEngine, compile_engine, largest_sizes
 
-_HALF = ShapeRange((1, 8), (4, 8), (16, 8))
+_ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
 
 
 def _digest(compiled: CompiledEngine) -> str:
@@ -102,7 +102,7 @@ def test_weights_with_equal_bytes_may_have_different_shapes(make_model: Any, mak
         h.make_node("Add", ["i1", "w2"], ["o1"]),
     ]
     model = make_model(nodes, [("FLOAT", ["d0", 8]), ("INT64", [4])], ["FLOAT", "INT64"], weights)
-    custom_job = make_job(model, weights, (_HALF, ShapeRange((4,), (4,), (4,))))
+    custom_job = make_job(model, weights, (_ROWS, ShapeRange((4,), (4,), (4,))))
     assert len({weight.sha256 for weight in custom_job.job.weights}) == 1
     assert compile_engine(custom_job.job, custom_job.read).plan.nbytes
 
@@ -120,7 +120,7 @@ def test_compiles_half_precisions_bools_integers_and_scalars(make_model: Any, ma
         nodes, inputs, ["FLOAT16", "BFLOAT16", "BOOL", "INT64"], weights, elements=["FLOAT16", "BFLOAT16"]
     )
     row, scalar = ShapeRange((1,), (4,), (16,)), ShapeRange((), (), ())
-    custom_job = make_job(model, weights, (_HALF, _HALF, row, row, scalar))
+    custom_job = make_job(model, weights, (_ROWS, _ROWS, row, row, scalar))
     layers = json.loads(compile_engine(custom_job.job, custom_job.read).layers)
     assert [entry["dtype"] for entry in layers["inputs"]] == ["half", "bf16", "bool", "int64", "int64"]
     assert layers["inputs"][4]["shape"] == []
@@ -186,8 +186,10 @@ def test_compiles_a_version_compatible_plan_without_the_lean_runtime(mlp_job: An
 
 
 def test_a_large_workspace_does_not_change_the_plan(mlp_job: Any) -> None:
-    written = replace(mlp_job.job, settings=BuilderSettings(workspace=64 << 30))
-    assert _digest(compile_engine(written, mlp_job.read)) == _digest(compile_engine(mlp_job.job, mlp_job.read))
+    job_with_workspace = replace(mlp_job.job, settings=BuilderSettings(workspace=64 << 30))
+    assert _digest(compile_engine(job_with_workspace, mlp_job.read)) == _digest(
+        compile_engine(mlp_job.job, mlp_job.read)
+    )
 
 
 def test_rejects_float32_on_turing_with_a_hint(mlp_job: Any, make_job: Any, make_mlp: Any) -> None:

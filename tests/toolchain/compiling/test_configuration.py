@@ -82,9 +82,9 @@ def _rtx_config(**settings: Any) -> Any:
     return configure(tensorrt_rtx, builder, builder.create_network(0), job)
 
 
-def _read(config: Any, sets: Any) -> Any:
-    """The value in `config` of the flag, attribute or memory pool that a setting sets."""
-    match sets:
+def _read(config: Any, config_part: Any) -> Any:
+    """The value in `config` of the flag, attribute or memory pool that a setting changes."""
+    match config_part:
         case Flag(name):
             return config.get_flag(getattr(tensorrt_rtx.BuilderFlag, name))
         case Attribute(name):

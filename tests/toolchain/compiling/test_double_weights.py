@@ -1,4 +1,4 @@
-"""float64 weights that the graph casts to float32 are float32 weights of the engine."""
+"""float64 weights that the graph casts to float32 become float32 weights of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in: known limits of the parser that needs a GPU, then TensorRT-RTX's parser."""
+"""A stand-in rejects the known limits of the parser that needs a GPU, and the nodes that TensorRT-RTX's parser rejects."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.programs import program
 from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
-#: Loads libraries, and checks the mapped libraries.
+#: A program that loads the given libraries, and checks the versions of all mapped libraries.
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
@@ -45,10 +45,10 @@ def library(file: Path, *functions: tuple[str, int]) -> Path:
     return file
 
 
-def checked(toolchain: str, version: str, files: Sequence[Path], libraries: str = "") -> str:
+def checked(toolchain: str, version: str, files: Sequence[Path], library_path: str = "") -> str:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, toolchain, version, *map(str, files)],
-        env={"LD_LIBRARY_PATH": libraries} if libraries else {},
+        env={"LD_LIBRARY_PATH": library_path} if library_path else {},
         capture_output=True,
         text=True,
         timeout=60,
@@ -125,7 +125,7 @@ def test_ignores_libraries_of_the_other_toolchain(tmp_path: Path) -> None:
 
 def test_reads_the_version_of_a_deleted_library(tmp_path: Path) -> None:
     file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100300))
-    replacing = (
+    deleting_program = (
         "import ctypes, os, sys; from pathlib import Path\n"
         "from trtbuild.toolchain.libraries.mapped import library_version, mapped_files\n"
         "ctypes.CDLL(sys.argv[1]); os.unlink(sys.argv[1])\n"
@@ -133,7 +133,7 @@ def test_reads_the_version_of_a_deleted_library(tmp_path: Path) -> None:
         "assert Path(sys.argv[1]) in mapped_files()\n"
         "print(library_version(Path(sys.argv[1])))"
     )
-    command = [sys.executable, "-c", replacing, str(file)]
+    command = [sys.executable, "-c", deleting_program, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("(10, 3, 0)\n", "")
 

@@ -59,10 +59,10 @@ def detector(network: Any, trt: Any) -> None:
     up.scales = [1, 1, 2, 2]
     joined = network.add_concatenation([act.get_output(0), up.get_output(0)])
     joined.axis = 1
-    moved = network.add_shuffle(joined.get_output(0))
-    moved.first_transpose = trt.Permutation([0, 2, 3, 1])
-    half = network.add_cast(moved.get_output(0), trt.float16)
-    for tensor, name in ((moved.get_output(0), "boxes"), (half.get_output(0), None)):
+    transposed = network.add_shuffle(joined.get_output(0))
+    transposed.first_transpose = trt.Permutation([0, 2, 3, 1])
+    half = network.add_cast(transposed.get_output(0), trt.float16)
+    for tensor, name in ((transposed.get_output(0), "boxes"), (half.get_output(0), None)):
         if name:
             tensor.name = name
         network.mark_output(tensor)

@@ -1,4 +1,4 @@
-"""The adapter of TensorRT's runtime, with the installed library; contexts are tested with a fake of TensorRT 8.6."""
+"""The adapter of TensorRT's runtime, with the installed library. Contexts are tested with fakes of two libraries."""
 
 from __future__ import annotations
 

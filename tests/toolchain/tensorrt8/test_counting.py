@@ -16,6 +16,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 from trtbuild.toolchain.tensorrt8.counting import LIKELY_SIZE
 
 TENSORRT_8_6 = release("tensorrt", "8.6.0")
+#: Nodes that compute `size`, the first size of the input.
 _SIZE = [h.make_node("Shape", ["i0"], ["v0"]), h.make_node("Gather", ["v0", "first"], ["size"])]
 _BIG = np.array(2_000_000_000)
 
@@ -138,11 +139,11 @@ def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
     assert rejected(make_model, doubled, {}) == ["Add", "Cast"]
 
 
-# Random models, computed in whole numbers and in 32 bits: every accepted model must be correct.
+# Random models, computed in unlimited integers and in 32 bits. The results of every accepted model must be equal.
 
 
 class _Numbers:
-    """Computes a chain of nodes in whole numbers, or with overflow in 32 bits."""
+    """Computes a chain of nodes in unlimited integers, or in 32 bits with overflow."""
 
     def __init__(self, narrow: bool) -> None:
         self._narrow = narrow
@@ -207,7 +208,7 @@ def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, see
                 for node in nodes:
                     values[node.output[0]] = numbers.run(node.op_type, [values[name] for name in node.input])
                 results.append(values[last])
-            impossible = as_size and not 0 <= results[0] < 2**31  # no tensor has this size: the run fails anyway
+            impossible = as_size and not 0 <= results[0] < 2**31  # no tensor has this size, so the run fails anyway
             if results[0] != results[1] and not impossible:
                 assert not is_accepted, (nodes, constants, size, results)
                 wrong_if_accepted += 1

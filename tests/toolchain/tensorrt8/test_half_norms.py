@@ -1,4 +1,4 @@
-"""Batch normalization in half precision: factor and term are computed from the float32 parameters, or it stays float32."""
+"""Batch normalization in half precision: its float32 parameters become a factor and a term, or it stays in float32."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF,
     return make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)  # type: ignore[no-any-return]
 
 
-def typed(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
+def rewritten(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
     found, weights = rewrite_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
     return found, {name: bytes(data) for name, data in weights.items()}
 
@@ -78,7 +78,7 @@ def operators(model: bytes) -> list[str]:
 def test_a_factor_and_a_term_in_half_give_nearly_the_same_results(make_model: Any, attributes: dict[str, Any]) -> None:
     values = parameters(variance=np.full(CHANNELS, 1e-3))  # so small that epsilon matters
     model = normalizing(make_model, values, **attributes)
-    found, weights = typed(model, values)
+    found, weights = rewritten(model, values)
     assert operators(found) == operators(model)
     assert set(weights) == {"v1.factor", "v1.term", "v1.mean", "v1.variance"}
     assert dict(read_outline(found).initializers) == dict.fromkeys(weights, HALF)
@@ -93,7 +93,7 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
 def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
     """Near 500, half precision has steps of 0.25. A term for the exact factor would add another error of this size."""
     values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
-    _, weights = typed(normalizing(make_model, values), values)
+    _, weights = rewritten(normalizing(make_model, values), values)
     factor, term = (np.frombuffer(weights[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
     assert np.abs(factor * 500 + term).max() <= 0.25
 
@@ -110,7 +110,7 @@ def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
 def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
     values = parameters(**changes)
     model = normalizing(make_model, values)
-    found, weights = typed(model, values)
+    found, weights = rewritten(model, values)
     assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Relu", "Cast"]
     assert weights == _bytes(values)
     before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
@@ -142,7 +142,7 @@ def test_does_not_change_models_for_weakly_typed_releases(make_model: Any) -> No
 
 def test_a_channel_with_scale_zero_has_factor_zero(make_model: Any) -> None:
     values = parameters(scale=np.zeros(CHANNELS))
-    found, weights = typed(normalizing(make_model, values), values)
+    found, weights = rewritten(normalizing(make_model, values), values)
     assert not np.frombuffer(weights["v1.factor"], np.float16).any() and "Cast" in operators(found)
 
 
@@ -151,15 +151,15 @@ def test_does_not_change_a_model_of_one_type(make_model: Any, types: tuple[str, 
     half = HALF if types[0] == "FLOAT16" else FLOAT
     values = [value.astype(np.float16 if half == HALF else np.float32) for value in parameters()]
     model = normalizing(make_model, values, half)
-    assert typed(model, values) == (model, _bytes(values))
+    assert rewritten(model, values) == (model, _bytes(values))
 
 
 def test_casts_other_parameters_to_float32(make_model: Any) -> None:
-    """Scale and shift in half with mean and variance in float32; then parameters inside the model."""
+    """The first model has scale and shift in half, mean and variance in float32. The second has its parameters inside."""
     scale, shift, mean, variance = parameters()
     values = [scale.astype(np.float16), shift.astype(np.float16), mean, variance]
     model = normalizing(make_model, values)
-    found, weights = typed(model, values)
+    found, weights = rewritten(model, values)
     assert operators(found).count("Cast") == 6 and weights == _bytes(values)
     np.testing.assert_array_equal(computed(found, weights, images()), computed(model, weights, images()))
     inside = dict(zip(("c0", "c1", "c2", "c3"), parameters(), strict=True))
@@ -169,7 +169,7 @@ def test_casts_other_parameters_to_float32(make_model: Any) -> None:
         h.make_node("Cast", ["v1"], ["o0"], to=FLOAT),
     ]
     model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], [], inside)
-    found, weights = typed(model, [])
+    found, weights = rewritten(model, [])
     assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Cast"] and not weights
     np.testing.assert_array_equal(computed(found, weights, images()), computed(model, weights, images()))
 
@@ -186,7 +186,7 @@ def test_keeps_parameters_that_another_node_reads(make_model: Any) -> None:
         h.make_node("Mul", ["v3", "v4"], ["o0"]),
     ]
     model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)
-    found, weights = typed(model, values)
+    found, weights = rewritten(model, values)
     made = {f"{v}.{part}" for v in ("v1", "v2") for part in ("factor", "term", "mean", "variance")}
     assert set(weights) == {"w1", *made} == {name for name, _ in read_outline(found).initializers}
     before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))

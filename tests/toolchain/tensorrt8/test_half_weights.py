@@ -65,10 +65,10 @@ def test_removes_the_casts_and_keeps_the_results(make_model: Any) -> None:
     value = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
     before = computed(model, {f"w{k}": weight.tobytes() for k, weight in enumerate(weights)}, value)
     assert np.array_equal(computed(found, new_weights, value)[0], before[0])
-    shape = read_outline(found)
-    assert [node.name for node in shape.nodes] == ["n0", "n2", "n4", "n5", "n6", "n7", "n8"]
-    assert dict(shape.initializers) == {"w1": FLOAT, "w2": FLOAT, "w3": HALF, "v1": HALF, "v3": HALF}
-    assert {weight.name: (weight.shape, weight.size_bytes) for weight in shape.weights} == {
+    outline = read_outline(found)
+    assert [node.name for node in outline.nodes] == ["n0", "n2", "n4", "n5", "n6", "n7", "n8"]
+    assert dict(outline.initializers) == {"w1": FLOAT, "w2": FLOAT, "w3": HALF, "v1": HALF, "v3": HALF}
+    assert {weight.name: (weight.shape, weight.size_bytes) for weight in outline.weights} == {
         "w1": ((8, 8), 256),
         "w2": ((8, 8), 256),
         "v1": ((8, 8), 128),

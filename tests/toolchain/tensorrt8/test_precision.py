@@ -99,7 +99,7 @@ def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model
     constrain_layers(trt.MODULE, network, trt.FakeConfig(), read_outline(mixed(make_model)))
     assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
     assert [(layer.precision, layer.types) for layer in floats] == [(FLOAT, {0: FLOAT})] * len(kinds)
-    assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # they pass the type on
+    assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # layers that only move data pass the type on
 
 
 def nested(branch: list[Any], result: int, input_type: int) -> bytes:
@@ -153,7 +153,7 @@ def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
 
 
 def test_layers_after_a_cast_in_a_nested_graph_have_its_type() -> None:
-    """The values of such a cast are not in the outer graph."""
+    """The values of a cast in a nested graph are not in the outer graph."""
     casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
     model = read_outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
     values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))

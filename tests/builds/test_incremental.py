@@ -6,7 +6,6 @@ steps run.
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -206,4 +205,3 @@ def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) 
     document = trtbuild("build")
     assert ran(document) == {"engine": 1}
     assert step(document, "net/engine/layers.0@ada")["reason"]["code"] == "evicted"
-    assert textwrap.dedent(document["steps"][0]["id"])

@@ -157,7 +157,7 @@ def test_an_asymmetric_file_is_refused_with_the_options_of_onnxruntime(
 
 
 def test_a_program_compiles_the_result_of_pt2e(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTBUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     module, example = pt2e()
     compiled = trtbuild.compile(
         module, [trtbuild.Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(8, 16))], target=89, device="cpu"

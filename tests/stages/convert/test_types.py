@@ -93,7 +93,7 @@ def test_the_sum_of_a_float16_tensor_is_float16(monkeypatch: pytest.MonkeyPatch)
         conversion, "_name_outputs", lambda _: None
     )  # without this function the output would be float32
     with pytest.raises(ConversionRefused, match="gives float"):
-        convert(program("x0 + 1", "float16") and program_of_sum(), 20)
+        convert(program_of_sum(), 20)
 
 
 def program_of_sum() -> Program:

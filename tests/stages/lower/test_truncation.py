@@ -106,7 +106,7 @@ def test_calls_that_cannot_be_float32_keep_float64(function: Callable[[torch.Ten
     program = traced(FunctionModule(function))
     lowered_program = lowered(program)
     assert set(wide_calls(lowered_program)) & {"aten.relu.default"} == set()
-    assert wide_calls(lowered_program) == stays or stays[0].startswith("aten.real")
+    assert set(stays) <= set(wide_calls(lowered_program))
     x = torch.rand(5, 8, dtype=F64)
     for result, expected in zip(run(lowered_program, x), run(program, x), strict=True):
         assert result.dtype is expected.dtype

@@ -76,8 +76,6 @@ def test_keeps_an_existing_entry(writer: HttpTransport, kind: Kind, once: bool) 
 
 
 def test_nginx_writes_the_layout_of_a_store(writer: HttpTransport, nginx: Nginx) -> None:
-    old = os.umask(0o022)
-    os.umask(old)
     writer.put("cas", NAME, DATA, once=True)
     writer.put("ac", NAME, b"{}", once=True)
     for kind, data in (("cas", DATA), ("ac", b"{}")):

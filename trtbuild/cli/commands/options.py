@@ -21,7 +21,7 @@ from trtbuild.errors import UsageError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Commands of ``cache`` that read manifests.
-_CACHE_COMMANDS = ("push", "pull", "export", "verify")
+_CACHE_COMMANDS = ("cache push", "cache pull", "cache export", "cache verify")
 #: Commands that read manifests; commands that look up steps in the cache; commands that run steps.
 _MANIFEST_COMMANDS = (
     "build",
@@ -51,9 +51,15 @@ class _Flag(click.Option):
         self._commands = commands
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if self._commands and ctx.parent is not None and ctx.command.name not in self._commands:
+        if self._commands and ctx.parent is not None and _name_of(ctx) not in self._commands:
             return None
         return super().get_help_record(ctx)
+
+
+def _name_of(ctx: click.Context) -> str | None:
+    """The name of a command in the tables above, with the name of its group."""
+    is_in_group = ctx.parent is not None and ctx.parent.parent is not None
+    return f"{ctx.parent.command.name} {ctx.command.name}" if is_in_group and ctx.parent else ctx.command.name
 
 
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (

@@ -17,8 +17,6 @@ _COLOURS = {"trtbuild": "#2f7d4f", "eager": "#8a8f98", "torch.compile": "#c7772e
 _OTHER = "#5b6abf"
 _WIDTH, _LEFT, _RIGHT = 860, 250, 90
 _BAR, _GAP, _TOP = 16, 14, 64
-#: The largest number of letters of a shape's name.
-_LONGEST = 36
 
 
 def latency_svg(document: Bench) -> str:

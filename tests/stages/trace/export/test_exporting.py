@@ -10,7 +10,6 @@ from trtbuild.errors import SourceError
 
 FREE = {"image": ((1, 4, 4), (8, 4, 4), (64, 4, 4))}
 TWO = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((1, 4), (6, 4), (65, 4))}
-WIDE = {"image": ((4, 4), (6, 8), (64, 64))}
 
 
 def error_of(traced, job_of, function, shapes, **more) -> SourceError:

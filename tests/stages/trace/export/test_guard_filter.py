@@ -60,7 +60,7 @@ def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
     shape = ((1, 3), (4, 3), (8, 3))
     dims = [NamedDim("batch", tuple((name, 0) for name in names))]
     traced = trace_in_process(Chunks().eval(), make_job(dict.fromkeys(names, shape), dims=dims))
-    assert shapes_of(traced) == [["sym", 0], 3]
+    assert output_shape(traced) == [["sym", 0], 3]
 
 
 @pytest.mark.parametrize("opt", [2, 3, 8])

@@ -109,7 +109,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: rig.library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: rig.memory)
     monkeypatch.setattr(engines_of_packages, "find_gpu", lambda ordinal: None)
-    monkeypatch.setattr(machine, "_current", lambda: 0)
+    monkeypatch.setattr(machine, "_current_gpu_number", lambda: 0)
     monkeypatch.setitem(sys.modules, "torch", None)
     return write_and_load
 

@@ -41,7 +41,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: memory)
     monkeypatch.setattr(engines_of_packages, "find_gpu", lambda ordinal: None)
-    monkeypatch.setattr(machine, "_current", lambda: 0)
+    monkeypatch.setattr(machine, "_current_gpu_number", lambda: 0)
     write_package(tmp_path / "rows", {name: trt.plan("affine") for name in ("first", "second")})
     return trtbuild.load(tmp_path / "rows").module()
 

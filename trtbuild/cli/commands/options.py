@@ -145,7 +145,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--until", "until"),
         {
             "type": click.Choice(STAGES),
-            "commands": (*_BUILD_COMMANDS, "plan", "push", "export"),
+            "commands": (*_BUILD_COMMANDS, "plan", "cache push", "cache export"),
             "help": "Only the steps up to this stage, without outputs. Up to `convert`, no GPU is needed.",
         },
     ),

@@ -22,7 +22,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: A change here makes every team's cache useless. It needs a reason, a new version of the schema or of the step, and a
 #: line in the CHANGELOG.
 GOLDEN = {
-    "trace": "88656385cc4bdc32b07cbf975d72fbeff4ade3f62587d151432471e57bf7abb4",
+    "trace": "c419c5c9a87ecd07798ebb756c10e94ba41a2731be13314549973f531615f422",
     "lower": "e42e15f290205c54182b0c07d4e39be044e1850f5a7af43546d41b808d7111ac",
     "partition": "87173209133bdbc9902da3bc10300078a16d733046860e6dbb8aef501abebce4",
     "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",
@@ -45,11 +45,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "594b2676bbe07edb891be32be64025bcf9dd293ce6f8f8bdabd0f563a5019586"
+    assert build.trace().key == "00b55bf5fa06e6e7d730e2b92da60bb3f2f6dca4868d001e7dc2855a53df5b77"
     assert build.recipes()["partition"].key == "f3f7e6b3ee6a32265637ba463bfe4785de2ab1826dc87f486ffbf4252a787103"
     assert (
         keys.trace_with_any_versions(build.trace(versions=None)).key
-        == "ab4ae08df9a00fcb1e87b90a68b027009ff9aa2f61a3423ba58887577c5b0170"
+        == "9bcf2e9fa5ef76fcbe1e949dd855bad64efa8e60c5abd1035e5661e6d989c4d7"
     )
 
 

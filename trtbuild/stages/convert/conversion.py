@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,9 @@ from trtbuild.stages.program.translations import (
     silence_exporter,
     translate,
 )
+
+#: The address of an object in the text of an error.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,9 @@ def convert(program: Program, opset: int) -> Conversion:
     except (ConversionRefused, MemoryError):
         raise
     except Exception as error:  # a translation may raise any error; the partition then stays in PyTorch
-        reason = str(error).strip().splitlines() or [""]
-        raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason[0]}") from error
+        lines = str(error).strip().splitlines() or [""]
+        reason = _ADDRESS.sub("", lines[0])  # the reason is stored: it must not differ from process to process
+        raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason}") from error
     foreign_domains = sorted({entry.domain for entry in proto.opset_import if entry.domain})
     if foreign_domains or proto.functions:
         raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign_domains)}")

@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -26,12 +26,14 @@ SMALLEST_FILL_VALUE = 1e4
 @dataclass(frozen=True)
 class Deviation:
     """The result of a comparison. `text` describes a difference that has no size, such as another dtype. `compared` is
-    False if nothing was compared. `undecided` is the number of values that rounding decides; they were left out."""
+    False if nothing was compared. `undecided` is the number of values that rounding decides; they were left out.
+    `sensitivity` is the error of the reference itself on slightly changed inputs, as far as it was measured."""
 
     error: float
     text: str = ""
     compared: bool = True
     undecided: int = 0
+    sensitivity: float = field(default=0.0, compare=False)
 
 
 EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)

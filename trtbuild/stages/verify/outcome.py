@@ -40,8 +40,9 @@ class Outcome:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the worst output. If no output was compared, it is the largest tolerance."""
-        return self.tolerances[self.precision]
+        """The tolerance of the worst output, or its sensitivity if that is larger. If no output was compared, it is the
+        largest tolerance."""
+        return max(self.tolerances[self.precision], self.worst.sensitivity)
 
     @property
     def precision(self) -> Precision:
@@ -55,7 +56,7 @@ class Outcome:
         self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
         # a failure is one deviation for all outputs, so the lengths may differ
         relative_errors = [
-            relative_to_tolerance(deviation.error, self.tolerances[precision])
+            relative_to_tolerance(deviation.error, max(self.tolerances[precision], deviation.sensitivity))
             for deviation, precision in zip(deviations, self.precisions, strict=False)
         ]
         for output, (deviation, relative) in enumerate(zip(deviations, relative_errors, strict=True)):

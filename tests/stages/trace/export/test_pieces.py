@@ -35,8 +35,20 @@ def test_without_the_slices_the_program_cannot_be_loaded(traced, job_of, monkeyp
         Program.from_bytes(program)
 
 
-def test_a_split_of_a_static_axis_or_with_all_pieces_used_is_kept(traced, job_of) -> None:
+def test_a_split_of_a_static_axis_is_kept(traced, job_of) -> None:
     static = traced(lambda x: x.split(1, 1)[0] * 2, job_of(SHAPES, dims=DIMS)).program
-    all_used = traced(lambda x: torch.cat([p * 2 for p in x.split(x.shape[0] // 2)]), job_of(SHAPES, dims=DIMS)).program
     assert "aten.split.Tensor" in targets(static)
-    assert "aten.split.Tensor" in targets(all_used)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_pieces_of_a_dynamic_size_equal_eager(traced, job_of, count) -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        return [piece * 2 for piece in torch.cat([x, x[:1]]).chunk(count)]
+
+    program = traced(function, job_of({"x": ((5, 2), (8, 2), (17, 2))})).program
+    assert "aten.split.Tensor" not in targets(program)
+    loaded = Program.from_bytes(program)
+    for rows in (5, 8, 17):
+        x = torch.rand(rows, 2)
+        for ours, theirs in zip(loaded.exported.module()(x), function(x), strict=True):
+            assert torch.equal(ours, theirs)

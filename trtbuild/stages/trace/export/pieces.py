@@ -1,6 +1,9 @@
-"""Replace a split along a dynamic axis by slices."""
+"""Replace splits along dynamic axes by slices."""
 
 from __future__ import annotations
+
+import operator
+import sys
 
 import torch
 
@@ -8,25 +11,44 @@ _aten = torch.ops.aten
 
 
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
-    """Replace a split along a dynamic axis by slices if the graph does not use all pieces. This changes `graph`.
+    """Replace a split along a dynamic axis by slices. This changes `graph`.
 
-    The split has as many pieces as in the example call. At a smaller size some pieces do not exist, and their declared
-    size is negative (``s - 6`` for s = 4). torch.export.load rejects a program with such a size (torch 2.13).
+    1. A split into pieces of a fixed size has as many pieces as in the example call. If the graph does not use all of
+       them, some do not exist at a smaller size, and their declared size is negative (``s - 6`` for s = 4).
+       torch.export.load rejects a program with such a size (torch 2.13).
+    2. A split into pieces of a dynamic size (``torch.chunk``) has no ONNX translation: onnxscript's optimizer fails
+       (0.7.2). The trace has proven the number of pieces for every size.
     """
     for node in graph.find_nodes(op="call_function", target=_aten.split.Tensor):
         source, piece_size, axis = node.args[0], node.args[1], _split_axis(node)
-        is_dynamic = isinstance(source.meta["val"].shape[axis], torch.SymInt)
+        if not isinstance(source.meta["val"].shape[axis], torch.SymInt):
+            continue
+        count = len(node.meta["val"])
         used_indices = {user.args[1] for user in node.users}
-        if not is_dynamic or not isinstance(piece_size, int) or len(used_indices) == len(node.meta["val"]):
+        if isinstance(piece_size, int) and len(used_indices) == count:
             continue
         for piece in list(node.users):
-            start = piece.args[1] * piece_size
+            index = piece.args[1]
+            is_last = index == count - 1 and not isinstance(piece_size, int)
             with graph.inserting_before(piece):
-                sliced = graph.call_function(_aten.slice.Tensor, (source, axis, start, start + piece_size))
+                start = _multiple(graph, piece_size, index)
+                end = sys.maxsize if is_last else _multiple(graph, piece_size, index + 1)
+                sliced = graph.call_function(_aten.slice.Tensor, (source, axis, start, end))
             sliced.meta = piece.meta
             piece.replace_all_uses_with(sliced)
             graph.erase_node(piece)
         graph.erase_node(node)
+
+
+def _multiple(graph: torch.fx.Graph, size: torch.fx.Node | int, factor: int) -> torch.fx.Node | int:
+    """A number, or the node of a size, times `factor`."""
+    if isinstance(size, int):
+        return size * factor
+    if factor in (0, 1):
+        return size if factor else 0
+    product = graph.call_function(operator.mul, (size, factor))
+    product.meta = {"val": size.meta["val"] * factor}
+    return product
 
 
 def _split_axis(split: torch.fx.Node) -> int:

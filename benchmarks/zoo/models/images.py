@@ -55,7 +55,9 @@ def sam_encoder() -> nn.Module:
         mlp_dim=192,
         global_attn_indexes=[1],
     )
-    return prepare_module(SamVisionModel(by_size(SamVisionConfig(), small)))
+    config = by_size(SamVisionConfig(), small)
+    config.initializer_range = 0.02  # the default is 1e-10, with which all results are nearly 0
+    return prepare_module(SamVisionModel(config))
 
 
 def segformer() -> nn.Module:

@@ -35,6 +35,7 @@ from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tens
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.weight_limits import widen_weight_limits
 from trtbuild.stages.trace.quantization.zero_points import write_zero_points
 
 
@@ -66,7 +67,9 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     slice_used_pieces(graph)
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}
-        write_zero_points(graph, {node: values[name] for node, name in names.items() if name in values})
+        known = {node: values[name] for node, name in names.items() if name in values}
+        write_zero_points(graph, known)
+        widen_weight_limits(graph, known)
     specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     first_nodes: dict[int, torch.fx.Node] = {}
     used_weights: list[tuple[torch.fx.Node, Weight]] = []

@@ -70,6 +70,7 @@ def test_parameters_and_buffers_are_weights_under_their_names() -> None:
 def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
+    # (input, axis, unit)
     assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
     assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}

@@ -121,7 +121,7 @@ def test_rejects_an_unsigned_record_which_does_not_block_others(
 
 
 @pytest.mark.parametrize("where", ["remote", "local"])
-def test_reports_first_why_the_record_of_the_own_domain_is_rejected(
+def test_reports_first_why_the_record_of_a_read_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     def opened(trust: Trust) -> LayeredStore:

@@ -2,8 +2,8 @@
 
 Rules
 1. The text is JSON with one entry on each line and sorted names. The text does not depend on time or place, so one rebuilt
-   engine is one changed line in a review. It is not TOML, because Python 3.10 has no TOML parser, and a plan has to read
-   the file in milliseconds.
+   engine changes two lines in a review: its own, and that of its package. It is not TOML, because Python 3.10 has no TOML
+   parser, and a plan has to read the file in milliseconds.
 2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry.
 """
 

@@ -14,7 +14,7 @@ _PACKAGE_FOLDER = str(Path(errors.__file__).resolve().parent)
 
 
 def user_frame() -> FrameType:
-    """Return the innermost frame outside trtbuild and torch, or the outermost frame if there is no such frame."""
+    """Return the innermost frame outside trtbuild, torch and contextlib, or the outermost frame."""
     skipped = (_PACKAGE_FOLDER, contextlib.__file__, *_torch_paths())
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):

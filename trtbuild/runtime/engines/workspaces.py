@@ -1,8 +1,8 @@
 """Activation memory of engines.
 
-All engines that one thread runs on one stream use the same workspace. Sharing is safe, because TensorRT needs the workspace
-only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join the stream at the end
-of the work.
+All engines of one package that one thread runs on one stream use the same workspace. Sharing is safe, because TensorRT
+needs the workspace only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join
+the stream at the end of the work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: in
 
 
 class Workspace:
-    """Activation memory of all engines of one thread and stream. It grows to the size that the largest engine needs."""
+    """Activation memory of all engines of one package, for one thread and stream. The largest engine decides its size."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 

@@ -6,11 +6,13 @@ Rules
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
-4. In half precision, attention without a mask is written out, too, because the translation computes its softmax in half.
-   Then the general rules of precision keep sum and softmax in float32, and both products in half.
+4. With `precision: float16` or `bfloat16`, attention without a mask is written out, too, because the translation would
+   compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products in
+   half.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
    often.
-6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32.
+6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32
+   in the user's module.
    The same is true if the scale or the number of heads in a group depends on a dynamic size.
 """
 
@@ -85,7 +87,7 @@ def _can_write_out(attention: _Attention) -> bool:
 
 
 class _Writer:
-    """Inserts calls before `node`, in its module."""
+    """Inserts calls at the insertion point of the graph, in the module of `node`."""
 
     def __init__(self, node: torch.fx.Node) -> None:
         self._graph = node.graph

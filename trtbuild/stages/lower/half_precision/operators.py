@@ -21,7 +21,7 @@ class Role(enum.Enum):
     """How an operator's precision is decided."""
 
     CONTRACTION = "half: multiply-add over an axis; the hardware accumulates in float32"
-    ELEMENTWISE = "half, or float32 where its input is wide or only float32 operators read it"
+    ELEMENTWISE = "half; float32 where its input is wide, or where only float32 operators read its result"
     SCALING = "half or float32, like arithmetic; its parameters and its inner computation stay float32"
     MOVE = "the dtype of its input"
     COMPARE = "the result is not a float: the dtype of its inputs"
@@ -32,7 +32,7 @@ class Role(enum.Enum):
 class Result(enum.Enum):
     """The range of an operator's result; `trtbuild.stages.lower.half_precision.ranges` computes with it."""
 
-    FITS = "fits half's range for every input"
+    FITS = "counts as fitting half's range for every input (`ranges` decides about products and constants)"
     FOLLOWS = "fits if the inputs fit"
     WIDE = "may leave half's range, or needs more digits than half has"
 

@@ -2,8 +2,8 @@
 
 Rules
 1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the
-   result. PyTorch's decompositions find the cells for the sizes of the example only. So `functionalize` uses the
-   decompositions of this file where an axis is dynamic.
+   result. PyTorch's decompositions find the cells for the sizes of the example only. So `functionalize` uses
+   `POOLING_DECOMPOSITIONS` where an axis is dynamic, and `DECOMPOSITIONS` always.
 2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.

@@ -23,8 +23,8 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: line in the CHANGELOG.
 GOLDEN = {
     "trace": "c419c5c9a87ecd07798ebb756c10e94ba41a2731be13314549973f531615f422",
-    "lower": "e42e15f290205c54182b0c07d4e39be044e1850f5a7af43546d41b808d7111ac",
-    "partition": "87173209133bdbc9902da3bc10300078a16d733046860e6dbb8aef501abebce4",
+    "lower": "7bc782540bdb092add6dcd50f348046b7889961072611c689fd8e9b13e0f72cc",
+    "partition": "9924b31b89e283245a7e2a381d8dce063ac9a7a23db84efc9d5d6dda571c70e6",
     "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
@@ -46,7 +46,7 @@ def test_every_stage_has_a_golden_key() -> None:
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
     assert build.trace().key == "00b55bf5fa06e6e7d730e2b92da60bb3f2f6dca4868d001e7dc2855a53df5b77"
-    assert build.recipes()["partition"].key == "f3f7e6b3ee6a32265637ba463bfe4785de2ab1826dc87f486ffbf4252a787103"
+    assert build.recipes()["partition"].key == "e89cd345aea0515c3847d22a96702eeb7b8945977f2f88e53500386fb6779208"
     assert (
         keys.trace_with_any_versions(build.trace(versions=None)).key
         == "9bcf2e9fa5ef76fcbe1e949dd855bad64efa8e60c5abd1035e5661e6d989c4d7"

@@ -36,8 +36,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
     "trace": 5,
-    "lower": 5,
-    "partition": 3,
+    "lower": 6,
+    "partition": 4,
     "convert": 3,
     "engine": 2,
     "package": 3,

@@ -100,20 +100,17 @@ def _kind_of(module: Any) -> Kind:
         raise UsageError(f"a {name} cannot be compiled", hint="give an nn.Module, or the result of torch.export.export")
     import torch
 
+    from trtbuild.stages.trace.quantization.evaluation_mode import is_quantized
+
     if isinstance(module, torch.jit.ScriptModule):
         return "script"
     is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)  # replaced by torch.export
-    if is_exported and not _is_quantized(module):
+    if is_exported and not is_quantized(module):
         raise UsageError(
             "the result of .module() of an exported program cannot be compiled",
             hint="give the program itself: the result of torch.export.export or torch.export.load",
         )
     return "module"
-
-
-def _is_quantized(module: Any) -> bool:
-    """Whether a module of torch.export was quantized with PT2E (PyTorch 2 Export): it then calls PT2E's quantizers."""
-    return any(getattr(node.target, "namespace", None) == "quantized_decomposed" for node in module.graph.nodes)
 
 
 def _script(module: Any) -> Any:

@@ -7,7 +7,6 @@ This module is imported together with torch, so at its top it imports only the s
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.runtime.calls import operators
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.stitching import Part
+from trtbuild.runtime.calls.torch_part import define_quantizers
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ def register() -> None:
     Torch partitions may call PyTorch's quantizers. They are defined as well, because ``import torch`` does not define them.
     """
     operators.register(open_engine)
-    importlib.import_module("torch.ao.quantization.fx._decomposed")
+    define_quantizers()
 
 
 def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:

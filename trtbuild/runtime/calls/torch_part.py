@@ -49,6 +49,11 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
 
 
+def define_quantizers() -> None:
+    """Define PyTorch's quantizers, which Torch partitions may call. torch does not define them by itself."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+
 class ProgramGraph:
     """A partition's graph on one device. `description` names the partition in error messages. `constants_by_position` has
     an entry for each argument of the graph: a constant, or None for a weight or an input."""
@@ -57,8 +62,8 @@ class ProgramGraph:
         torch = require_torch(f"{description} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
-            if b"quantized_decomposed" in bytes(program):  # torch does not define these operators by itself
-                importlib.import_module("torch.ao.quantization.fx._decomposed")
+            if b"quantized_decomposed" in bytes(program):
+                define_quantizers()
             with warnings.catch_warnings(), new_tensors_on_cpu():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)

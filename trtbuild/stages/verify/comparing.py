@@ -27,13 +27,13 @@ SMALLEST_FILL_VALUE = 1e4
 class Deviation:
     """The result of a comparison. `text` describes a difference that has no size, such as another dtype. `compared` is
     False if nothing was compared. `undecided` is the number of values that rounding decides; they were left out.
-    `sensitivity` is the error of the reference itself on slightly changed inputs, as far as it was measured."""
+    `allowed_error` is an error that is right although it exceeds the tolerance (rule 3 of `rounding`)."""
 
     error: float
     text: str = ""
     compared: bool = True
     undecided: int = 0
-    sensitivity: float = field(default=0.0, compare=False)
+    allowed_error: float = field(default=0.0, compare=False)
 
 
 EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)

@@ -40,9 +40,9 @@ class Outcome:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the worst output, or its sensitivity if that is larger. If no output was compared, it is the
+        """The tolerance of the worst output, or its allowed error if that is larger. If no output was compared, it is the
         largest tolerance."""
-        return max(self.tolerances[self.precision], self.worst.sensitivity)
+        return max(self.tolerances[self.precision], self.worst.allowed_error)
 
     @property
     def precision(self) -> Precision:
@@ -56,15 +56,17 @@ class Outcome:
         self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
         # a failure is one deviation for all outputs, so the lengths may differ
         relative_errors = [
-            relative_to_tolerance(deviation.error, max(self.tolerances[precision], deviation.sensitivity))
+            relative_to_tolerance(deviation.error, self.tolerances[precision])
             for deviation, precision in zip(deviations, self.precisions, strict=False)
         ]
         for output, (deviation, relative) in enumerate(zip(deviations, relative_errors, strict=True)):
             if (relative, deviation.error) > (self.relative_error, self.worst.error):
                 self.worst, self.relative_error, self.point, self.output = deviation, relative, point, output
-        if any(relative > 1 for relative in relative_errors) and (
-            self.smallest_wrong is None or size(point) < size(self.smallest_wrong)
-        ):
+        is_wrong = any(
+            relative > 1 and not deviation.error <= deviation.allowed_error
+            for deviation, relative in zip(deviations, relative_errors, strict=True)
+        )
+        if is_wrong and (self.smallest_wrong is None or size(point) < size(self.smallest_wrong)):
             self.smallest_wrong = point
 
     @property

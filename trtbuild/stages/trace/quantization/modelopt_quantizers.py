@@ -21,12 +21,10 @@ from typing import Any, NoReturn
 import torch
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.program.quantized import register_operators
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.quantizer import LARGEST_INT8, Quantizer, QuantizerLayout
 
 _MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
-#: The largest number of int8.
-_LARGEST = 127
 #: How many numbers are compared for each channel, and which share of them may be rounded to the other step (rule 1).
 _SAMPLES, _MOST_DIFFERENT = 1024, 0.01
 
@@ -51,14 +49,11 @@ def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str,
             hint="load the weights in the function that builds the model, before it is quantized",
             **job.place("weights"),
         )
-    register_operators()
     for name, quantizer in quantizers.items():
-        original = quantizer.forward
-        forward = _forward_of(name, quantizer, place)
-        if forward is None:
-            continue
-        _compare(name, original, forward, quantizer._amax, place)
-        quantizer.forward = forward
+        replacement = read_quantizer(name, quantizer, place)
+        if replacement is not None:
+            quantizer.trtbuild_quantizer = replacement
+            quantizer.forward = replacement.forward
 
 
 def _quantizers(module: torch.nn.Module) -> Any:
@@ -70,8 +65,10 @@ def _quantizers(module: torch.nn.Module) -> Any:
     )
 
 
-def _forward_of(name: str, quantizer: Any, place: Mapping[str, Any]) -> Forward | None:
-    """The new forward; None if the original only returns its input, so that it can be exported."""
+def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quantizer | None:
+    """The same quantizer with PyTorch's operators; None if the original only returns its input, so that it can be exported.
+
+    `name` and `place` are for messages. Raises SourceError (rules 1 and 3)."""
     if quantizer._disabled or not quantizer._if_quant:
         return None
     if quantizer.pre_quant_scale is not None:
@@ -84,52 +81,31 @@ def _forward_of(name: str, quantizer: Any, place: Mapping[str, Any]) -> Forward 
     if amax is None:
         _refuse(name, "is not calibrated", place)
     amax = amax.detach().to("cpu", torch.float32)
-    low = -_LARGEST if quantizer._narrow_range else -_LARGEST - 1
     if not bool(torch.isfinite(amax).all()) or bool((amax < 0).any()):
         _refuse(name, "has scales that are negative or not finite", place)
+    smallest = -LARGEST_INT8 if quantizer._narrow_range else -LARGEST_INT8 - 1
     if amax.numel() == 1:
         if not float(amax) > 0:
             _refuse(name, "has a scale of 0: all numbers of its calibration were 0", place)
-        return _for_tensor(float(amax) / _LARGEST, low)
-    if amax.numel() not in amax.shape:
-        _refuse(name, "has maxima for several axes", place)
-    return _for_channels(quantizer, amax, low)
-
-
-def _for_tensor(scale: float, low: int) -> Forward:
-    operators = torch.ops.quantized_decomposed
-
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        quantized = operators.quantize_per_tensor(inputs.float(), scale, 0, low, _LARGEST, torch.int8)
-        return operators.dequantize_per_tensor(quantized, scale, 0, low, _LARGEST, torch.int8).to(inputs.dtype)
-
-    return forward
-
-
-def _for_channels(quantizer: Any, amax: torch.Tensor, low: int) -> Forward:
-    axis = list(amax.shape).index(amax.numel())
-    scales = torch.where(amax > 0, amax / _LARGEST, 1.0).flatten()  # a channel of zeros stays zero with any scale
-    quantizer.register_buffer("trtbuild_scales", scales, persistent=False)
-    quantizer.register_buffer("trtbuild_zero_points", torch.zeros(scales.numel(), dtype=torch.int64), persistent=False)
-    operators = torch.ops.quantized_decomposed
-
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        arguments = (quantizer.trtbuild_scales, quantizer.trtbuild_zero_points, axis, low, _LARGEST, torch.int8)
-        quantized = operators.quantize_per_channel(inputs.float(), *arguments)
-        return operators.dequantize_per_channel(quantized, *arguments).to(inputs.dtype)
-
-    return forward
+        result = Quantizer(QuantizerLayout("int8", None, smallest), amax.reshape(()) / LARGEST_INT8)
+    else:
+        if amax.numel() not in amax.shape:
+            _refuse(name, "has maxima for several axes", place)
+        axis = list(amax.shape).index(amax.numel())
+        scale = torch.where(amax > 0, amax / LARGEST_INT8, 1.0).flatten()  # zeros stay zero with any scale
+        result = Quantizer(QuantizerLayout("int8", axis, smallest), scale)
+    _compare(name, quantizer, result, amax, place)
+    return result
 
 
 def _compare(name: str, original: Forward, forward: Forward, amax: torch.Tensor, place: Mapping[str, Any]) -> None:
     """Raise SourceError if the two functions differ (rule 1)."""
-    amax = amax.detach().to("cpu", torch.float32)
     shape = list(amax.shape) or [1]
     if 1 in shape:
         shape[shape.index(1)] = _SAMPLES
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * amax.clamp(min=1e-30) / 2
     expected, results = original(numbers), forward(numbers)
-    difference = (results - expected).abs() / (amax.clamp(min=1e-30) / _LARGEST)  # in steps
+    difference = (results - expected).abs() / (amax.clamp(min=1e-30) / LARGEST_INT8)  # in steps
     is_other_step = difference > 0.5
     if float(difference.max()) > 1.01 or float(is_other_step.float().mean()) > _MOST_DIFFERENT:
         _refuse(name, "does not quantize as its settings say", place)

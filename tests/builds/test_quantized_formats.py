@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto as T
+from onnx import helper as h
 
 import trtbuild
 from tests.conftest import CommandLine
@@ -76,6 +79,9 @@ MODELS: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "nvfp4": (("blackwell",), {"FLOAT4E2M1": 16384, "FLOAT8E4M3FN": 2048}),
 }
 
+#: Model from an ONNX file → its targets.
+FILES: dict[str, tuple[str, ...]] = {"fp8_file": ("ada", "blackwell"), "fp4_file": ("blackwell",)}
+
 MANIFEST = """
 version: 1
 targets: {ampere: {sm: 86}, ada: {sm: 89}, blackwell: {sm: 120}}
@@ -85,8 +91,44 @@ models:
 """
 
 
-def _model(name: str, targets: tuple[str, ...]) -> str:
-    return f'  {name}: {{source: {{python: "nets:{name}"}}, targets: [{", ".join(targets)}], reference: true}}\n'
+def _model(name: str, targets: tuple[str, ...], source: str = "") -> str:
+    source = source or f'python: "nets:{name}"'
+    return f"  {name}: {{source: {{{source}}}, targets: [{', '.join(targets)}], reference: true}}\n"
+
+
+def _fp4_file() -> onnx.ModelProto:
+    """A product with a weight in float4e2m1 and two levels of scales, in ONNX's own operators."""
+    random = np.random.default_rng(0)
+    initializers = [
+        h.make_tensor("w", T.FLOAT4E2M1, [128, 256], random.bytes(128 * 128), raw=True),
+        h.make_tensor("s", T.FLOAT8E4M3FN, [128, 16], bytes([0x38] * 128 * 16), raw=True),
+        h.make_tensor("g", T.FLOAT, [], [0.01]),
+    ]
+    nodes = [
+        h.make_node("DequantizeLinear", ["s", "g"], ["scales"]),
+        h.make_node("DequantizeLinear", ["w", "scales"], ["weight"], axis=1, block_size=16),
+        h.make_node("Gemm", ["x", "weight"], ["y"], transB=1),
+    ]
+    return _onnx_model(nodes, initializers, 23, 11)
+
+
+def _fp8_file() -> onnx.ModelProto:
+    """A product of quantized numbers as Model Optimizer exports it, with its own operators."""
+    weight = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32)
+    initializers = [h.make_tensor("s", T.FLOAT, [], [0.01]), onnx.numpy_helper.from_array(weight, "w")]
+    nodes = []
+    for name in ("x", "w"):
+        nodes.append(h.make_node("TRT_FP8QuantizeLinear", [name, "s"], [f"{name}_q"], domain="trt"))
+        nodes.append(h.make_node("TRT_FP8DequantizeLinear", [f"{name}_q", "s"], [f"{name}_d"], domain="trt"))
+    nodes.append(h.make_node("Gemm", ["x_d", "w_d"], ["y"], transB=1))
+    return _onnx_model(nodes, initializers, 20, 10)
+
+
+def _onnx_model(nodes: list[onnx.NodeProto], initializers: list[T], opset: int, ir_version: int) -> onnx.ModelProto:
+    value = h.make_tensor_value_info
+    sizes = [value("x", T.FLOAT, ["b", 256])], [value("y", T.FLOAT, ["b", 128])]
+    imports = [h.make_opsetid("", opset), h.make_opsetid("trt", 1)]
+    return h.make_model(h.make_graph(nodes, "g", *sizes, initializers), opset_imports=imports, ir_version=ir_version)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +137,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     folder = root / "project"
     folder.mkdir()
     models = "".join(_model(name, targets) for name, (targets, _) in MODELS.items())
+    models += "".join(_model(name, targets, f"onnx: {name}.onnx") for name, targets in FILES.items())
     (folder / "trtbuild.yaml").write_text(MANIFEST + models)
+    onnx.save(_fp4_file(), folder / "fp4_file.onnx")
+    onnx.save(_fp8_file(), folder / "fp8_file.onnx")
     (folder / "nets.py").write_text(NETS)
     command = CommandLine(folder, root / "cache")
     command("build")
@@ -119,9 +164,19 @@ def test_a_format_is_one_engine_that_stores_narrow_weights(project: CommandLine,
         assert stored == types
 
 
+@pytest.mark.parametrize("model", FILES)
+def test_a_quantized_file_is_one_engine(project: CommandLine, model: str) -> None:
+    document = project("inspect", model, "--onnx", str(project.project / "written" / model))
+    assert len(document["engines"]) == len(FILES[model])
+    graph = onnx.load(project.project / "written" / model / "blackwell" / "model.onnx").graph
+    assert {node.domain for node in graph.node} == {""}
+
+
 def test_all_formats_are_right(project: CommandLine) -> None:
     document = project("verify")
-    assert {model["model"]: model["status"] for model in document["models"]} == dict.fromkeys(MODELS, "right")
+    statuses = {model["model"]: model["status"] for model in document["models"]}
+    # without a GPU, nothing is compared for an ONNX file
+    assert statuses == {**dict.fromkeys(MODELS, "right"), **dict.fromkeys(FILES, "unchecked")}
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -10,7 +10,9 @@ from torch import nn
 
 from tests.fuzz.comparing import differences
 from tests.fuzz.pipeline import Case, build
-from trtbuild.errors import SourceError
+from trtbuild.errors import ConversionRefused, SourceError
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
 
 INT8 = QuantizerLayout("int8", 0, -128)
@@ -129,3 +131,15 @@ def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
     assert not found.differences and not found.unchecked and found.compared
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert ("float32", (16, 64)) in [(weight.dtype, weight.shape) for weight in built.weights]
+
+
+def test_a_toolchain_with_an_old_opset_leaves_the_quantizers_in_pytorch() -> None:
+    built = build(Case(Linear(INT4).eval(), [("float32", [(1, 3, 8), 64])]), engines=False)
+    (part,) = built.partitions.partitions
+    program = Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
+    with pytest.raises(
+        ConversionRefused, match="the quantizers need ONNX opset 21, and the toolchain takes 17"
+    ) as caught:
+        convert(program, 17)
+    calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert [calls[index] for index in caught.value.nodes] == ["trtbuild.dequantize.default"]

@@ -107,6 +107,10 @@ def test_a_zero_point_keeps_a_quantizer_in_pytorch(project: CommandLine) -> None
     assert {part["kind"] for part in parts} == {"torch"}
     shown = project.run("inspect", "uneven").stdout
     assert "zero point is not supported" in shown
+    warning = "warning: uneven: quantizers stay in PyTorch: "
+    lines = [line for line in project.run("build", "uneven").stdout.splitlines() if line.startswith("warning")]
+    assert len(lines) == 1 and lines[0].startswith(warning) and "zero point is not supported" in lines[0]
+    assert lines[0].endswith("; trtbuild inspect uneven shows where")
 
 
 def test_a_package_with_quantizers_in_pytorch_runs(project: CommandLine) -> None:

@@ -22,7 +22,13 @@ def model(kind: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("kind", "sm", "first"),
-    [(T.FLOAT8E4M3FN, 86, 89), (T.FLOAT8E4M3FN, 89, None), (T.FLOAT4E2M1, 89, 100), (T.INT8, 75, None)],
+    [
+        (T.FLOAT8E4M3FN, 86, 89),
+        (T.FLOAT8E4M3FN, 89, None),
+        (T.FLOAT4E2M1, 89, 100),
+        (T.INT8, 75, None),
+        (T.INT4, 75, 80),
+    ],
 )
 def test_a_type_begins_with_an_sm(kind: int, sm: int, first: int | None) -> None:
     outline, target = read_outline(model(kind)), Target("ada", sm=sm)

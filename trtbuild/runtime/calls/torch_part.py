@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trtbuild import quantized_operators
 from trtbuild.core.packages.package_index import PackedWeight
 from trtbuild.errors import PackageDamaged, ToolchainMissing
 
@@ -50,8 +51,10 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def define_quantizers() -> None:
-    """Define PyTorch's quantizers, which Torch partitions may call. torch does not define them by itself."""
+    """Define the quantizers that Torch partitions may call: PyTorch's, which torch does not define by itself, and
+    trtbuild's."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
+    quantized_operators.define()
 
 
 class ProgramGraph:
@@ -62,7 +65,8 @@ class ProgramGraph:
         torch = require_torch(f"{description} is a part that PyTorch computes")
         extra = {"trtbuild.weights": ""}
         try:
-            if b"quantized_decomposed" in bytes(program):
+            data = bytes(program)
+            if b"quantized_decomposed" in data or quantized_operators.MARK in data:
                 define_quantizers()
             with warnings.catch_warnings(), new_tensors_on_cpu():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format

@@ -13,6 +13,8 @@ Rules
    `trtbuild.stages.program.translations`.
 5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
    numbers as pairs of floats, so inputs and outputs must be real.
+6. Quantizers to float8, int4 and float4 need newer opsets than other models (`trtbuild.stages.program.quantized_onnx`).
+   Such a model has its own opset if the toolchain's opset is older, and if the toolchain's parser reads it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from trtbuild.stages.convert.structure import copy_for_exporter, size_names
 from trtbuild.stages.convert.types import refuse_other_types
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_READERS, quantizers_in, required_opset
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
     TranslationFailed,
@@ -75,11 +78,14 @@ def convert(program: Program, opset: int) -> Conversion:
             nodes=tuple(index for index, _ in untranslatable),
         )
     _refuse_complex_boundaries(program)
+    opset = _raise_for_quantizers(program, opset)
     exported = copy_for_exporter(program)
     try:
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
         with silence_exporter():
+            if opset > OPSET_OF_NEW_READERS:  # the optimizer infers types: it has to know those of quantizers
+                raise_opset(model, opset)
             optimize(model)
             _find_origins(model, exported)
             raise_opset(model, opset)
@@ -96,6 +102,21 @@ def convert(program: Program, opset: int) -> Conversion:
     result, origins = canonical_model(proto, program.weights, opset)
     refuse_other_types(result, program, origins)
     return Conversion(result.SerializeToString(deterministic=True), origins)
+
+
+def _raise_for_quantizers(program: Program, opset: int) -> int:
+    """The opset for `program`: `opset`, or a newer one for the types of its quantizers (rule 6). Raises ConversionRefused
+    if the toolchain does not read that opset."""
+    required = required_opset(program.graph)
+    if required <= opset or opset >= OPSET_OF_NEW_READERS:
+        return max(required, opset)
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    quantizers = set(quantizers_in(program.graph))
+    raise ConversionRefused(
+        f"the quantizers need ONNX opset {required}, and the toolchain takes {opset}",
+        hint="use a newer toolchain, or quantize to int8",
+        nodes=tuple(index for index, node in enumerate(calls) if node in quantizers),
+    )
 
 
 def _refuse_complex_boundaries(program: Program) -> None:

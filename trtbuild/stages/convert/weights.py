@@ -9,6 +9,8 @@ import onnx
 
 Bytes = bytes | bytearray | memoryview
 
+_FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
+
 
 def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
     """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names to row-major bytes.
@@ -31,6 +33,8 @@ def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> byte
 
 
 def size_bytes(tensor: onnx.TensorProto) -> int:
-    """The size of a tensor's data. Weights never have types smaller than a byte."""
-    element = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return int(np.prod(list(tensor.dims), dtype=np.int64)) * int(element.itemsize)
+    """The size of a tensor's data. Two numbers of a type with 4 bits are in one byte."""
+    count = int(np.prod(list(tensor.dims), dtype=np.int64))
+    if tensor.data_type in _FOUR_BITS:
+        return (count + 1) // 2
+    return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)

@@ -1,10 +1,12 @@
-"""The quantize and dequantize operators of PyTorch (``torch.ops.quantized_decomposed``), as PT2E and torchao write them.
+"""The quantize and dequantize operators: those of PyTorch (``torch.ops.quantized_decomposed``), as PT2E and torchao write
+them, and those of trtbuild (`trtbuild.quantized_operators`) for other types than int8.
 
-torch defines them in a module that it does not import by itself, and ``torch.export.load`` fails without them.
+torch defines its own in a module that it does not import by itself, and ``torch.export.load`` fails without them.
 
-The translations of quantizers in this file replace those of the exporter (torch 2.13). The exporter's translations ignore
-the smallest and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The lower step leaves only
-quantizers that use all numbers of their type.
+The translations of PyTorch's quantizers in this file replace those of the exporter (torch 2.13). The exporter's
+translations ignore the smallest and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The
+lower step leaves only quantizers that use all numbers of their type. `trtbuild.stages.program.quantized_onnx` has the
+translations of trtbuild's operators.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import Any
 
 import torch
 
+from trtbuild import quantized_operators
+
 #: The namespace of the operators. A serialized program contains it as text, because the archive is not compressed.
 NAMESPACE = "quantized_decomposed"
 
@@ -21,11 +25,12 @@ NAMESPACE = "quantized_decomposed"
 def register_operators() -> None:
     """Define the operators. They stay defined in this process."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
+    quantized_operators.define()
 
 
 def register_operators_of(program: bytes) -> None:
     """Define the operators if a serialized program calls one of them."""
-    if NAMESPACE.encode() in program:
+    if NAMESPACE.encode() in program or quantized_operators.MARK in program:
         register_operators()
 
 

@@ -28,9 +28,10 @@ from trtbuild.stages.program.symbols import Symbols
 
 SCHEMA = "trtbuild.graph/1"
 
-#: Namespaces of operators that belong to torch. Their implementation depends on torch's version, which is in the key.
+#: Namespaces of operators that belong to torch, whose version is in the key, or to trtbuild. The results of trtbuild's
+#: operators (`trtbuild.quantized_operators`) never change.
 TORCH_NAMESPACES = frozenset(
-    {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order"}
+    {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order", "trtbuild"}
 )
 
 

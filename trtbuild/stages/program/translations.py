@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx.experimental._config as fx_config
 
+from trtbuild.stages.program import quantized_onnx
 from trtbuild.stages.program.quantized import register_operators, register_translations
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def _registry(opset: int = OPSETS[-1]) -> Any:
     with silence_exporter():
         registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
         register_translations(registry)
+        quantized_onnx.register_translations(registry)
         return registry
 
 
@@ -106,7 +108,7 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
     """Translate a prepared program with the exporter, without optimizing. The program's inputs, and so its weights, become
-    graph inputs.
+    graph inputs, and stored numbers of quantizers have their own types.
 
     The opset of the result is the largest of `OPSETS` that is not above `opset`. If all are above, it is the smallest.
     ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.
@@ -119,6 +121,7 @@ def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
             program = _core._exported_program_to_onnx_program(exported, registry=registry, lower="at_conversion")
         except (_errors.ConversionError, _errors.DispatchError) as error:
             raise _translation_failure(error, exported) from error
+    quantized_onnx.set_stored_types(program.model)
     return program.model
 
 

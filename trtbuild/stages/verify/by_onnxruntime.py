@@ -5,7 +5,8 @@ Rules
    node (`narrow`). So every value inside can be compared with PyTorch's value.
 2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
 3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
-4. If onnxruntime has no kernel for a partition, the partition is not checked (`NotRunnable`). If the partition fails
+4. Weights of 4 bits become int8 (`four_bits`).
+5. If onnxruntime has no kernel for a partition, the partition is not checked (`NotRunnable`). If the partition fails
    (`PartFailed`), its conversion counts as wrong.
 """
 
@@ -21,6 +22,7 @@ import torch
 
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
+from trtbuild.stages.verify.four_bits import convert_to_int8, external_types, unpacked
 from trtbuild.stages.verify.narrow import UnknownElementType, convert_to_float32, has_narrow_types
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
@@ -71,6 +73,9 @@ class _Session:
         self._narrow_outputs = {
             name: _NARROW_DTYPE_OF_ONNX[type_] for name, type_ in types.items() if type_ in _NARROW_DTYPE_OF_ONNX
         }
+        small_types = external_types(model)
+        if small_types:
+            model = convert_to_int8(model)
         self._runs_in_float32 = has_narrow_types(model)
         if self._runs_in_float32:
             try:
@@ -87,6 +92,8 @@ class _Session:
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 array = self._array(weights[part.weights[int(tensor.name[1:])]])
+                if tensor.name in small_types:
+                    array = unpacked(array, small_types[tensor.name], tuple(tensor.dims))
                 self._weight_arrays.append(array)
                 names.append(tensor.name)
                 try:

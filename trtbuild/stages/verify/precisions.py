@@ -95,7 +95,7 @@ def _own_precision(node: torch.fx.Node) -> Precision:
 
 def _is_quantizer(node: torch.fx.Node) -> bool:
     name = target_name(node.target) if node.op == "call_function" else ""
-    return name.startswith(("quantized_decomposed.quantize", "aten.fake_quantize"))
+    return name.startswith(("quantized_decomposed.quantize", "aten.fake_quantize", "trtbuild.fake_quantize"))
 
 
 def _precision_of_value(value: Any) -> Precision:

@@ -152,7 +152,7 @@ def _timing_path(job: EngineJob, device: Device | None, folder: Path | None) -> 
 
 def _parse(parsed: ParsedNetwork, model: bytes, weights: Mapping[str, Bytes], job: EngineJob, log: Log) -> None:
     model_outline = read_outline(model)
-    refuse_types(model_outline, job.target)
+    refuse_types(model_outline, job.target, job.toolchain_version)
     properties = release(job.target.toolchain, job.toolchain_version)
     foreign = foreign_nodes(
         model_outline, properties.dtypes, narrows=properties.narrows_int64, largest=largest_sizes(job)

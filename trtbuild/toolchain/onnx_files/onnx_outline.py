@@ -26,8 +26,10 @@ _ATTRIBUTE_FLOAT = 2
 TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
 FLOAT32, _INT64, FLOAT16, FLOAT64, BFLOAT16 = 1, 7, 10, 11, 16  # TensorProto.DataType
+#: INT4 and FLOAT4E2M1: two numbers in a byte.
+FOUR_BITS = (22, 23)
 #: Attributes of ONNX operators that are element types (Cast, EyeLike, RandomNormal, …).
-_TYPE_ATTRIBUTES = ("to", "dtype")
+_TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 #: Attributes of Constant that are int64 numbers.
 _INT64_ATTRIBUTES = ("value_int", "value_ints")
 
@@ -200,6 +202,8 @@ def _read_tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
             location = value
     if location != EXTERNAL:
         return name, element, None
+    if element in FOUR_BITS:
+        return name, element, ExternalWeight(name, tuple(dims), (math.prod(dims) + 1) // 2)
     if element not in BY_ONNX:
         raise ValueError(f"weight {name} has ONNX element type {element}, whose size is not known")
     return name, element, ExternalWeight(name, tuple(dims), math.prod(dims) * BY_ONNX[element].itemsize)

@@ -1,14 +1,8 @@
-"""Quantizers of Model Optimizer become PyTorch's operators for quantization.
-
-Model Optimizer cannot be installed beside the libraries of the other tests. So these tests use a fake quantizer with the
-attributes and the arithmetic of the real one. `test_the_library` runs if Model Optimizer is installed.
-"""
+"""Quantizers of Model Optimizer become operators that torch.export can trace. The models are quantized by the library."""
 
 from __future__ import annotations
 
 import copy
-import sys
-import types
 from typing import Any
 
 import pytest
@@ -17,125 +11,153 @@ from torch import nn
 
 from tests.stages.trace.conftest import make_job
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.quantization import modelopt_quantizers
-from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, write_quantizers
+from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, read_quantizer, write_quantizers
+from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
 
-JOB = make_job({"x": (4, 8)})
+JOB = make_job({"x": (4, 144)})
 PLACE: dict[str, Any] = {"file": "nets.py", "line": 3}
 
-
-class FakeTensorQuantizer(nn.Module):
-    """``TensorQuantizer`` of modelopt 0.47: its settings, and its arithmetic on a CPU."""
-
-    def __init__(self, amax: torch.Tensor, **settings: Any) -> None:
-        super().__init__()
-        self.pre_quant_scale = self.block_sizes = None
-        self._disabled = self._unsigned = self._narrow_range = self._dynamic = False
-        self._if_quant = self.fake_quant = True
-        self._num_bits: Any = 8
-        self.register_buffer("_amax", amax)
-        vars(self).update(settings)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self._disabled:
-            return inputs
-        if self._amax.min() < 0:  # torch.export cannot trace this branch
-            raise ValueError("Negative values in amax")
-        scale = 127 / self._amax
-        is_zero = self._amax == 0
-        low = -127 if self._narrow_range else -128
-        quantized = torch.clamp((inputs * torch.where(is_zero, 0, scale)).round(), low, 127)
-        return quantized / torch.where(is_zero, 1, scale)
+#: Configuration → the layouts of the input quantizer and the weight quantizer (None: it only returns its input).
+LAYOUTS: dict[str, tuple[QuantizerLayout | None, QuantizerLayout | None]] = {
+    "INT8_DEFAULT_CFG": (QuantizerLayout("int8", None, -128), QuantizerLayout("int8", 0, -128)),
+    "INT8_SMOOTHQUANT_CFG": (QuantizerLayout("int8", None, -128), QuantizerLayout("int8", 0, -128)),
+    "INT8_WEIGHT_ONLY_CFG": (None, QuantizerLayout("int8", 0, -128)),
+    "FP8_DEFAULT_CFG": (QuantizerLayout("float8e4m3fn", None, 0), QuantizerLayout("float8e4m3fn", None, 0)),
+    "INT4_BLOCKWISE_WEIGHT_ONLY_CFG": (None, QuantizerLayout("int4", None, -8, 128)),
+    "INT4_AWQ_CFG": (QuantizerLayout(None, None, 0), QuantizerLayout("int4", None, -8, 128)),
+    "W4A16_NVFP4_CFG": (None, QuantizerLayout("float4e2m1", None, 0, 16)),
+}
 
 
-class Linear(nn.Module):
-    def __init__(self, inputs: FakeTensorQuantizer, weight: FakeTensorQuantizer) -> None:
-        super().__init__()
-        self.linear, self.input_quantizer, self.weight_quantizer = nn.Linear(8, 4), inputs, weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.weight_quantizer(self.linear.weight)
-        return nn.functional.linear(self.input_quantizer(x), weight, self.linear.bias)
+@pytest.fixture(scope="module")
+def mtq() -> Any:
+    return pytest.importorskip("modelopt.torch.quantization")
 
 
-@pytest.fixture(autouse=True)
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType(modelopt_quantizers._MODULE)
-    vars(module)["TensorQuantizer"] = FakeTensorQuantizer
-    monkeypatch.setitem(sys.modules, modelopt_quantizers._MODULE, module)
+def inputs() -> torch.Tensor:
+    return torch.randn(4, 144, generator=torch.Generator().manual_seed(1))
 
 
-def quantized(amax: tuple[float, ...] = (0.3, 0.3, 0.3, 0.3), **settings: Any) -> Linear:
-    torch.manual_seed(0)
-    weight = FakeTensorQuantizer(torch.tensor(amax).reshape(4, 1), _narrow_range=True)
-    return Linear(FakeTensorQuantizer(torch.tensor(2.0), **settings), weight).eval()
+@pytest.fixture(scope="module")
+def models(mtq: Any) -> dict[str, nn.Module]:
+    """A quantized linear layer for each configuration. Blocks of 128 do not divide its 144 inputs."""
+    result = {}
+    for name in LAYOUTS:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(144, 4)).eval()
+        result[name] = mtq.quantize(model, copy.deepcopy(getattr(mtq, name)), lambda model: model(inputs()))
+    return result
 
 
-def test_a_rewritten_model_can_be_exported_and_gives_the_results_of_the_original() -> None:
-    original, x = quantized(), torch.randn(4, 8)
-    rewritten = copy.deepcopy(original)
+def layer(models: dict[str, nn.Module], name: str) -> Any:
+    """A copy of the layer, which the test may change."""
+    return copy.deepcopy(models[name])[0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_quantizer_is_read_and_made_again_from_its_layout_and_tensors(
+    models: dict[str, nn.Module], name: str
+) -> None:
+    original = layer(models, name)
+    for quantizer, layout in zip((original.input_quantizer, original.weight_quantizer), LAYOUTS[name], strict=True):
+        read = read_quantizer("q", quantizer, PLACE)
+        assert (None if read is None else read.layout) == layout
+        if read is None:
+            continue
+        again = Quantizer(QuantizerLayout.from_json(read.layout.to_json()), **read.tensors())
+        assert all(tensor.dtype == torch.float32 for tensor in again.tensors().values())
+        value = original.weight.detach() if quantizer is original.weight_quantizer else inputs()
+        torch.testing.assert_close(again(value), read(value), rtol=0, atol=0)
+        if layout is not None and layout.type != "float4e2m1":  # that original needs a GPU
+            torch.testing.assert_close(again(value), quantizer(value))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_rewritten_model_can_be_exported_and_gives_the_results_of_the_original(
+    models: dict[str, nn.Module], name: str
+) -> None:
+    rewritten, x = copy.deepcopy(models[name]), inputs()
     assert has_quantizers(rewritten)
     write_quantizers(rewritten, JOB, PLACE)
-    torch.testing.assert_close(rewritten(x), original(x))
+    if name != "W4A16_NVFP4_CFG":
+        torch.testing.assert_close(rewritten(x), models[name](x))
     exported = torch.export.export(rewritten, (x,))
-    targets = [str(node.target) for node in exported.graph.nodes]
-    assert sum("quantized_decomposed.quantize" in target for target in targets) == 2
-    assert rewritten.state_dict().keys() == original.state_dict().keys()
+    assert any("quantize" in str(node.target) for node in exported.graph.nodes)
+    assert rewritten.state_dict().keys() == models[name].state_dict().keys()
 
 
-def test_a_disabled_quantizer_is_not_changed() -> None:
-    rewritten = quantized(_disabled=True)
+def test_nvfp4_gives_the_numbers_of_the_librarys_packed_weights(models: dict[str, nn.Module]) -> None:
+    from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+    original = layer(models, "W4A16_NVFP4_CFG")
+    read = read_quantizer("q", original.weight_quantizer, PLACE)
+    assert read is not None
+    weight = original.weight.detach().clone()
+    weight[1, :16] = 0
+    weight[2, :16] *= 1e-7  # the scale of this block is the smallest of float8
+    packed, scales, scale = NVFP4QTensor.quantize(weight.clone(), 16, weights_scaling_factor_2=read.scale)
+    expected = packed.dequantize(dtype=torch.float32, scale=scales, double_scale=scale, block_sizes={-1: 16})
+    torch.testing.assert_close(read(weight), expected)
+
+
+def test_a_disabled_quantizer_is_not_changed(models: dict[str, nn.Module]) -> None:
+    rewritten = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))
+    rewritten[0].input_quantizer.disable()
     write_quantizers(rewritten, JOB, PLACE)
-    assert "forward" not in vars(rewritten.input_quantizer) and "forward" in vars(rewritten.weight_quantizer)
+    assert "forward" not in vars(rewritten[0].input_quantizer) and "forward" in vars(rewritten[0].weight_quantizer)
 
 
-def test_a_channel_of_zeros_stays_zero() -> None:
-    original = quantized((0.3, 0.0, 0.3, 0.3))
+def test_a_channel_of_zeros_stays_zero(models: dict[str, nn.Module]) -> None:
+    original = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))
     with torch.no_grad():
-        original.linear.weight[1] = 0
+        original[0].weight[1] = 0
+        original[0].weight_quantizer._amax[1] = 0
     rewritten = copy.deepcopy(original)
     write_quantizers(rewritten, JOB, PLACE)
-    x = torch.randn(4, 8)
-    torch.testing.assert_close(rewritten(x), original(x))
+    torch.testing.assert_close(rewritten(inputs()), original(inputs()))
 
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"_num_bits": (4, 3)}, "quantizes to 8-bit floats"),
+        ({"_num_bits": (5, 2)}, "quantizes to 8-bit floats"),
         ({"_num_bits": 4}, "quantizes to 4-bit integers"),
         ({"_unsigned": True}, "quantizes to unsigned 8-bit integers"),
-        ({"block_sizes": {-1: 16}}, "quantizes in blocks"),
-        ({"pre_quant_scale": torch.ones(8)}, "scales its input"),
+        ({"_block_sizes": {-1: 16}}, "quantizes to 8-bit integers in blocks"),
+        ({"_block_sizes": {-2: 16}, "_num_bits": 4}, "has blocks along other axes than the last"),
+        ({"_rotate": True}, "rotates its input"),
+        ({"_dynamic": True}, "stores numbers of its type, or finds its scale while the model runs"),
         ({"_amax": torch.tensor(0.0)}, "has a scale of 0"),
+        ({"_amax": torch.tensor(-1.0)}, "has scales that are negative or not finite"),
         ({"_amax": torch.tensor(float("nan"))}, "has scales that are negative or not finite"),
+        ({"_pre_quant_scale": torch.tensor([float("inf")])}, "scales its input by numbers that are not finite"),
     ],
 )
-def test_rejects_other_quantizers_and_names_them(settings: dict[str, Any], problem: str) -> None:
-    rewritten = quantized()
+def test_rejects_other_quantizers_and_names_them(
+    models: dict[str, nn.Module], settings: dict[str, Any], problem: str
+) -> None:
+    rewritten = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))
+    quantizer = rewritten[0].input_quantizer
     for name, value in settings.items():
-        setattr(rewritten.input_quantizer, name, value)
-    with pytest.raises(SourceError, match=f"'input_quantizer' of Model Optimizer {problem}") as caught:
+        if isinstance(value, torch.Tensor) and name not in dict(quantizer.named_buffers()):
+            quantizer.register_buffer(name, value)
+        else:
+            setattr(quantizer, name, value)
+    with pytest.raises(SourceError, match=f"'0.input_quantizer' of Model Optimizer {problem}") as caught:
         write_quantizers(rewritten, JOB, PLACE)
     assert (caught.value.file, caught.value.line) == ("nets.py", 3)
 
 
-def test_a_quantizer_with_other_arithmetic_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeTensorQuantizer, "forward", lambda self, inputs: inputs * 1.1)
+@pytest.mark.parametrize("name", ["INT8_DEFAULT_CFG", "FP8_DEFAULT_CFG", "INT4_AWQ_CFG"])
+def test_a_quantizer_with_other_arithmetic_is_an_error(models: dict[str, nn.Module], name: str) -> None:
+    rewritten = nn.Sequential(layer(models, name))
+    original = rewritten[0].weight_quantizer._fake_quantize
+    rewritten[0].weight_quantizer._fake_quantize = lambda x: original(x) * 1.1
     with pytest.raises(SourceError, match="does not quantize as its settings say"):
-        write_quantizers(quantized(), JOB, PLACE)
+        write_quantizers(rewritten, JOB, PLACE)
 
 
-def test_a_weights_file_is_refused() -> None:
+def test_a_weights_file_is_refused(models: dict[str, nn.Module]) -> None:
+    rewritten = nn.Sequential(layer(models, "INT8_DEFAULT_CFG"))
     with pytest.raises(SourceError, match="cannot have `weights:`"):
-        write_quantizers(quantized(), make_job({"x": (4, 8)}, weights=()), PLACE)
-
-
-def test_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, modelopt_quantizers._MODULE)
-    mtq = pytest.importorskip("modelopt.torch.quantization")
-    x = torch.randn(4, 8)
-    original = mtq.quantize(nn.Sequential(nn.Linear(8, 4)).eval(), mtq.INT8_DEFAULT_CFG, lambda module: module(x))
-    rewritten = copy.deepcopy(original)
-    write_quantizers(rewritten, JOB, PLACE)
-    torch.testing.assert_close(rewritten(x), original(x))
+        write_quantizers(rewritten, make_job({"x": (4, 144)}, weights=()), PLACE)

@@ -10,7 +10,8 @@ Rules
 5. A tensor that the module returns twice is one output of the program.
 6. If pieces of a split along a dynamic axis are not used, slices replace the split (`pieces`).
 7. A number that the module returns is a 0-d tensor (`leaves`).
-8. Without a weights file, the zero points of quantizers become numbers of the program (`zero_points`).
+8. Without a weights file, the zero points of quantizers become numbers of the program (`zero_points`), and quantized
+   weights are stored in their types (`stored_weights`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tens
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.stored_weights import StoredWeight, store_weights
 from trtbuild.stages.trace.quantization.weight_limits import widen_weight_limits
 from trtbuild.stages.trace.quantization.zero_points import write_zero_points
 
@@ -65,21 +67,21 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     program, _ = functional(exported)
     graph = program.graph
     slice_used_pieces(graph)
+    weight_nodes = program.weight_nodes
+    constant_nodes = [node for node in program.placeholders if node.name in program.constants]
+    inputs = [program.input_nodes[position] for position in order]
+    stored: list[StoredWeight] = []
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}
         known = {node: values[name] for node, name in names.items() if name in values}
         write_zero_points(graph, known)
         widen_weight_limits(graph, known)
+        stored = store_weights(graph, known, names, lambda module: _two_levels_error(module, job))
     specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     first_nodes: dict[int, torch.fx.Node] = {}
     used_weights: list[tuple[torch.fx.Node, Weight]] = []
     constants: list[torch.fx.Node] = []
-    weight_nodes = program.weight_nodes
-    inputs = [program.input_nodes[position] for position in order]
-    for node in [
-        *weight_nodes,
-        *(n for n in program.placeholders if specs_by_name[n.name].kind == InputKind.CONSTANT_TENSOR),
-    ]:
+    for node in [*weight_nodes, *constant_nodes]:
         value = values[str(targets[node.name])]
         weight = weights.find(value)
         if weight is None:
@@ -94,6 +96,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
             continue
         first_nodes[id(weight)] = node
         used_weights.append((node, weight))
+    used_weights += [(weight.node, Weight((weight.name,), (), weight.value)) for weight in stored]
     used_weights = [(node, weight) for node, weight in used_weights if node.users]
     constants = [node for node in constants if node.users]
     placeholders = [*(node for node, _ in used_weights), *constants, *inputs]
@@ -126,6 +129,16 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         [unique_outputs.index(node) for node in flat_outputs],
         weights,
         leaves,
+    )
+
+
+def _two_levels_error(module: str, job: TraceJob) -> SourceError:
+    return SourceError(
+        f"the module {module!r} quantizes a value to NVFP4 that is not a weight: its scales would be computed while the "
+        "model runs",
+        code="quantization",
+        hint="quantize weights only, with W4A16_NVFP4_CFG of Model Optimizer, or to fp8 or int8",
+        **job.place("source"),
     )
 
 

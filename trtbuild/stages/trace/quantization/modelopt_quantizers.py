@@ -1,19 +1,21 @@
 """Write the quantizers of NVIDIA's Model Optimizer (``modelopt.torch.quantization``) with PyTorch's operators.
 
 Its quantizers cannot be exported, because on the CPU they branch on the values of a tensor (0.47). So each quantizer gets
-a new forward with ``quantized_decomposed`` operators.
+a new forward with operators that torch.export can trace (`quantizer`).
 
 Rules
 1. A replaced quantizer gives the results of the original. To check this, both run on random numbers. A number between two
    steps may be rounded to either step, because the original multiplies by the inverse of a scale.
 2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights
    file.
-3. int8 quantizers of a tensor or of its channels are replaced. A disabled quantizer only returns its input, and stays. Any
-   other quantizer is an error that names the quantizer.
+3. `modelopt_layouts` has the quantizers that are replaced. A disabled quantizer only returns its input, and stays, unless
+   it scales its input (SmoothQuant, AWQ). Any other quantizer is an error that names the quantizer.
+4. The original of NVFP4 needs a GPU (0.47). Its results come from Model Optimizer's `NVFP4QTensor`, which packs weights.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -22,11 +24,21 @@ import torch
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.quantization.quantizer import LARGEST_INT8, Quantizer, QuantizerLayout
+from trtbuild.stages.trace.quantization.modelopt_layouts import (
+    UnknownLayout,
+    largest_numbers,
+    layout_of,
+    scale_of,
+    shape_of,
+)
+from trtbuild.stages.trace.quantization.quantizer import FLOAT4, FLOAT8, INT4, INT8, Quantizer
 
 _MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
+_MODULE_OF_NVFP4 = "modelopt.torch.quantization.qtensor.nvfp4_tensor"
 #: How many numbers are compared for each channel, and which share of them may be rounded to the other step (rule 1).
 _SAMPLES, _MOST_DIFFERENT = 1024, 0.01
+#: Type → its largest step, if its largest number is 1.
+_LARGEST_STEPS = {INT8: 1 / 127, INT4: 1 / 7, FLOAT8: 32 / 448, FLOAT4: 2 / 6}
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -66,62 +78,63 @@ def _quantizers(module: torch.nn.Module) -> Any:
 
 
 def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quantizer | None:
-    """The same quantizer with PyTorch's operators; None if the original only returns its input, so that it can be exported.
+    """The same quantizer with operators that can be exported; None if the original only returns its input.
 
     `name` and `place` are for messages. Raises SourceError (rules 1 and 3)."""
-    if quantizer._disabled or not quantizer._if_quant:
-        return None
-    if quantizer.pre_quant_scale is not None:
-        _refuse(name, "scales its input before it quantizes (SmoothQuant, AWQ)", place)
-    if quantizer._num_bits != 8 or quantizer._unsigned:
-        _refuse(name, f"quantizes to {_type_text(quantizer)}", place)
-    if quantizer.block_sizes is not None or not quantizer.fake_quant or quantizer._dynamic:
-        _refuse(name, "quantizes in blocks, or while the model runs", place)
-    amax = getattr(quantizer, "_amax", None)
-    if amax is None:
-        _refuse(name, "is not calibrated", place)
-    amax = amax.detach().to("cpu", torch.float32)
-    if not bool(torch.isfinite(amax).all()) or bool((amax < 0).any()):
-        _refuse(name, "has scales that are negative or not finite", place)
-    smallest = -LARGEST_INT8 if quantizer._narrow_range else -LARGEST_INT8 - 1
-    if amax.numel() == 1:
-        if not float(amax) > 0:
-            _refuse(name, "has a scale of 0: all numbers of its calibration were 0", place)
-        result = Quantizer(QuantizerLayout("int8", None, smallest), amax.reshape(()) / LARGEST_INT8)
-    else:
-        if amax.numel() not in amax.shape:
-            _refuse(name, "has maxima for several axes", place)
-        axis = list(amax.shape).index(amax.numel())
-        scale = torch.where(amax > 0, amax / LARGEST_INT8, 1.0).flatten()  # zeros stay zero with any scale
-        result = Quantizer(QuantizerLayout("int8", axis, smallest), scale)
-    _compare(name, quantizer, result, amax, place)
+    pre_scale = quantizer.pre_quant_scale
+    try:
+        layout = layout_of(quantizer)
+        if layout.type is None:
+            return None if pre_scale is None else Quantizer(layout, pre_scale=pre_scale)
+        result = Quantizer(layout, scale_of(quantizer, layout), pre_scale)
+        if pre_scale is not None and not bool(torch.isfinite(pre_scale).all()):
+            raise UnknownLayout("scales its input by numbers that are not finite")
+        _compare(quantizer, result)
+    except UnknownLayout as error:
+        _refuse(name, str(error), place)
     return result
 
 
-def _compare(name: str, original: Forward, forward: Forward, amax: torch.Tensor, place: Mapping[str, Any]) -> None:
-    """Raise SourceError if the two functions differ (rule 1)."""
-    shape = list(amax.shape) or [1]
-    if 1 in shape:
-        shape[shape.index(1)] = _SAMPLES
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * amax.clamp(min=1e-30) / 2
-    expected, results = original(numbers), forward(numbers)
-    difference = (results - expected).abs() / (amax.clamp(min=1e-30) / LARGEST_INT8)  # in steps
-    is_other_step = difference > 0.5
-    if float(difference.max()) > 1.01 or float(is_other_step.float().mean()) > _MOST_DIFFERENT:
-        _refuse(name, "does not quantize as its settings say", place)
+def _compare(original: Any, quantizer: Quantizer) -> None:
+    """Raise UnknownLayout if two quantizers differ (rule 1)."""
+    layout, scale = quantizer.layout, quantizer.scale
+    assert layout.type is not None and scale is not None
+    shape = shape_of(original, layout, _SAMPLES)
+    largest = largest_numbers(original, layout, shape)
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * largest / 2
+    if quantizer.pre_scale is not None:
+        numbers = numbers / torch.where(quantizer.pre_scale == 0, 1, quantizer.pre_scale)
+    forward = _pack_nvfp4(original, scale, quantizer.pre_scale) if layout.type == FLOAT4 else original
+    with torch.no_grad():
+        expected, results = forward(numbers), quantizer(numbers)
+    difference = (results - expected).abs()
+    is_other_step = difference > 1e-4 * torch.maximum(results.abs(), expected.abs())
+    is_too_far = difference > 1.01 * _LARGEST_STEPS[layout.type] * largest
+    if bool(is_too_far.any()) or float(is_other_step.float().mean()) > _MOST_DIFFERENT:
+        raise UnknownLayout("does not quantize as its settings say")
 
 
-def _type_text(quantizer: Any) -> str:
-    bits = quantizer._num_bits
-    if isinstance(bits, tuple):
-        return f"{1 + sum(bits)}-bit floats"
-    return f"{'unsigned ' if quantizer._unsigned else ''}{bits}-bit integers"
+def _pack_nvfp4(original: Any, scale: torch.Tensor, pre_scale: torch.Tensor | None) -> Forward:
+    """Model Optimizer's conversion of weights to NVFP4 and back (rule 4)."""
+    packed_type = importlib.import_module(_MODULE_OF_NVFP4).NVFP4QTensor
+    block = original.block_sizes[-1]
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        x = x if pre_scale is None else x * pre_scale
+        packed, block_scales, _ = packed_type.quantize(x, block, weights_scaling_factor_2=scale)
+        result: torch.Tensor = packed.dequantize(
+            dtype=torch.float32, scale=block_scales, double_scale=scale, block_sizes={-1: block}
+        )
+        return result
+
+    return forward
 
 
 def _refuse(name: str, problem: str, place: Mapping[str, Any]) -> NoReturn:
     raise SourceError(
         f"the quantizer {name!r} of Model Optimizer {problem}, which trtbuild does not take from a PyTorch model",
         code="quantization",
-        hint="quantize with INT8_DEFAULT_CFG, or write the quantized model to an ONNX file and use `onnx:`",
+        hint="quantize with INT8_DEFAULT_CFG, INT8_WEIGHT_ONLY_CFG, FP8_DEFAULT_CFG, INT4_AWQ_CFG or W4A16_NVFP4_CFG, or "
+        "write the quantized model to an ONNX file and use `onnx:`",
         **place,
     )

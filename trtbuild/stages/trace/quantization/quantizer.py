@@ -12,22 +12,29 @@ from typing import Any, Self
 
 import torch
 
+from trtbuild.quantized_operators import FLOAT4, FLOAT8, INT4, INT8
 from trtbuild.stages.program.quantized import register_operators
 
-#: The largest number of int8.
-LARGEST_INT8 = 127
+__all__ = ["FLOAT4", "FLOAT8", "INT4", "INT8", "LARGEST_NUMBERS", "Quantizer", "QuantizerLayout"]
+
+#: The largest number of each type.
+LARGEST_NUMBERS: Mapping[str, float] = {INT8: 127, INT4: 7, FLOAT8: 448, FLOAT4: 6}
 
 
 @dataclass(frozen=True)
 class QuantizerLayout:
     """The type of a quantizer, and which numbers share a scale.
 
-    `axis` is the axis with one scale for each channel; None if all numbers share one scale. `smallest` is the smallest
-    number of the type that is used: -127 or -128."""
+    `type` is ``int8``, ``int4``, ``float8e4m3fn`` or ``float4e2m1``; None if the quantizer only multiplies its input by
+    `pre_scale`. `axis` is the axis with one scale for each channel; None if all numbers share one scale, or if blocks
+    have scales. `smallest` is the smallest number of an integer type that is used (-127 or -128 for int8), and 0 for other
+    types. `block` is the number of numbers along the last axis that share a scale; None without blocks. The type float4e2m1
+    has blocks with scales that follow from their numbers, and one scale for all (NVFP4)."""
 
-    type: str
+    type: str | None
     axis: int | None
     smallest: int
+    block: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -39,33 +46,68 @@ class QuantizerLayout:
 
 
 class Quantizer(torch.nn.Module):
-    """Rounds its input as `layout` says. `scale` has one number, or one number for each channel."""
+    """Rounds its input as `layout` says.
 
-    scale: torch.Tensor
+    `scale` is float32 with one number, one number for each channel, or one number for each block, in the order of the
+    blocks; None if the layout has no type. `pre_scale` is multiplied with the input before it is rounded (SmoothQuant,
+    AWQ). Its shape fits the last axis of the input.
+    """
+
+    scale: torch.Tensor | None
+    pre_scale: torch.Tensor | None
     zero_point: torch.Tensor
 
-    def __init__(self, layout: QuantizerLayout, scale: torch.Tensor) -> None:
+    def __init__(
+        self,
+        layout: QuantizerLayout,
+        scale: torch.Tensor | None = None,
+        pre_scale: torch.Tensor | None = None,
+    ) -> None:
         super().__init__()
         register_operators()
         self.layout = layout
-        self.register_buffer("scale", scale.detach().to("cpu", torch.float32), persistent=False)
-        if layout.axis is None:
-            self._number = float(scale)  # torch.export cannot trace float() of a buffer
-        else:
-            zero_point = torch.zeros(scale.numel(), dtype=torch.int64)
-            self.register_buffer("zero_point", zero_point, persistent=False)
+        if (scale is None) != (layout.type is None):
+            raise TypeError(f"a quantizer of type {layout.type} {'needs a' if scale is None else 'has no'} scale")
+        stored_scale = None if scale is None else scale.detach().to("cpu", torch.float32)
+        self.register_buffer("scale", stored_scale, persistent=False)
+        self.register_buffer("pre_scale", None if pre_scale is None else pre_scale.detach().cpu(), persistent=False)
+        if layout.type == INT8 and scale is not None:
+            if layout.axis is None:
+                self._number = float(scale)  # torch.export cannot trace float() of a buffer
+            else:
+                zero_point = torch.zeros(scale.numel(), dtype=torch.int64)
+                self.register_buffer("zero_point", zero_point, persistent=False)
         self.eval()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The arguments of the constructor that are tensors."""
-        return {"scale": self.scale}
+        tensors = {"scale": self.scale, "pre_scale": self.pre_scale}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.pre_scale is not None:
+            x = x * self.pre_scale
+        layout = self.layout
+        if layout.type is None:
+            return x
+        numbers = x.float()
+        if layout.type == INT8:
+            result = self._rounded_to_int8(numbers)
+        elif layout.type == FLOAT4:
+            result = torch.ops.trtbuild.fake_quantize_two_levels(numbers, self.scale, layout.block)
+        else:
+            axis, block = layout.axis or 0, layout.block or 0
+            result = torch.ops.trtbuild.fake_quantize(numbers, self.scale, layout.type, axis, block, layout.smallest)
+        return result.to(x.dtype)
+
+    def _rounded_to_int8(self, x: torch.Tensor) -> torch.Tensor:
         operators = torch.ops.quantized_decomposed
-        limits = (self.layout.smallest, LARGEST_INT8, torch.int8)
+        limits = (self.layout.smallest, LARGEST_NUMBERS[INT8], torch.int8)
+        result: torch.Tensor
         if self.layout.axis is None:
-            quantized = operators.quantize_per_tensor(x.float(), self._number, 0, *limits)
-            return operators.dequantize_per_tensor(quantized, self._number, 0, *limits).to(x.dtype)
-        arguments = (self.scale, self.zero_point, self.layout.axis, *limits)
-        quantized = operators.quantize_per_channel(x.float(), *arguments)
-        return operators.dequantize_per_channel(quantized, *arguments).to(x.dtype)
+            quantized = operators.quantize_per_tensor(x, self._number, 0, *limits)
+            result = operators.dequantize_per_tensor(quantized, self._number, 0, *limits)
+        else:
+            arguments = (self.scale, self.zero_point, self.layout.axis, *limits)
+            result = operators.dequantize_per_channel(operators.quantize_per_channel(x, *arguments), *arguments)
+        return result

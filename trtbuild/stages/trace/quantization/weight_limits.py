@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 #: The limits of int8.
 _INT8 = (-128, 127)
 #: Operators whose result is their input if the dtype is the same.
-_COPIES = (_aten.to.dtype, _aten._to_copy.default, _aten.detach.default, _aten.alias.default)
+COPIES = (_aten.to.dtype, _aten._to_copy.default, _aten.detach.default, _aten.alias.default)
 
 Values = Mapping[torch.fx.Node, torch.Tensor]
 
@@ -54,7 +54,7 @@ def widen_weight_limits(graph: torch.fx.Graph, values: Values) -> None:
 
 def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) -> torch.Tensor | None:
     """The numbers that a quantizer gives for a weight, without limits; None if the weight or the scales are not known."""
-    weight, scale = values.get(_source(node.args[0])), node.args[1]
+    weight, scale = values.get(source_of(node.args[0])), node.args[1]
     if isinstance(scale, torch.fx.Node):
         scale = values.get(scale)
     if weight is None or scale is None or not weight.numel() or not _is_zero(node.args[2], values):
@@ -64,9 +64,9 @@ def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) ->
     return torch.round(weight / scale)
 
 
-def _source(node: Any) -> Any:
+def source_of(node: Any) -> Any:
     """The node whose value `node` has, without copies."""
-    while isinstance(node, torch.fx.Node) and node.target in _COPIES:
+    while isinstance(node, torch.fx.Node) and node.target in COPIES:
         source = node.all_input_nodes[0]
         if source.meta["val"].dtype != node.meta["val"].dtype:
             break

@@ -33,6 +33,7 @@ from trtbuild.stages.trace.sources.declared_inputs import (
     size_expression,
 )
 from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, write_biases
+from trtbuild.stages.trace.sources.onnx_trt_domain import write_trt_domain
 from trtbuild.stages.trace.sources.onnx_weights import (
     all_initializers,
     all_nodes,
@@ -55,6 +56,7 @@ class OnnxSource(SourceReader):
         job, path = self.job, self.path
         model = _load_model(path, job)
         graph = model.graph
+        write_trt_domain(model, job)
         _refuse_unsupported(model, job)
         _name_nodes(graph)
         initializers = {tensor.name for tensor in graph.initializer}

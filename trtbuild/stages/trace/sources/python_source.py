@@ -18,6 +18,7 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.ao_quantizers import write_fake_quantizers
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
 from trtbuild.stages.trace.quantization.modelopt_quantizers import write_quantizers
 from trtbuild.stages.trace.sources.reading import SourceReader
@@ -49,6 +50,7 @@ class PythonSource(SourceReader):
         model = in_evaluation_mode(model)
         refuse_training_mode(model, job, place)
         write_quantizers(model, job, place)
+        write_fake_quantizers(model, place)
         return model
 
 

@@ -1,0 +1,182 @@
+"""The operators of quantizers to types that PyTorch's own quantizers do not have: int4, float8 and float4.
+
+    trtbuild::fake_quantize(Tensor x, Tensor scale, str element, int axis, int block_size, int smallest) -> Tensor
+    trtbuild::fake_quantize_two_levels(Tensor x, Tensor scale, int block_size) -> Tensor
+    trtbuild::dequantize(Tensor values, Tensor scale, str element, int axis, int block_size) -> Tensor
+
+Programs call them, so they are defined in each process that reads a program: in workers, and where a package runs.
+
+Rules
+1. ``fake_quantize`` is ONNX's QuantizeLinear and DequantizeLinear: it divides by the scale, rounds half to even, and
+   limits a value to the numbers of the type `element` (``saturate`` of float8: at most 448). `smallest` is the smallest
+   number of an integer type that is used. It is not read for floating types.
+2. `scale` has one number, or one for each index of `axis`, or one for each block of `block_size` numbers along the last
+   axis (`block_size` is then not 0). A last block may have fewer numbers.
+3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. The scale of a block is
+   its largest number divided by 6, rounded to a float8e4m3fn multiple of `scale`, which has one number. A block of zeros
+   has the scale of 1 x `scale`.
+4. ``dequantize`` reads stored numbers. int8 is stored as int8, and float8e4m3fn as its bytes (uint8). The types with 4
+   bits are stored as bytes with two numbers along the last axis, the first number in the low bits. This is ONNX's form.
+5. Inputs and results are float32, except stored numbers. The functions read types and sizes before numbers, and run on
+   every device.
+
+torch is imported when a function runs, because packages also run where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+#: The namespace of the operators, and the text that a serialized program contains if it calls one of them.
+NAMESPACE, MARK = "trtbuild", b"torch.ops.trtbuild."
+
+#: The types of ``fake_quantize`` and ``dequantize``, by ONNX's names.
+INT8, INT4, FLOAT8, FLOAT4 = "int8", "int4", "float8e4m3fn", "float4e2m1"
+#: The types with two numbers in a byte.
+FOUR_BITS = (INT4, FLOAT4)
+
+_LARGEST_FLOAT8, _LARGEST_FLOAT4 = 448.0, 6.0
+#: The largest and the smallest number of integer types.
+_INTEGERS = {INT8: (127, -128), INT4: (7, -8)}
+#: The numbers of float4e2m1 without their sign, by their lower three bits, and the borders between them. At every second
+#: border, the even number is above: ties go to the number with an even last bit.
+_FLOAT4_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_FLOAT4_BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+
+_SCHEMAS = {
+    "fake_quantize": "(Tensor x, Tensor scale, str element, int axis, int block_size, int smallest) -> Tensor",
+    "fake_quantize_two_levels": "(Tensor x, Tensor scale, int block_size) -> Tensor",
+    "dequantize": "(Tensor values, Tensor scale, str element, int axis, int block_size) -> Tensor",
+}
+
+
+@functools.cache
+def define() -> Any:
+    """Define the operators, once in a process. They exist as long as the returned library exists."""
+    import torch
+
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    functions = {
+        "fake_quantize": (_fake_quantize, lambda x, *_: torch.empty_like(x)),
+        "fake_quantize_two_levels": (_fake_quantize_two_levels, lambda x, *_: torch.empty_like(x)),
+        "dequantize": (dequantize, _dequantized_like),
+    }
+    for name, (function, fake_function) in functions.items():
+        library.define(name + _SCHEMAS[name])
+        library.impl(name, function, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{NAMESPACE}::{name}", fake_function, lib=library)
+    return library
+
+
+def quantize(x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int, smallest: int) -> Any:
+    """The numbers of `x` in the stored form (rules 1, 2 and 4). For 4 bits, the last axis has an even size."""
+    import torch
+
+    scaled = x / _spread(scale, x, axis, block_size)
+    if element == FLOAT8:
+        return scaled.clamp(-_LARGEST_FLOAT8, _LARGEST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
+    if element == FLOAT4:
+        return _packed(_float4_codes(scaled))
+    numbers = scaled.round().clamp(smallest, _INTEGERS[element][0]).to(torch.int8)
+    return numbers if element == INT8 else _packed(numbers & 15)
+
+
+def dequantize(values: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int) -> Any:
+    """The numbers behind stored `values`, as float32 (rules 2 and 4)."""
+    import torch
+
+    if element == FLOAT8:
+        numbers = values.view(torch.float8_e4m3fn).to(scale.dtype)
+    elif element in FOUR_BITS:
+        codes = torch.stack([values & 15, values >> 4], -1).flatten(-2)
+        if element == INT4:
+            numbers = codes.to(scale.dtype) - 16 * (codes >> 3).to(scale.dtype)
+        else:
+            magnitudes = torch.tensor(_FLOAT4_NUMBERS, dtype=scale.dtype, device=values.device)[(codes & 7).long()]
+            numbers = torch.where(codes > 7, -magnitudes, magnitudes)
+    else:
+        numbers = values.to(scale.dtype)
+    return numbers * _spread(scale, numbers, axis, block_size)
+
+
+def block_scales(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> Any:
+    """The scales of the blocks along the last axis of `x`, as bytes of float8e4m3fn (rule 3)."""
+    import torch
+
+    padding = -x.shape[-1] % block_size
+    blocks = torch.nn.functional.pad(x, (0, padding)).unflatten(-1, (-1, block_size))
+    scales = blocks.abs().amax(-1) / (_LARGEST_FLOAT4 * scale)
+    scales = torch.where(scales == 0, torch.ones_like(scales), scales)
+    # a scale of 0 would divide by zero: the smallest float8 number is 2**-9
+    return scales.clamp(2.0**-9, _LARGEST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def _fake_quantize(
+    x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int, smallest: int
+) -> torch.Tensor:
+    padded = _padded(x) if element in FOUR_BITS else x
+    values = quantize(padded, _scales_of(scale, x, block_size), element, axis, block_size, smallest)
+    result = dequantize(values, _scales_of(scale, x, block_size), element, axis, block_size)
+    return _like(result, x)
+
+
+def _fake_quantize_two_levels(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> torch.Tensor:
+    scales = dequantize(block_scales(x, scale, block_size), scale, FLOAT8, 0, 0)
+    values = quantize(_padded(x), scales, FLOAT4, -1, block_size, 0)
+    return _like(dequantize(values, scales, FLOAT4, -1, block_size), x)
+
+
+def _dequantized_like(values: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int) -> Any:
+    sizes = [*values.shape[:-1], 2 * values.shape[-1]] if element in FOUR_BITS else list(values.shape)
+    return values.new_empty(sizes, dtype=scale.dtype)
+
+
+def _padded(x: torch.Tensor) -> Any:
+    """`x` with an even size of the last axis."""
+    import torch
+
+    return torch.nn.functional.pad(x, (0, x.shape[-1] % 2))
+
+
+def _like(result: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`result` without padding, with the strides of `x`. Its memory is new."""
+    import torch
+
+    return torch.empty_like(x).copy_(result[..., : x.shape[-1]] if x.dim() else result)
+
+
+def _scales_of(scale: torch.Tensor, x: torch.Tensor, block_size: int) -> torch.Tensor:
+    """Scales of blocks in the shape of the blocks of `x`. Model Optimizer stores them as one column."""
+    return scale.reshape([*x.shape[:-1], -1]) if block_size else scale
+
+
+def _spread(scale: torch.Tensor, x: torch.Tensor, axis: int, block_size: int) -> torch.Tensor:
+    """The scale of each number of `x`, in a shape that fits `x` (rule 2)."""
+    if block_size:
+        return scale.repeat_interleave(block_size, -1)[..., : x.shape[-1]]
+    if scale.numel() == 1:
+        return scale.reshape(())
+    return scale.reshape([-1 if number == axis % x.dim() else 1 for number in range(x.dim())])
+
+
+def _float4_codes(x: torch.Tensor) -> Any:
+    """The four bits of each number of `x`, rounded to float4e2m1."""
+    import torch
+
+    magnitudes = x.abs().contiguous()
+    borders = torch.tensor(_FLOAT4_BORDERS, dtype=x.dtype, device=x.device)
+    codes = torch.bucketize(magnitudes, borders)  # the number of borders below: a tie goes down
+    codes += torch.isin(magnitudes, borders[1::2]).to(codes.dtype)
+    return (codes + 8 * torch.signbit(x).to(codes.dtype)).to(torch.uint8)
+
+
+def _packed(codes: torch.Tensor) -> Any:
+    """Two codes of four bits in each byte (rule 4)."""
+    import torch
+
+    codes = codes.view(torch.uint8)
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)

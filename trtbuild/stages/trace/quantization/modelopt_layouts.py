@@ -1,0 +1,130 @@
+"""Read the settings and the calibrated numbers of one ``TensorQuantizer`` of Model Optimizer (0.47).
+
+| type | `num_bits` | `block_sizes` | scale |
+|---|---|---|---|
+| int8, for all numbers or for each channel | 8 | None | largest number / 127 |
+| int4, in blocks along the last axis | 4 | ``{-1: n}`` | largest number of the block / 7 |
+| float8e4m3fn, for all numbers or for each channel | (4, 3) | None | largest number / 448 |
+| float4e2m1 in two levels (NVFP4) | (2, 1) | ``{-1: n, "type": "dynamic", "scale_bits": (4, 3)}`` | largest number / 2688 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trtbuild.stages.trace.quantization.quantizer import (
+    FLOAT4,
+    FLOAT8,
+    INT4,
+    INT8,
+    LARGEST_NUMBERS,
+    QuantizerLayout,
+)
+
+#: (bits, whether it has blocks, whether blocks have scales of two levels) → the type.
+_TYPES = {(8, False): INT8, (4, True): INT4, ((4, 3), False): FLOAT8, ((2, 1), True): FLOAT4}
+_SMALLEST = {INT8: -128, INT4: -8}
+#: Model Optimizer treats a largest number up to this as 0.
+_LARGEST_ZERO = 2.0**-24
+
+
+class UnknownLayout(Exception):
+    """A quantizer has settings that are not in the table. The text continues a sentence that begins with its name."""
+
+
+def layout_of(quantizer: Any) -> QuantizerLayout:
+    """The layout of a quantizer. Raises UnknownLayout."""
+    if getattr(quantizer, "rotate_is_enabled", False):
+        raise UnknownLayout("rotates its input")
+    if quantizer._disabled or not quantizer._if_quant:
+        return QuantizerLayout(None, None, 0)
+    sizes = quantizer.block_sizes
+    blocks = {} if sizes is None else {key: size for key, size in sizes.items() if isinstance(key, int)}
+    type_ = _TYPES.get((quantizer._num_bits, bool(blocks)))
+    if type_ is None or quantizer._unsigned or getattr(quantizer, "backend", None) is not None:
+        raise UnknownLayout(f"quantizes to {_type_text(quantizer)}{' in blocks' if blocks else ''}")
+    if getattr(quantizer, "bias", None) is not None:
+        raise UnknownLayout("adds a bias (affine quantization)")
+    if not quantizer.fake_quant or quantizer._dynamic:
+        raise UnknownLayout("stores numbers of its type, or finds its scale while the model runs")
+    if sizes is not None:
+        form = (sizes.get("type"), sizes.get("scale_bits"))
+        allowed = [("dynamic", (4, 3))] if type_ == FLOAT4 else [("static", None), (None, None)]
+        if list(blocks) != [-1] or form not in allowed:
+            raise UnknownLayout("has blocks along other axes than the last, or with scales of another type")
+        smallest = _smallest(quantizer, type_)
+        return QuantizerLayout(type_, None, smallest, int(blocks[-1]))
+    amax = _calibrated(quantizer)
+    if amax.numel() == 1:
+        return QuantizerLayout(type_, None, _smallest(quantizer, type_))
+    if amax.numel() not in amax.shape:
+        raise UnknownLayout("has maxima for several axes")
+    return QuantizerLayout(type_, list(amax.shape).index(amax.numel()), _smallest(quantizer, type_))
+
+
+def scale_of(quantizer: Any, layout: QuantizerLayout) -> torch.Tensor:
+    """The scales of a calibrated quantizer, as `Quantizer` takes them. Raises UnknownLayout."""
+    assert layout.type is not None
+    amax = _calibrated(quantizer)
+    if layout.type == FLOAT4:
+        amax = amax.amax() / LARGEST_NUMBERS[FLOAT8]
+    if amax.numel() == 1:
+        if not float(amax) > 0:
+            raise UnknownLayout("has a scale of 0: all numbers of its calibration were 0")
+        return amax.reshape(()) / LARGEST_NUMBERS[layout.type]
+    # zeros stay zero with any scale
+    return torch.where(amax > _LARGEST_ZERO, amax / LARGEST_NUMBERS[layout.type], 1.0).flatten()
+
+
+def shape_of(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]:
+    """A shape of inputs for a comparison, with at least `samples` numbers for each scale if the quantizer takes inputs of
+    several shapes. Raises UnknownLayout if its shape is not known."""
+    if layout.block is not None and layout.type != FLOAT4:
+        sizes: Sequence[int] | None = getattr(quantizer, "_original_shape", None)
+        if sizes is None:
+            raise UnknownLayout("has never read a tensor")
+        cut = getattr(quantizer, "_slices", None)
+        return [*sizes[:-1], sizes[-1] if cut is None else cut[-1].stop]
+    pre_scale = quantizer.pre_quant_scale
+    if layout.axis is not None:
+        shape = list(_calibrated(quantizer).shape)
+        if 1 in shape:
+            shape[shape.index(1)] = samples
+        return shape
+    columns = layout.block or samples if pre_scale is None else pre_scale.numel()
+    return [-(-samples // columns), columns]
+
+
+def largest_numbers(quantizer: Any, layout: QuantizerLayout, shape: Sequence[int]) -> torch.Tensor:
+    """The largest number of the calibration for each number of a tensor of `shape`, in a shape that fits it."""
+    amax = _calibrated(quantizer)
+    if layout.type == FLOAT4:
+        return amax.amax()
+    if layout.block is None:
+        return amax
+    return amax.reshape([*shape[:-1], -1]).repeat_interleave(layout.block, -1)[..., : shape[-1]]
+
+
+def _smallest(quantizer: Any, type_: str) -> int:
+    smallest = _SMALLEST.get(type_, 0)
+    return smallest + 1 if smallest and quantizer._narrow_range else smallest
+
+
+def _calibrated(quantizer: Any) -> torch.Tensor:
+    amax = getattr(quantizer, "_amax", None)
+    if amax is None:
+        raise UnknownLayout("is not calibrated")
+    numbers: torch.Tensor = amax.detach().to("cpu", torch.float32)
+    if not bool(torch.isfinite(numbers).all()) or bool((numbers < 0).any()):
+        raise UnknownLayout("has scales that are negative or not finite")
+    return numbers
+
+
+def _type_text(quantizer: Any) -> str:
+    bits = quantizer._num_bits
+    if isinstance(bits, tuple):
+        return f"{1 + sum(bits)}-bit floats"
+    return f"{'unsigned ' if quantizer._unsigned else ''}{bits}-bit integers"

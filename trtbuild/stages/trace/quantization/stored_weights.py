@@ -1,0 +1,233 @@
+"""Store quantized weights as the numbers of their type.
+
+A quantizer of a weight reads the weight as floats. The trace has the weight, and computes the numbers that the quantizer
+gives. They become a weight of the program, and a dequantizer replaces the quantizer. So an engine contains 4 or 8 bits for
+each number. (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
+
+Rules
+1. The dequantizer gives the results of the quantizer, bit by bit: both are the same functions.
+2. int8 weights are stored if nothing else of their product is quantized. In other models TensorRT chooses the arithmetic
+   from the quantizers on both sides, and the program stays as it is.
+3. Blocks have to divide the last axis of a matrix. Other weights are stored as floats that are rounded already, because
+   neither ONNX's blocks nor TensorRT's kernels fit them.
+4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale. This
+   quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no such
+   quantizer: no reference on a CPU could compare it.
+5. With ``weights:``, weights are read after the trace, so nothing is stored (the caller does not call this).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+
+from trtbuild.quantized_operators import FLOAT4, FLOAT8, block_scales, quantize
+from trtbuild.stages.program.quantized import register_operators
+from trtbuild.stages.trace.quantization.weight_limits import COPIES
+
+_aten = torch.ops.aten
+#: Operators whose result has the numbers of their input at other places.
+_MOVES = (_aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.view.default, _aten.reshape.default)
+
+Values = Mapping[torch.fx.Node, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A new weight of a program: its placeholder, its name and its value."""
+
+    node: torch.fx.Node
+    name: str
+    value: torch.Tensor
+
+
+def store_weights(
+    graph: torch.fx.Graph, values: Values, names: Mapping[torch.fx.Node, str], refuse: Callable[[str], Exception]
+) -> list[StoredWeight]:
+    """Replace quantizers of weights in place, and return the new weights. `values` are the values of weights and constants,
+    and `names` their names. Raises the result of `refuse` for a quantizer of rule 4 that reads another value."""
+    register_operators()
+    storing = _Storing(graph, values, names)
+    int8_quantizers = _int8_quantizers()
+    operators = torch.ops.trtbuild
+    quantizers = (*int8_quantizers, operators.fake_quantize.default, operators.fake_quantize_two_levels.default)
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in quantizers or storing.reuse(node):
+            continue
+        if node.target is operators.fake_quantize.default:
+            storing.store_single_level(node)
+        elif node.target is operators.fake_quantize_two_levels.default:
+            if storing.weight_of(node) is None:
+                raise refuse(_module_of(node))
+            storing.store_two_levels(node)
+        elif node.target in int8_quantizers and _is_weight_only(node):
+            storing.store_int8(node)
+    return storing.stored
+
+
+class _Storing:
+    def __init__(self, graph: torch.fx.Graph, values: Values, names: Mapping[torch.fx.Node, str]) -> None:
+        self._graph, self._values, self._names = graph, values, names
+        #: Quantizer, weight and other arguments → the result: a module may be called twice.
+        self._results: dict[Any, torch.fx.Node] = {}
+        self.stored: list[StoredWeight] = []
+
+    def weight_of(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """The weight that a quantizer reads, as float32; None if it reads another value."""
+        value = self._values.get(_placeholder_of(node))
+        if value is None or not value.numel() or not value.is_floating_point():
+            return None
+        return _cast_like(node.args[0], value.detach()).float()
+
+    def store_single_level(self, node: torch.fx.Node) -> None:
+        weight, (scale, element, axis, block_size, smallest) = self.weight_of(node), node.args[1:]
+        scales = self._values.get(scale)
+        if weight is None or scales is None:
+            return
+        if block_size:
+            scales = scales.reshape([*weight.shape[:-1], -1])
+            if not _has_whole_blocks(weight, block_size):
+                self._replace(node, self._new(node, "rounded", node.target(weight, scales, *node.args[2:])))
+                return
+            scale = self._new(node, "scales", scales)
+            axis = weight.dim() - 1
+        stored = self._new(node, element, quantize(weight, scales, element, axis, block_size, smallest))
+        self._replace(node, self._call(node, stored, scale, element, axis, block_size))
+
+    def store_two_levels(self, node: torch.fx.Node) -> None:
+        weight, (scale, block_size) = self.weight_of(node), node.args[1:]
+        scales = self._values.get(scale)
+        if weight is None or scales is None:
+            return
+        if not _has_whole_blocks(weight, block_size):
+            self._replace(node, self._new(node, "rounded", node.target(weight, scales, block_size)))
+            return
+        scales_of_blocks = block_scales(weight, scales, block_size)
+        first_level = self._call(node, self._new(node, "scales", scales_of_blocks), scale, FLOAT8, 0, 0)
+        multipliers = torch.ops.trtbuild.dequantize(scales_of_blocks, scales, FLOAT8, 0, 0)
+        stored = self._new(node, FLOAT4, quantize(weight, multipliers, FLOAT4, 1, block_size, 0))
+        self._replace(node, self._call(node, stored, first_level, FLOAT4, 1, block_size))
+
+    def store_int8(self, node: torch.fx.Node) -> None:
+        weight = self.weight_of(node)
+        arguments = [self._value(argument) for argument in node.args[1:]]
+        if weight is None or any(isinstance(argument, torch.fx.Node) for argument in arguments):
+            return
+        self._replace(node, self._new(node, "int8", node.target(weight, *arguments)))
+
+    def _value(self, argument: Any) -> Any:
+        """The value of an argument; a node whose value is not known stays a node."""
+        if not isinstance(argument, torch.fx.Node):
+            return argument
+        if argument.target is _aten.full.default:  # zero points
+            return torch.full(argument.args[0], argument.args[1], dtype=argument.meta["val"].dtype)
+        return self._values.get(argument, argument)
+
+    def _new(self, node: torch.fx.Node, suffix: str, value: torch.Tensor) -> torch.fx.Node:
+        """A placeholder for a new weight."""
+        name = f"{self._names[_placeholder_of(node)]}:{suffix}"
+        used = {weight.name for weight in self.stored}
+        name = next(text for text in (name, *(f"{name}{number}" for number in range(2, 1 << 16))) if text not in used)
+        mode = detect_fake_mode(node.meta["val"])
+        with self._graph.inserting_before(next(iter(self._graph.nodes))):
+            placeholder = self._graph.placeholder(f"stored_{len(self.stored)}")
+        value = value.detach().contiguous()
+        placeholder.meta["val"] = value if mode is None else mode.from_tensor(value, static_shapes=True)
+        self.stored.append(StoredWeight(placeholder, name, value))
+        return placeholder
+
+    def _call(self, node: torch.fx.Node, *arguments: Any) -> torch.fx.Node:
+        """A call of ``dequantize`` before `node`."""
+        target = torch.ops.trtbuild.dequantize.default
+        with self._graph.inserting_before(node):
+            call = self._graph.call_function(target, arguments)
+        call.meta = {key: item for key, item in node.meta.items() if key in ("nn_module_stack", "stack_trace")}
+        operands = [item.meta["val"] if isinstance(item, torch.fx.Node) else item for item in arguments]
+        call.meta["val"] = target(*operands)
+        return call
+
+    def _replace(self, node: torch.fx.Node, result: torch.fx.Node) -> None:
+        self._results[self._key(node)] = result
+        node.replace_all_uses_with(result)
+        source: Any = node.args[0]
+        self._graph.erase_node(node)
+        while True:  # checks and copies of the float weight would keep it in the program
+            if all(user.target is _aten._assert_tensor_metadata.default for user in source.users):
+                for user in list(source.users):
+                    self._graph.erase_node(user)
+            if source.target not in COPIES or source.users:
+                return
+            unused, source = source, source.all_input_nodes[0]
+            self._graph.erase_node(unused)
+
+    def reuse(self, node: torch.fx.Node) -> bool:
+        """Replace a quantizer by the result of an equal quantizer, and say whether that was possible."""
+        result = self._results.get(self._key(node))
+        if result is not None:
+            self._replace(node, result)
+        return result is not None
+
+    def _key(self, node: torch.fx.Node) -> Any:
+        arguments = (
+            str(item.args) if isinstance(item, torch.fx.Node) and item.args else item for item in node.args[1:]
+        )
+        return (node.target, _placeholder_of(node), node.args[0].meta["val"].dtype, *arguments)
+
+
+def _placeholder_of(node: torch.fx.Node) -> Any:
+    """The node behind the casts and copies before a quantizer."""
+    source = node.args[0]
+    while isinstance(source, torch.fx.Node) and source.target in COPIES:
+        source = source.all_input_nodes[0]
+    return source
+
+
+def _cast_like(node: Any, value: torch.Tensor) -> torch.Tensor:
+    """`value` after the casts that lead to `node`."""
+    if node.target in COPIES:
+        value = _cast_like(node.all_input_nodes[0], value)
+    return value.to(node.meta["val"].dtype)
+
+
+def _has_whole_blocks(weight: torch.Tensor, block_size: int) -> bool:
+    return weight.dim() == 2 and not weight.shape[1] % block_size
+
+
+def _int8_quantizers() -> tuple[Any, ...]:
+    quantized = torch.ops.quantized_decomposed
+    return (quantized.quantize_per_tensor.default, quantized.quantize_per_channel.default)
+
+
+def _is_weight_only(node: torch.fx.Node) -> bool:
+    """Whether an int8 quantizer's number is used only beside values that are not quantized (rule 2)."""
+    if node.args[-1] is not torch.int8:
+        return False
+    users = [user for dequantizer in node.users for user in _readers(dequantizer)]
+    return not any(
+        _is_dequantized(operand) for reader, seen in users for operand in reader.all_input_nodes if operand is not seen
+    )
+
+
+def _readers(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+    """The calls that compute with a node's value, each with the operand that has the value."""
+    for user in node.users:
+        if user.target in COPIES or user.target in _MOVES:
+            yield from _readers(user)
+        else:
+            yield user, node
+
+
+def _is_dequantized(node: torch.fx.Node) -> bool:
+    while node.op == "call_function" and (node.target in COPIES or node.target in _MOVES):
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and "quantize" in str(node.target)
+
+
+def _module_of(node: torch.fx.Node) -> str:
+    """The path of the module that calls a quantizer."""
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return str(paths[-1]) if paths else node.name

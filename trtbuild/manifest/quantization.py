@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trtbuild.core.model.quantization import FORMATS, Calibration, Quantization
-from trtbuild.core.model.spec import Origin, Source
+from trtbuild.core.model.quantized_types import unsupported_reason
+from trtbuild.core.model.spec import Origin, Source, Target
 from trtbuild.manifest.declared import LocatedValue
 from trtbuild.manifest.format.fields import CalibrationFields, QuantizeFields
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
@@ -50,6 +53,29 @@ def resolve_quantization(
         calibration = _calibration(declared.calibration, node.items["calibration"], paths, problems)
         result = Quantization(declared.format, declared.method, calibration, result.exclude)
     return result if len(problems) == before else None
+
+
+def check_targets(
+    quantization: Quantization, targets: Sequence[Target], model: str, origin: Origin, problems: Problems
+) -> None:
+    """Add a problem for each target whose toolchain or GPU does not have the types of the format."""
+    for target in targets:
+        reasons = _missing_types(quantization.format, target)
+        if reasons:
+            fitting = [name for name in FORMATS if not _missing_types(name, target)]
+            problems.add(
+                origin,
+                f"model {model!r} has the format {quantization.format} and the target {target.name!r}: {reasons[0]}",
+                f"write one of {', '.join(fitting)}, or leave the target out",
+            )
+
+
+def _missing_types(name: str, target: Target) -> list[str]:
+    """The reason for each type of a format that the toolchain does not build for the target's GPU."""
+    reasons = {
+        type_: unsupported_reason(type_, target.toolchain, target.version, target.sm) for type_ in FORMATS[name].types
+    }
+    return [f"{type_} {reason}" for type_, reason in reasons.items() if reason is not None]
 
 
 def _calibration(declared: CalibrationFields, node: Node, paths: ProjectPaths, problems: Problems) -> Calibration:

@@ -21,7 +21,7 @@ from trtbuild.manifest.format.fields import ModelFields, TargetFields
 from trtbuild.manifest.namespace import Namespace
 from trtbuild.manifest.outputs import OutputPath, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
-from trtbuild.manifest.quantization import resolve_quantization
+from trtbuild.manifest.quantization import check_targets, resolve_quantization
 from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve_inputs, resolve_profile
 from trtbuild.manifest.source import kinds_of_source, resolve_source
 from trtbuild.manifest.yaml_text.problems import Problems
@@ -87,6 +87,9 @@ class _Resolver:
         targets = self._targets()
         weights = self._weights()
         quantization = self._quantization(source)
+        if quantization is not None and targets is not None:
+            place = self._places.get("quantize.format", self._declared.name_origin)
+            check_targets(quantization, targets, self._name, place, self._problems)
         if source is not None:
             self._check_graph(source)
         model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)

@@ -23,7 +23,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: line in the CHANGELOG.
 GOLDEN = {
     "calibrate": "972e33b51f40302766c63747b5232b4ab8566dd6c91ebc3f215038ca11065499",
-    "trace": "c419c5c9a87ecd07798ebb756c10e94ba41a2731be13314549973f531615f422",
+    "trace": "1c010300026b265f48033a5fe55b067621eff3e79e007d605750e3aa9ec9706f",
     "lower": "7bc782540bdb092add6dcd50f348046b7889961072611c689fd8e9b13e0f72cc",
     "partition": "9924b31b89e283245a7e2a381d8dce063ac9a7a23db84efc9d5d6dda571c70e6",
     "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",

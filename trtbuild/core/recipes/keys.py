@@ -39,7 +39,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 1,
-    "trace": 5,
+    "trace": 6,
     "lower": 6,
     "partition": 4,
     "convert": 3,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from trtbuild.core.recipes.dependency import Observation
-from trtbuild.errors import EnvironmentFault, SourceError
+from trtbuild.errors import EnvironmentFault, SourceError, TrtbuildError
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.calibration.layers import chosen_layers, configuration, rounds_inputs, weights_of
 from trtbuild.stages.trace.calibration.samples import Sample, read_samples
@@ -30,7 +30,7 @@ from trtbuild.stages.trace.quantization.quantizer import Quantizer
 from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 from trtbuild.stages.trace.run import ProcessState
 from trtbuild.stages.trace.sources.reading import read
-from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.frames import Frames, first_lines
 
 #: Methods that change weights, too.
 _CHANGING_METHODS = ("smoothquant", "awq")
@@ -89,17 +89,41 @@ def find_quantizers(
         for number, sample in enumerate(samples):
             _call(model, sample, number, job, frames)
 
-    with _slow_path_of_attention():
-        quantization.quantize(module, settings, forward_loop if samples else None)
-        if job.quantization.method == "entropy":
-            calibration = importlib.import_module("modelopt.torch.quantization.model_calib")
-            calibration.enable_stats_collection(module)
-            forward_loop(module)
-            calibration.finish_stats_collection(module, method="entropy")
+    try:
+        with _slow_path_of_attention():
+            quantization.quantize(module, settings, forward_loop if samples else None)
+            if job.quantization.method == "entropy":
+                _calibrate_by_entropy(module, forward_loop)
+    except TrtbuildError:
+        raise
+    except Exception as error:  # the library raises AssertionError, RuntimeError and others
+        raise SourceError(
+            f"Model Optimizer cannot find the scales: {type(error).__name__}: {first_lines(str(error), 1)}",
+            code="quantization",
+            hint=f"try another method than {job.quantization.method}, or exclude layers",
+            **job.model.place("quantize.method", "quantize"),
+        ) from error
     quantizers, unused = _quantizers_of(module, layers, job)
     after = weights_of(module)
     changed = {name: after[name] for name, digest in before.items() if _digest(after[name]) != digest}
     return StoredQuantizers(quantizers, changed, tuple(unused))
+
+
+def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch.nn.Module], None]) -> None:
+    """Set the scales from histograms of activations. The scales of weights come from their largest values.
+
+    No algorithm of ``mtq.quantize`` reads the histograms, and `finish_stats_collection` takes one method for all."""
+    calibration = importlib.import_module("modelopt.torch.quantization.model_calib")
+    histogram = importlib.import_module("modelopt.torch.quantization.calib").HistogramCalibrator
+    calibration.enable_stats_collection(module)
+    forward_loop(module)
+    for quantizer in module.modules():
+        if isinstance(quantizer, calibration.TensorQuantizer) and quantizer.is_enabled:
+            method = ("entropy",) if isinstance(quantizer._calibrator, histogram) else ()
+            if quantizer._calibrator.compute_amax(*method) is not None:
+                quantizer.load_calib_amax(*method)
+            quantizer.enable_quant()
+            quantizer.disable_calib()
 
 
 def _import_calibrator(import_library: Callable[[str], Any]) -> Any:

@@ -1,0 +1,164 @@
+"""Models with ``quantize:``: the calibrate step runs when its data, format, method, weights or `exclude` change."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import safetensors.torch
+import torch
+
+from tests.conftest import CommandLine, ran
+
+NETS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 128))
+        self.head = nn.Linear(128, 8)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def build(seed=0):
+    return Net(seed).eval()
+"""
+
+DATA = """
+import torch
+
+
+def batches(scale=1.0):
+    for _ in range(4):
+        yield {"x": scale * torch.randn(2, 256)}
+"""
+
+MANIFEST = """
+version: 1
+targets: {ada: {sm: 89}, blackwell: {sm: 120}}
+profiles: {rows: {x: {min: [1, 256], opt: [4, 256], max: [8, 256]}}}
+defaults: {inputs: {x: {}}, dims: {batch: x.0}, profiles: [rows],
+  targets: [ada, blackwell]}
+models:
+"""
+
+
+def declared(quantize: str | None, targets: str = "[ada, blackwell]") -> str:
+    """The manifest of one model ``net``."""
+    model = f'  net:\n    source: {{python: "nets:build"}}\n    targets: {targets}\n'
+    return MANIFEST + model + (f"    quantize: {quantize}\n" if quantize else "")
+
+
+INT8 = '{format: int8, calibration: {python: "data:batches"}}'
+
+
+def write(project: CommandLine, manifest: str, nets: str = NETS, data: str = DATA) -> None:
+    (project.project / "nets.py").write_text(nets)
+    (project.project / "data.py").write_text(data)
+    (project.project / "trtbuild.yaml").write_text(manifest)
+
+
+FORMATS = {
+    "int8": INT8,
+    "entropy": '{format: int8, method: entropy, calibration: {python: "data:batches"}}',
+    "smooth": '{format: int8, method: smoothquant, calibration: {python: "data:batches", samples: 2}}',
+    "fp8": "{format: fp8, calibration: {safetensors: data.safetensors}}",
+    "int8_weights": "{format: int8_weight_only}",
+    "int4": "{format: int4_weight_only}",
+    "awq": '{format: int4_weight_only, method: awq, exclude: head, calibration: {python: "data:batches"}}',
+    "nvfp4": "{format: nvfp4}",
+}
+
+
+def test_every_format_and_method_builds_and_is_right(command_line: CommandLine) -> None:
+    models = "".join(
+        f'  {name}:\n    source: {{python: "nets:build"}}\n    quantize: {text}\n'
+        + ("    targets: [blackwell]\n" if name == "nvfp4" else "")
+        for name, text in FORMATS.items()
+    )
+    write(command_line, MANIFEST + models)
+    torch.manual_seed(1)
+    safetensors.torch.save_file({"x": torch.randn(3, 2, 256)}, command_line.project / "data.safetensors")
+    command_line("build")
+    verified = {model["model"]: model["status"] for model in command_line("verify")["models"]}
+    assert verified == dict.fromkeys(FORMATS, "right")
+
+
+def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:
+    later = {"calibrate", "trace", "lower", "partition", "convert", "engine", "package"}
+    write(command_line, declared(INT8))
+    assert set(ran(command_line("build"))) == later
+    assert ran(command_line("build")) == {}
+
+    write(command_line, declared(INT8), data=DATA + "# a comment\n")
+    assert ran(command_line("build")) == {"calibrate": 1}
+
+    write(command_line, declared(INT8, "[ada]"))
+    assert ran(command_line("build")) == {"package": 1}
+
+    other_data = DATA.replace("scale=1.0", "scale=2.0")
+    write(command_line, declared(INT8), data=other_data)
+    assert {"calibrate", "trace", "lower", "engine"} <= set(ran(command_line("build")))
+
+    excluded = INT8.replace("format: int8,", "format: int8, exclude: head,")
+    write(command_line, declared(excluded), data=other_data)
+    assert {"calibrate", "trace", "lower", "engine"} <= set(ran(command_line("build")))
+
+    write(command_line, declared(excluded), nets=NETS.replace("seed=0", "seed=1"), data=other_data)
+    assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
+
+    write(command_line, declared("{format: int8_weight_only}"))
+    assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
+
+    write(command_line, declared(None))
+    assert "calibrate" not in ran(command_line("build"))
+
+
+BAD_DATA = {
+    "few": ('{format: int8, calibration: {python: "data:batches", samples: 9}}', DATA, "has 4 samples"),
+    "zero": (INT8, DATA.replace("scale *", "0 *"), "are 0 in all samples"),
+    "nan": (INT8, DATA.replace("scale *", "float('nan') *"), "not finite"),
+    "shape": (INT8, DATA.replace("2, 256", "256"), "has the shape \\[256\\]"),
+    "names": (INT8, DATA.replace('"x"', '"y"'), "has the inputs y; the model has x"),
+    "type": (INT8, DATA.replace("torch.randn(2, 256)", "torch.randn(2, 256).half()"), "is float16"),
+    "changing": (
+        INT8,
+        DATA + "import os\nbatches = lambda: [{'x': torch.full((1, 256), os.urandom(1)[0] + 1.0)}]\n",
+        "yields other values",
+    ),
+    "raises": (INT8, DATA.replace("yield", "raise ValueError('gone')\n        yield"), "gone"),
+    "excluded": (INT8.replace("int8,", "int8, exclude: ['body', 'head'],"), DATA, "no linear layer or convolution"),
+    "pattern": (INT8.replace("int8,", "int8, exclude: heads,"), DATA, "no module of the model matches 'heads'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_rejects_bad_data(command_line: CommandLine, name: str) -> None:
+    quantize, data, problem = BAD_DATA[name]
+    write(command_line, declared(quantize, "[ada]"), data=data)
+    (error,) = command_line("build", expect=1)["errors"]
+    assert error["type"] == "SourceError" and re.search(problem, error["text"]), error
+    assert error["file"] in ("trtbuild.yaml", "data.py") and error["line"]
+
+
+@pytest.mark.parametrize(
+    ("quantize", "problem"),
+    [
+        ("{format: int8}", "needs calibration data"),
+        ('{format: fp8, method: entropy, calibration: {python: "data:batches"}}', "has no method 'entropy'"),
+        ('{format: nvfp4, calibration: {python: "data:batches"}}', "uses no calibration data"),
+        ("{format: int8, calibration: {samples: 3}}", "has no data"),
+        ("{format: nvfp4}", "float4e2m1 begins with SM 100, but the target is for SM 89"),
+    ],
+)
+def test_rejects_a_wrong_declaration(command_line: CommandLine, quantize: str, problem: str) -> None:
+    write(command_line, declared(quantize))
+    (error,) = command_line("plan", expect=2)["errors"]
+    assert error["type"] == "ManifestError" and problem in error["text"], error
+    assert error["line"] == 11

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+import trtbuild
 from tests.conftest import CommandLine
 
 NETS = """
@@ -40,7 +41,7 @@ profiles: {photo: {x: {min: [1, 8, 8, 8], opt: [2, 8, 8, 8], max: [4, 8, 8, 8]}}
 models:
   net:
     {source: {python: "nets:build"}, inputs: {x: {}}, dims: {batch: x.0}, profiles: [photo], targets: [turing, ada],
-     precision: float16}
+     precision: float16, reference: true}
 """
 
 
@@ -72,6 +73,12 @@ def test_the_types_of_layers_and_weights_are_listed(project: CommandLine) -> Non
     }
     assert "int8" in reads["ada"] and "int8" not in reads["turing"]
     assert "weights: " in project.run("inspect", "net", "--layers").stdout
+
+
+def test_the_package_names_its_quantized_types(project: CommandLine) -> None:
+    assert trtbuild.load(project.project / "dist" / "net", device="cpu").quantized == ("int8",)
+    assert project("inspect", "net")["index"]["quantized"] == ["int8"]
+    assert "model net, float16, quantized to int8" in project.run("inspect", "net").stdout
 
 
 def test_without_layers_no_plan_is_read(project: CommandLine) -> None:

@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.engines.plan_contents import PlanContents, types_of_layers
+from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 
 SCHEMA = "trtbuild.layers/1"
 
 _NUMBERED_NAME = re.compile(r"(.+)_\d+")
+#: The names of ``tensorrt.DataType`` in a layers file, for the types that only quantized models have.
+_QUANTIZED_TYPES = {"int8": "int8", "fp8": "float8e4m3fn", "int4": "int4", "fp4": "float4e2m1"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,16 @@ def read_layers(
         Layer(entry["name"], entry["type"], *(origin or (None, None)), *_types_of(entry["name"], types))
         for entry, origin in zip(entries, origins, strict=True)
     ]
+
+
+def quantized_types(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The quantized types of the values in a network, in the order of `QUANTIZED_TYPES`. `document` is a layers file.
+
+    Raises ValueError, KeyError or TypeError if `document` is not a layers file."""
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"not a {SCHEMA} document")
+    found = {_QUANTIZED_TYPES.get(output["dtype"]) for entry in document["layers"] for output in entry["outputs"]}
+    return tuple(type_ for type_ in QUANTIZED_TYPES if type_ in found)
 
 
 def _types_of(name: str, types: Mapping[str, _Types]) -> _Types | tuple[None, None]:

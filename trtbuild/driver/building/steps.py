@@ -204,7 +204,7 @@ def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore,
 
 
 def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[str]:
-    """The quantized types of all networks of a package. A file that does not list layers has none."""
+    """The quantized types of all networks of a package. A file that does not list layers adds no type."""
     found: set[str] = set()
     for sha256 in {engine.layers.sha256 for engine in contents.engines if engine.layers is not None}:
         with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -152,6 +152,7 @@ def test_a_format_is_one_engine_that_stores_narrow_weights(project: CommandLine,
     targets, types = MODELS[model]
     document = project("inspect", model, "--onnx", str(project.project / "written" / model))
     assert Counter(engine["partition"] for engine in document["engines"]) == {"model": len(targets)}
+    assert set(document["index"]["quantized"]) == {name.lower() for name in types}
     for target in targets:
         parts = document["index"]["targets"][target]["partitions"]["partitions"]
         assert [part["kind"] for part in parts] == ["tensorrt"]

@@ -199,7 +199,7 @@ def status(flags: Flags) -> int:
     )
 )
 @click.argument("path", metavar="[PACKAGE|MODEL]", required=False, shell_complete=completing.packages)
-@click.option("--layers", is_flag=True, help="Show the layers of each engine: module paths and operators.")
+@click.option("--layers", is_flag=True, help="Show the layers of each engine: module paths, operators and types.")
 @click.option("--trtexec", is_flag=True, help="Show the trtexec command that builds the same engine, for each.")
 @click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
@@ -214,10 +214,10 @@ def inspect(path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: s
     from trtbuild.driver.inspection import whole_project
 
     if path is None:
-        found = whole_project.inspect_all(request(flags), memory=memory, onnx=onnx)
+        found = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
         show.document(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
         return 0
-    document = inspection.inspect(request(flags), path, memory=memory, onnx=onnx)
+    document = inspection.inspect(request(flags), path, layers=layers, memory=memory, onnx=onnx)
     show.document(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
     return 0
 

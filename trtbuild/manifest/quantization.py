@@ -40,7 +40,7 @@ def resolve_quantization(
             problems.add(
                 located.name_origin,
                 f"the format {declared.format} with the method {declared.method} needs calibration data, "
-                f"and model {model!r} has none",
+                f"but model {model!r} has no `calibration`",
                 'write `calibration: {python: "module:callable"}`, or use a format for weights only',
             )
     elif not result.needs_data:

@@ -129,9 +129,10 @@ ENGINE = InspectedEngine(
     layers=[
         Layer("n0", "elementwise", "encoder.0", "aten.linear.default"),
         Layer("n0_1", "elementwise", "encoder.0", "aten.linear.default"),
-        Layer("n1", "elementwise", "", "aten.relu.default"),
+        Layer("n1", "elementwise", "", "aten.relu.default", ("int8", "float32"), ("float16",)),
         Layer("odd", "elementwise", None, None),
     ],
+    weights={"float32": 1024, "int8": 32768},
     onnx=None,
     trtexec=COMMAND,
 )
@@ -147,10 +148,16 @@ def lines_after_index(*options: str, **changes: Any) -> list[str]:
 def test_layers_are_listed_by_module() -> None:
     assert lines_after_index("layers")[1:] == [
         "engine p0 @ada",
+        "  weights: 33.0 KiB, int8 32.0 KiB, float32 1.0 KiB",
         "  encoder.0    2 layers  n0 … n0_1  linear",
-        "  (the model)  1 layer   n1         relu",
+        "  (the model)  1 layer   n1         relu    float32, int8 → float16",
         "  (unknown)    1 layer   odd",
     ]
+
+
+def test_types_that_a_plan_does_not_name_are_unknown() -> None:
+    lines = lines_after_index("layers", engines=[replace(ENGINE, weights=None)])
+    assert lines[2] == "  types: unknown, because this plan does not name them"
 
 
 def test_the_trtexec_command_can_be_copied() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trtbuild.core.engines.engine_layers import Layer, read_layers
+from trtbuild.core.engines.engine_layers import Layer, quantized_types, read_layers
+from trtbuild.core.engines.plan_contents import Kernel, PlanContents
 
 NAMES = {"n0": ["encoder.0", "aten.linear.default"], "n1": ["", "aten.relu.default"]}
 
@@ -68,3 +69,26 @@ def test_a_layer_has_the_operator_of_its_node() -> None:
 def test_rejects_other_documents(document: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError)):
         read_layers(document, {})
+
+
+def test_the_layers_of_a_node_have_the_types_of_its_kernels() -> None:
+    entries = [layer(name, ["i0"], [name]) for name in ("n0", "n0_6", "odd")]
+    kernels = (
+        Kernel("function", "k0", ("n0",), ("float32",), ("int8",)),
+        Kernel("fully_connected", "k1", ("n0", "n1"), ("int8",), ("float16",)),
+    )
+    found = read_layers({"schema": "trtbuild.layers/1", "layers": entries}, NAMES, PlanContents({}, kernels))
+    both = (("float32", "int8"), ("float16", "int8"))
+    assert [(entry.reads, entry.writes) for entry in found] == [both, both, (None, None)]
+
+
+def test_quantized_types_are_those_of_the_values_in_a_network() -> None:
+    def types_of(*dtypes: str) -> tuple[str, ...]:
+        outputs = [{"name": "a", "dtype": dtype} for dtype in dtypes]
+        entry = {"name": "n0", "type": "quantize", "inputs": [], "outputs": outputs}
+        return quantized_types({"schema": "trtbuild.layers/1", "layers": [entry]})
+
+    assert types_of("float", "int64", "bf16") == ()
+    assert types_of("fp4", "half", "int8", "fp8", "int4", "int8") == ("int8", "float8e4m3fn", "int4", "float4e2m1")
+    with pytest.raises(ValueError, match="layers/1"):
+        quantized_types({"schema": "trtbuild.layers/2", "layers": []})

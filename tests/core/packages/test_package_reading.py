@@ -52,6 +52,20 @@ def test_rejects_an_invalid_range(ends: Any) -> None:
         read(index)
 
 
+def test_the_quantized_types_are_optional() -> None:
+    index = document()
+    assert "quantized" not in index and read(index).quantized == ()
+    index["quantized"] = ["int8", "a type of a later version"]
+    assert read(index).quantized == ("int8", "a type of a later version")
+    assert json.loads(index_to_bytes(read(index)))["quantized"] == index["quantized"]
+
+
+@pytest.mark.parametrize("types", ["int8", {"int8": 1}, [8], [""], None])
+def test_rejects_invalid_quantized_types(types: Any) -> None:
+    with pytest.raises(PackageDamaged):
+        read({**document(), "quantized": types})
+
+
 def test_reference_programs_are_computed_by_pytorch_or_onnxruntime() -> None:
     index = document()
     assert read(index).reference_library == "PyTorch"

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, size
+from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
@@ -51,7 +52,9 @@ def project_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[
 def _index(document: Inspection) -> list[str]:
     index = document.package
     double = ", float64 is computed in float32" if index.truncates_double else ""
-    lines = [f"{terminal.bold(document.path)}: model {index.model}, {index.precision}{double}{_reference(index)}"]
+    quantized = f", quantized to {', '.join(index.quantized)}" if index.quantized else ""
+    about = f"{index.precision}{quantized}{double}{_reference(index)}"
+    lines = [f"{terminal.bold(document.path)}: model {index.model}, {about}"]
     for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])
@@ -170,9 +173,9 @@ def _grouped_by_text(engines: Sequence[InspectedEngine], make: Callable[[Inspect
 
 
 def _layers(engine: InspectedEngine) -> list[str]:
-    """One row for each sequence of layers that come from the same module."""
+    """The types of the weights, and one row for each sequence of layers that come from the same module."""
     if not engine.layers:
-        return ["the layers are not known"]
+        return [_weights(engine), "the layers are not known"]
     rows = []
     for module, module_layers in groupby(engine.layers, key=lambda layer: layer.module):
         layers = list(module_layers)
@@ -181,8 +184,26 @@ def _layers(engine: InspectedEngine) -> list[str]:
         names = first if first == last else f"{first} … {last}"
         first_operators = ", ".join(map(_operator, operators[:MOST_OPERATORS]))
         more = f" and {len(operators) - MOST_OPERATORS} more" if len(operators) > MOST_OPERATORS else ""
-        rows.append((_module(module), count(len(layers), "layer"), names, first_operators + more))
-    return align_rows(rows)
+        rows.append((_module(module), count(len(layers), "layer"), names, first_operators + more, _types(layers)))
+    return [_weights(engine), *align_rows(rows)]
+
+
+def _weights(engine: InspectedEngine) -> str:
+    """``weights: 33.0 KiB, int8 32.0 KiB, float32 1.0 KiB``."""
+    if engine.weights is None:
+        return "types: unknown, because this plan does not name them"
+    by_size = sorted(engine.weights.items(), key=lambda entry: -entry[1])
+    return ", ".join(
+        [f"weights: {size(sum(engine.weights.values()))}", *(f"{name} {size(number)}" for name, number in by_size)]
+    )
+
+
+def _types(layers: Sequence[Layer]) -> str:
+    """``float32, int8 → float32``: the types that the kernels of layers read and write; empty if none is known."""
+    read_types = {name for layer in layers for name in layer.reads or ()}
+    written_types = {name for layer in layers for name in layer.writes or ()}
+    known = any(layer.reads is not None for layer in layers)
+    return f"{', '.join(sorted(read_types))} → {', '.join(sorted(written_types))}" if known else ""
 
 
 def _module(path: str | None) -> str:

@@ -6,6 +6,9 @@ parser made them. ``names.json`` has the module path and operator of each ONNX n
 The parser names a layer like its node (``n6``), with a number at the end if a node becomes several layers (``n6_6``).
 Layers that the parser adds (broadcasts, constants, casts) have other names. An added layer gets the origin of a layer that
 reads its output. If no layer reads its output, it gets the origin of a layer whose output it reads.
+
+The plan may name the types in which a layer is computed (`trtbuild.core.engines.plan_contents`). It names layers by their
+nodes, so all layers of a node have the types of the node. The types of added layers are not known.
 """
 
 from __future__ import annotations
@@ -15,23 +18,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trtbuild.core.engines.plan_contents import PlanContents, types_of_layers
+from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
+
 SCHEMA = "trtbuild.layers/1"
 
 _NUMBERED_NAME = re.compile(r"(.+)_\d+")
+#: The names of ``tensorrt.DataType`` in a layers file, for the types that only quantized models have.
+_QUANTIZED_TYPES = {"int8": "int8", "fp8": "float8e4m3fn", "int4": "int4", "fp4": "float4e2m1"}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `module` is the path in the user's module ("" is the module itself), or None if it is not known."""
+    """One layer. `module` is the path in the user's module ("" is the module itself), or None if it is not known.
+
+    `reads` are the element types that the kernels of this layer read, and `writes` the types that they write. They are None
+    if they are not known."""
 
     name: str
     type: str
     module: str | None
     operator: str | None
+    reads: Sequence[str] | None = None
+    writes: Sequence[str] | None = None
 
 
-def read_layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """The layers of an engine in their order. `document` is its layers file, `names` its entry of ``names.json``.
+def read_layers(
+    document: Mapping[str, Any], names: Mapping[str, Sequence[str]], contents: PlanContents | None = None
+) -> list[Layer]:
+    """The layers of an engine in their order. `document` is its layers file, `names` its entry of ``names.json``, and
+    `contents` the contents of its plan, if they are known.
 
     Raises ValueError, KeyError or TypeError if `document` is not a layers file.
     """
@@ -52,13 +68,30 @@ def read_layers(document: Mapping[str, Any], names: Mapping[str, Sequence[str]])
             if origins[index] is None:
                 are_readers = neighbours is readers
                 origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, are_readers=are_readers)
+    types = types_of_layers(contents.kernels) if contents is not None else {}
     return [
-        Layer(entry["name"], entry["type"], *(origin or (None, None)))
+        Layer(entry["name"], entry["type"], *(origin or (None, None)), *_types_of(entry["name"], types))
         for entry, origin in zip(entries, origins, strict=True)
     ]
 
 
+def quantized_types(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The quantized types of the values in a network, in the order of `QUANTIZED_TYPES`. `document` is a layers file.
+
+    Raises ValueError, KeyError or TypeError if `document` is not a layers file."""
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"not a {SCHEMA} document")
+    found = {_QUANTIZED_TYPES.get(output["dtype"]) for entry in document["layers"] for output in entry["outputs"]}
+    return tuple(type_ for type_ in QUANTIZED_TYPES if type_ in found)
+
+
+def _types_of(name: str, types: Mapping[str, _Types]) -> _Types | tuple[None, None]:
+    numbered = _NUMBERED_NAME.fullmatch(name)
+    return types.get(name) or (types.get(numbered[1]) if numbered else None) or (None, None)
+
+
 _Origin = tuple[str, str]
+_Types = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _origin_of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:

@@ -146,6 +146,9 @@ class PackageIndex:
     files: Mapping[str, Output]
     #: Whether the engines compute float64 values in float32.
     truncates_double: bool = False
+    #: The quantized types of the networks that its engines were built from: names of
+    #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`, in that order. Empty for a package without quantized values.
+    quantized: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:

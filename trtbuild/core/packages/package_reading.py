@@ -110,9 +110,10 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     model, precision = _text(document, "model"), _text(document, "precision")
     truncates = document.get("truncate_double", False)
     _expect(isinstance(truncates, bool), "truncate_double is neither true nor false")
-    return PackageIndex(
-        model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files, truncates
-    )
+    quantized = _list(document, "quantized") if "quantized" in document else []
+    _expect(all(type_ and isinstance(type_, str) for type_ in quantized), "a quantized type is not text")
+    parts = (model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
+    return PackageIndex(*parts, truncates, tuple(quantized))
 
 
 # -- the parts of an index

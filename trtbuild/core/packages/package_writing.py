@@ -40,6 +40,7 @@ def index_to_json(index: PackageIndex) -> dict[str, Any]:
         "profiles": [_profile(profile, index) for profile in index.profiles],
         "precision": index.precision,
         **({"truncate_double": True} if index.truncates_double else {}),
+        **({"quantized": list(index.quantized)} if index.quantized else {}),
         "targets": {name: _target(target, index) for name, target in index.targets.items()},
         "reference": index.reference,
         "weights": {str(slot): _weight(weight, index) for slot, weight in index.weights.items()},

@@ -118,8 +118,10 @@ class PackageContents:
             kinds[entry["sha256"]] = "weight"
         return kinds
 
-    def index(self, names: Output) -> PackageIndex:
-        """The package's index. All engines must be built; `names` is the file with the table of names of all targets."""
+    def index(self, names: Output, quantized: Sequence[str] = ()) -> PackageIndex:
+        """The package's index. All engines must be built; `names` is the file with the table of names of all targets.
+
+        `quantized` are the quantized types of the engines' networks, which follow from the layer information."""
         files = {NAMES_FILE: names}
         plans: dict[str, dict[str, str]] = {}
         layers: dict[str, dict[str, str]] = {}
@@ -151,6 +153,7 @@ class PackageContents:
             weights=weights,
             files=files,
             truncates_double=self.model.partition.truncate_double,
+            quantized=tuple(quantized),
         )
 
     def _inputs(self) -> list[dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trtbuild.core.engines.engine_layers import quantized_types
+from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.model.shapes import pairs_not_to_tie
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import PackageContents, name_table
@@ -197,7 +200,7 @@ def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore,
     if contents is None:
         raise AssertionError("a package is made after its contents are known")
     names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
-    index = index_to_bytes(contents.index(names))
+    index = index_to_bytes(contents.index(names, _quantized_types(contents, lookups)))
     plans = {
         f"{engine.partition}@{engine.target}": engine.plan.sha256
         for engine in contents.engines
@@ -209,6 +212,15 @@ def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore,
             outputs[f"plan:{engine.partition}@{engine.target}"] = engine.plan
             outputs[f"layers:{engine.partition}@{engine.target}"] = engine.layers
     return Record(recipe, outputs, {"plans": plans})
+
+
+def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[str]:
+    """The quantized types of all networks of a package. A file that does not list layers adds no type."""
+    found: set[str] = set()
+    for sha256 in {engine.layers.sha256 for engine in contents.engines if engine.layers is not None}:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found.update(quantized_types(json.loads(lookups.blob(sha256))))
+    return [type_ for type_ in QUANTIZED_TYPES if type_ in found]
 
 
 def _names_of_targets(contents: PackageContents, lookups: StoreLookups) -> dict[str, object]:

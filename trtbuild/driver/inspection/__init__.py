@@ -2,7 +2,7 @@
 
 A package always has its index. These other facts may be missing:
 
-* layers and their places in the user's module, from the package
+* layers and their places in the user's module, from the package, and the types of layers and weights, from its plans
 * provenance, from a file beside the package
 * the trtexec command, from the recipes of its engines in the cache
 * device memory, from a GPU of this machine
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.engines.engine_layers import Layer, read_layers
+from trtbuild.core.engines.plan_contents import PlanContents
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.subjects import Subject, package_subject
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
@@ -26,25 +27,30 @@ from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
+from trtbuild.toolchain.compiling.plan_reading import read_plan
 
 
-def inspect(request: Request, name: str, *, memory: bool = False, onnx: str | None = None) -> Inspection:
+def inspect(
+    request: Request, name: str, *, layers: bool = False, memory: bool = False, onnx: str | None = None
+) -> Inspection:
     """Return the contents of a package. `name` is its directory or its model's name.
 
-    With `memory`, a GPU reports how much memory the engines need. `onnx` is a directory, relative to the project, to which
-    the engines' ONNX models are written. Raises UsageError, PackageError, and with `onnx` the errors of `write_onnx`.
+    With `layers`, the plans are read, and the types of layers and weights are listed. With `memory`, a GPU reports how much
+    memory the engines need. `onnx` is a directory, relative to the project, to which the engines' ONNX models are written.
+    Raises UsageError, PackageError, and with `onnx` the errors of `write_onnx`.
     """
-    return inspect_directory(request, package_of(request, name), name, memory=memory, onnx=onnx)
+    return inspect_directory(request, package_of(request, name), name, layers=layers, memory=memory, onnx=onnx)
 
 
 def inspect_directory(
-    request: Request, path: Path, name: str, *, memory: bool = False, onnx: str | None = None
+    request: Request, path: Path, name: str, *, layers: bool = False, memory: bool = False, onnx: str | None = None
 ) -> Inspection:
     """Do the same as `inspect` for the package in a directory. `name` is its name in messages."""
     package = open_package(path)
     layer_names = _read_json(package, "names.json")
     subject = package_subject(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
     onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
+    plans = {plan: _plan_contents(package, plan) for plan in _plans_of(package)} if layers else {}
     engines = [
         InspectedEngine(
             target=target,
@@ -52,7 +58,8 @@ def inspect_directory(
             plan=plan,
             size=package.index.files[plan].size,
             sha256=package.index.files[plan].sha256,
-            layers=_layers(package, layer_names, target, partition),
+            layers=_layers(package, layer_names, target, partition, plans.get(plan)),
+            weights=contents.weights if (contents := plans.get(plan)) is not None else None,
             onnx=onnx_files.get((target, partition)),
             trtexec=_trtexec(package, subject, target, partition, onnx_files.get((target, partition))),
         )
@@ -77,13 +84,27 @@ def _read_json(package: Package, name: str) -> Any:
         return None
 
 
-def _layers(package: Package, layer_names: Any, target: str, partition: str) -> list[Layer]:
+def _plans_of(package: Package) -> list[str]:
+    return [plan for target in package.index.targets.values() for plan in target.engines.values()]
+
+
+def _plan_contents(package: Package, plan: str) -> PlanContents | None:
+    """Return the contents of a plan; None if it does not name them, or if it is damaged."""
+    try:
+        return read_plan(package.read([plan])[plan])
+    except PackageError:
+        return None
+
+
+def _layers(
+    package: Package, layer_names: Any, target: str, partition: str, contents: PlanContents | None
+) -> list[Layer]:
     """Return the layers of an engine. The list is empty if the package's files do not name the layers."""
     path = package.index.targets[target].layers.get(partition)
     if path is None:
         return []
     try:
-        return read_layers(_read_json(package, path), layer_names[target][partition])
+        return read_layers(_read_json(package, path), layer_names[target][partition], contents)
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 

@@ -32,8 +32,10 @@ class TrtexecCommand:
 class InspectedEngine:
     """An engine of a package. `plan` is its file, of `size` bytes.
 
-    `layers` is empty if the package does not list the layers. `onnx` is the file to which the engine's ONNX model was
-    written, null without ``--onnx``. `trtexec` is null if the recipe of the engine is not in the cache.
+    `layers` is empty if the package does not list the layers. `weights` maps an element type to the bytes of the weights
+    that the plan stores in this type. It is null without ``--layers``, and if the plan does not name them. `onnx` is the
+    file to which the engine's ONNX model was written, null without ``--onnx``. `trtexec` is null if the recipe of the
+    engine is not in the cache.
     """
 
     target: str
@@ -42,6 +44,7 @@ class InspectedEngine:
     size: int
     sha256: str
     layers: Sequence[Layer]
+    weights: Mapping[str, int] | None
     onnx: str | None
     trtexec: TrtexecCommand | None
 

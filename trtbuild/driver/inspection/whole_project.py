@@ -9,7 +9,9 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 
 
-def inspect_all(request: Request, *, memory: bool = False, onnx: str | None = None) -> Inspections:
+def inspect_all(
+    request: Request, *, layers: bool = False, memory: bool = False, onnx: str | None = None
+) -> Inspections:
     """Return the contents of the packages of all models. ONNX models are written to ``<onnx>/<model>``.
 
     Raises UsageError if no model has a package, and the errors of `inspect`.
@@ -20,7 +22,9 @@ def inspect_all(request: Request, *, memory: bool = False, onnx: str | None = No
             missing.append(MissingPackage(model=name, reason=path_or_error.text, hint=path_or_error.hint))
         else:
             onnx_folder = None if onnx is None else f"{onnx}/{name}"
-            packages.append(inspect_directory(request, path_or_error, name, memory=memory, onnx=onnx_folder))
+            packages.append(
+                inspect_directory(request, path_or_error, name, layers=layers, memory=memory, onnx=onnx_folder)
+            )
     if not packages:
         raise UsageError("no model of this project has a package", hint="trtbuild build")
     return Inspections(packages=packages, missing=missing)

@@ -217,7 +217,7 @@ class CalibrationFields(Fields):
 
 
 class QuantizeFields(Fields):
-    """What the layers of a model are rounded to, and how the scales are found."""
+    """The types that the layers of a model are rounded to, and the method that finds the scales."""
 
     format: kinds.QuantizationFormat = Field(
         description="The types of weights and, without `weight_only` and for `int8` and `fp8`, of activations."
@@ -280,7 +280,7 @@ class DefaultsFields(Fields):
     )
     targets: _NameList = Field([], description="The names of the targets that the model is built for.")
     precision: kinds.Precision = Field("float32", description="The floating-point type in which the model computes.")
-    quantize: QuantizeFields | None = Field(None, description="What the layers of the model are rounded to.")
+    quantize: QuantizeFields | None = Field(None, description="The types that the layers of the model are rounded to.")
     reference: bool = Field(
         False,
         description="Whether the package has all programs and weights, so that it also runs on a CPU, without engines.",

@@ -87,6 +87,12 @@ class Loaded:
         return self.package.index.model
 
     @property
+    def quantized(self) -> tuple[str, ...]:
+        """The quantized types of the engines' networks, such as ``("int8",)``. Empty for a model without quantizers, and
+        for a package from a version of trtbuild that did not record them."""
+        return self.package.index.quantized
+
+    @property
     def is_reference(self) -> bool:
         """Whether the reference program computes the whole model, on the CPU, without engines."""
         return self.target is None

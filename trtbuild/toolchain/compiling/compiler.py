@@ -6,7 +6,8 @@ Rules
    bytes differed once on a loaded machine (`Flavour.reproducible`).
 3. The network must have the inputs and outputs of the partition (`declared`). Otherwise an error is raised, and nothing is
    compiled.
-4. The library's log is not lost: errors become the text of a ToolchainError, whose `log` has all lines. Warnings are in the
+4. If the model has quantizers, the statistics say what the engine does in floats nevertheless (`float_fallbacks`).
+5. The library's log is not lost: errors become the text of a ToolchainError, whose `log` has all lines. Warnings are in the
    statistics.
 """
 
@@ -22,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.engines.float_fallbacks import QuantizedParts, float_fallbacks
 from trtbuild.core.partition.network_document import is_document
 from trtbuild.errors import InconsistentShapes, TargetUnsupported, ToolchainError
 from trtbuild.toolchain.compiling import timing_cache
 from trtbuild.toolchain.compiling.configuration import configure
 from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.compiling.plan_reading import read_plan
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.compiling.quantized_types import refuse_types
 from trtbuild.toolchain.libraries.devices import Device, use_device
@@ -37,6 +40,7 @@ from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.networks.network import NodeError, ParsedNetwork, create_network
 from trtbuild.toolchain.networks.replaying import ReplayedNetwork, weight_names
 from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, read_outline
+from trtbuild.toolchain.onnx_files.quantized_parts import quantized_parts
 from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
 
@@ -116,9 +120,16 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
         "peak_rss_bytes": _peak_rss_bytes(),
         "warnings": log.warnings(),
     }
+    if not is_recorded:
+        statistics["quantized"] = _quantization(quantized_parts(read_outline(model)), view)
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
     return CompiledEngine(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _quantization(parts: QuantizedParts, plan: memoryview) -> dict[str, object] | None:
+    """The quantized parts of a model, and their fallbacks in its plan (rule 4); None for a model without quantizers."""
+    return {**vars(parts), "fallbacks": float_fallbacks(parts, read_plan(plan))} if parts else None
 
 
 def _check_interface(network: Any, job: EngineJob) -> None:

@@ -45,7 +45,7 @@ _ALGORITHMS: Mapping[str, Any] = {
 
 
 def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
-    """The paths of the layers that the format rounds. Raises SourceError if there is none, or if a pattern of `exclude`
+    """The paths of the layers that the format rounds. Raises SourceError if no layer fits, or if a pattern of `exclude`
     matches nothing."""
     quantization = job.quantization
     excluded = _excluded_paths(module, quantization.exclude, job)

@@ -47,7 +47,7 @@ class Discovery:
         self._source = source
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
-        #: Files that are mapped into memory and are no dependencies.
+        #: Files that are mapped into memory before user code runs. They are not dependencies.
         self._mapped_before: frozenset[str] = frozenset()
         self.places = Places()
         self._recorder = Recorder(project, self.places, environment)

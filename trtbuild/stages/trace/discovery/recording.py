@@ -76,7 +76,7 @@ class Recorder:
 
     @contextmanager
     def dropping_records(self) -> Iterator[None]:
-        """Enter a block whose records are dropped: in it, trtbuild loads a library of its own, and no user code runs."""
+        """Enter a block whose records are dropped: in it, trtbuild loads a library for itself, and no user code runs."""
         names = ("_pins", "_recorded_paths", "_digest_pins", "_set_variables", "storage_refusals")
         kept = {name: getattr(self, name).copy() for name in names}
         try:

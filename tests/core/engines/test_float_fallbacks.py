@@ -1,0 +1,35 @@
+"""The quantized engines that compute in floats."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.core.engines.float_fallbacks import QuantizedParts, float_fallbacks
+from trtbuild.core.engines.plan_contents import Kernel, PlanContents
+
+
+def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> PlanContents:
+    return PlanContents(
+        {stored: 64, "float32": 8}, (Kernel(kind, "n0", ("n0",), (multiplied, "float32"), ("float32",)),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "plan", "expected"),
+    [
+        (QuantizedParts(1, 1), contents("int8", "int8"), []),
+        (QuantizedParts(1, 1), contents("int8", "float16"), ["products"]),
+        (QuantizedParts(1, 1), contents("float16", "float16"), ["weights", "products"]),
+        (QuantizedParts(1, 0), contents("int4", "float16"), []),
+        (QuantizedParts(1, 0), contents("float8e4m3fn", "float16"), []),
+        (QuantizedParts(0, 0), contents("float16", "float16"), []),
+        # an unknown kind of kernel may multiply quantized numbers
+        (QuantizedParts(0, 1), contents("float16", "float16", "fmha"), []),
+        (QuantizedParts(1, 1), None, []),
+        (QuantizedParts(1, 1), PlanContents({}, ()), []),
+    ],
+)
+def test_only_certain_fallbacks_are_found(
+    parts: QuantizedParts, plan: PlanContents | None, expected: list[str]
+) -> None:
+    assert float_fallbacks(parts, plan) == expected

@@ -1,0 +1,58 @@
+"""The warning about quantized models whose engines compute in floats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.conftest import FakeWorld, a_model
+from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.driver.building.float_engines import float_engines
+
+PARTS = {"weights": 1, "products": 1}
+PRODUCTS, BOTH = {**PARTS, "fallbacks": ["products"]}, {**PARTS, "fallbacks": ["weights", "products"]}
+
+
+def plan(*quantized: Any) -> ModelPlan:
+    """A plan whose engine records have these values of ``quantized``, in turn."""
+    world = FakeWorld()
+    world.build(a_model())
+    result = world.plan(a_model())
+    engines = [step for step in result.steps.values() if step.stage == "engine"]
+    for number, step in enumerate(engines):
+        assert step.record is not None
+        statistics = {"plan_bytes": 1, "quantized": quantized[number % len(quantized)]}
+        if statistics["quantized"] == "left out":
+            del statistics["quantized"]
+        record = replace(step.record, provenance={"statistics": statistics})
+        result.steps[step.id] = replace(step, record=record)
+    assert len(engines) > 1
+    return result
+
+
+def test_a_model_whose_engines_all_multiply_floats_is_named_with_what_to_do() -> None:
+    (warning,) = float_engines([plan(PRODUCTS)])
+    assert warning.startswith("net@ada: tensorrt-rtx multiplies floats, although the model quantizes both factors")
+    assert "quantize the weights only" in warning and "trtbuild inspect net --layers" in warning
+
+
+def test_float_weights_are_reported_too() -> None:
+    assert ["all quantized weights" in text for text in float_engines([plan(BOTH)])] == [True, False]
+
+
+def test_engines_without_quantizers_do_not_count() -> None:
+    assert len(float_engines([plan(PRODUCTS, None)])) == 1
+    assert float_engines([plan(None)]) == []
+
+
+@pytest.mark.parametrize("other", [{**PARTS, "fallbacks": []}, "left out", "x", {"fallbacks": "products"}, [], 3])
+def test_one_engine_that_is_quantized_or_unknown_is_enough_for_no_warning(other: Any) -> None:
+    assert float_engines([plan(PRODUCTS, other)]) == []
+
+
+def test_records_without_statistics_say_nothing() -> None:
+    world = FakeWorld()
+    world.build(a_model())
+    assert float_engines([world.plan(a_model())]) == []

@@ -1,0 +1,47 @@
+"""Find engines that compute a quantized model in floats.
+
+TensorRT may convert quantized weights back to floats while it builds, and may multiply floats although the model quantizes
+both factors. The engine is right, but it is neither smaller nor faster than an engine of the float model.
+
+Rules
+1. Only certain conclusions count: the plan has to name the types of its weights or kernels (`PlanContents`). The size of a
+   plan proves nothing. A plan of TensorRT-RTX for one 256 x 256 product with int8 on both sides has 334 kB, and one with
+   float32 weights 268 kB: it has 66 kB of int8 weights, and 260 kB of text from which kernels are compiled.
+2. A fallback is reported if it is true of everything in the engine: no weight is stored in a quantized type, or no product
+   reads a quantized number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.engines.plan_contents import PlanContents
+
+#: A quantized model whose engine stores weights in floats, or multiplies floats.
+Fallback = Literal["weights", "products"]
+FALLBACKS: tuple[Fallback, ...] = ("weights", "products")
+
+
+@dataclass(frozen=True)
+class QuantizedParts:
+    """The quantized parts of an ONNX model: the number of its quantized weights with two or more axes, and the number of
+    its products and convolutions whose two factors are quantized."""
+
+    weights: int
+    products: int
+
+    def __bool__(self) -> bool:
+        return bool(self.weights or self.products)
+
+
+def float_fallbacks(parts: QuantizedParts, contents: PlanContents | None) -> list[Fallback]:
+    """The fallbacks of an engine whose model has these parts, and whose plan has these contents (None if unknown)."""
+    if contents is None:
+        return []
+    found: list[Fallback] = []
+    if parts.weights and contents.weights and not contents.stores_quantized_weights:
+        found.append("weights")
+    if parts.products and contents.multiplies_quantized_numbers is False:
+        found.append("products")
+    return found

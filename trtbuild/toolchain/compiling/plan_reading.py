@@ -1,0 +1,103 @@
+"""Read the types of weights and kernels from a plan of TensorRT-RTX, without a GPU.
+
+TensorRT's engine inspector needs an engine that is loaded on a GPU. But a plan of TensorRT-RTX contains its program as
+text, because the kernels are compiled where the engine runs. NVIDIA does not document this text. It was read in plans of
+1.7.1 (SM 75 to 120, for one SM and for several):
+
+* A text begins with ``header {``, after the four bytes ``NLYM``, four other bytes, and its length (8 bytes, little endian).
+* ``descriptors`` has a line for each tensor: its type, and ``const_payload_size``, which is a weight's number of bytes.
+* ``main`` has a line for each kernel: its operands, its results and, in ``layers``, the layers that it computes.
+* A kernel of the kind ``runtime_fusion`` is described by another text: the kernels that it consists of.
+
+Rules
+1. A plan without such a text says nothing: the result is None. Plans of TensorRT are such plans.
+2. A plan may come from anywhere. Nothing of it runs, and a text that does not fit is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trtbuild.core.engines.plan_contents import Kernel, PlanContents
+from trtbuild.toolchain.onnx_files.onnx_outline import Bytes
+
+_TEXT_START = re.compile(rb"NLYM.{4}(?P<length>.{8})(?=header \{\n)", re.DOTALL)
+#: Longer texts and lines are left out (rule 2). The longest line of ResNet-50 has about 1,000 characters.
+_LONGEST_TEXT, _LONGEST_LINE = 1 << 28, 1 << 16
+
+#: The plan's name of a type → trtbuild's name.
+_TYPE_NAMES = {
+    "float": "float32",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8_e4m3": "float8e4m3fn",
+    "fp8_e5m2": "float8e5m2",
+    "fp4_e2m1": "float4e2m1",
+}
+#: The types of sizes and conditions. A tensor of one such number does not hold data of the model.
+_SIZE_TYPES = ("int64", "int32", "bool")
+
+_STATEMENT = re.compile(r'  (?P<kind>\w+)=\{ name="?(?P<name>[^" ]*)')
+_OPERANDS = re.compile(r" (?:input|input_args)=\{(?P<names>[^}]*)\}")
+_RESULTS = re.compile(r" (?:output|output_args)=\{(?P<names>[^}]*)\}")
+_LAYERS = re.compile(r' layers="(?P<names>[^"]*)"')
+_LAYER = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
+_QUOTED = re.compile(r'"([^"]*)"')
+_TENSOR = re.compile(
+    r"  tensor=\{ .*?(?:const_payload_size=(?P<size>\d+) )?dims=\{ (?P<dims>[^}]*)\} .*?"
+    r'name="(?P<name>[^"]*)" .*?rank0=(?P<rank0>\d) .*?type=(?P<type>\w+) \}'
+)
+
+
+def read_plan(plan: Bytes) -> PlanContents | None:
+    """The types and kernels that a plan names; None if it names none."""
+    weights: dict[str, int] = {}
+    kernels: list[Kernel] = []
+    texts = [*_texts(plan)]
+    for text in texts:
+        types: dict[str, str] = {}
+        for match in map(_TENSOR.match, _lines_of(text, "descriptors")):
+            if match is None:
+                continue
+            type_ = _TYPE_NAMES.get(match["type"], match["type"])
+            if match["size"] is not None:
+                weights[type_] = weights.get(type_, 0) + int(match["size"])
+            if match["rank0"] == "0" and not (match["dims"].strip() == "1" and type_ in _SIZE_TYPES):
+                types[match["name"]] = type_
+        kernels += (
+            _kernel(line, match, types)
+            for line in _lines_of(text, "main")
+            if (match := _STATEMENT.match(line)) is not None and match["kind"] != "shape_call"
+        )
+    return PlanContents(weights, tuple(kernels)) if kernels else None
+
+
+def _texts(plan: Bytes) -> Iterator[str]:
+    for match in _TEXT_START.finditer(plan):
+        length = int.from_bytes(match["length"], "little")
+        if length <= _LONGEST_TEXT:
+            yield bytes(plan[match.end() : match.end() + length]).decode("latin-1")
+
+
+def _lines_of(text: str, section: str) -> list[str]:
+    """The lines of ``section { … }``."""
+    _, found, rest = text.partition(f"\n{section} {{\n")
+    lines = rest.partition("\n}\n")[0].split("\n") if found else []
+    return [line for line in lines if len(line) <= _LONGEST_LINE]
+
+
+def _kernel(line: str, match: re.Match[str], types: dict[str, str]) -> Kernel:
+    def types_in(pattern: re.Pattern[str]) -> tuple[str, ...]:
+        found = pattern.search(line)
+        names = _QUOTED.findall(found["names"]) if found else []
+        return tuple(dict.fromkeys(types[name] for name in names if name in types))
+
+    layers = _LAYERS.search(line)
+    return Kernel(
+        kind=match["kind"],
+        name=match["name"],
+        layers=tuple(_LAYER.findall(layers["names"])) if layers else (),
+        reads=types_in(_OPERANDS),
+        writes=types_in(_RESULTS),
+    )

@@ -1,0 +1,31 @@
+"""Count the quantized parts of an ONNX model (`trtbuild.core.engines.float_fallbacks.QuantizedParts`)."""
+
+from __future__ import annotations
+
+from trtbuild.core.engines.float_fallbacks import QuantizedParts
+from trtbuild.toolchain.onnx_files.onnx_outline import Outline
+
+_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+#: Operators whose result has the numbers of their first operand at other places, or in another floating type.
+_MOVES = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast")
+
+
+def quantized_parts(model: Outline) -> QuantizedParts:
+    """Count the quantized weights and products of `model`. Weights are external: other initializers are constants of the
+    program, which are small."""
+    #: Value that is computed from initializers alone → the largest number of axes of the weights in it.
+    ranks = {name: 0 for name, _ in model.initializers} | {entry.name: len(entry.shape) for entry in model.weights}
+    dequantized: set[str] = set()
+    weights = products = 0
+    for node in model.nodes:  # in topological order
+        operands = [name for name in node.inputs if name]
+        if operands and all(name in ranks for name in operands):
+            ranks.update(dict.fromkeys(node.outputs, max(ranks[name] for name in operands)))
+        if node.operator == "DequantizeLinear":
+            dequantized.update(node.outputs)
+            weights += ranks.get(node.inputs[0], 0) >= 2
+        elif node.operator in _MOVES and operands and operands[0] in dequantized:
+            dequantized.update(node.outputs)
+        elif node.operator in _PRODUCTS:
+            products += len(operands) > 1 and dequantized.issuperset(operands[:2])
+    return QuantizedParts(weights, products)

@@ -1,7 +1,7 @@
 """Build ViT-B from sources to an engine in a new process with an empty cache, and compare with a direct script.
 
 The script (`straight_vit.py`) uses the documented calls, as a good engineer would write it. Both import the same
-`models/vit.py`, build for the same SM and profile with the builder's default settings, and write a plan. Imports
+`models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan. Imports
 are counted on both sides. trtbuild also compares the traced program with the eager model, stores everything in its
 cache and writes a package. The time of this extra work is not subtracted. Time is wall time; memory is the peak of
 the process tree's PSS. All numbers are medians.

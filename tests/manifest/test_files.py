@@ -102,7 +102,7 @@ def test_rejects_manifests_that_include_each_other(files: Files) -> None:
     files.refused(None, "'manifests/a.yaml' includes itself")
 
 
-def test_rejects_includes_without_end(files: Files) -> None:
+def test_rejects_includes_that_are_too_deep(files: Files) -> None:
     files.manifest("version: 1\ninclude: [i0.yaml]\n" + MODELS)
     for number in range(60):
         files.write(f"i{number}.yaml", f"include: [i{number + 1}.yaml]\n")

@@ -4,7 +4,7 @@ Rules
 1. A verification is not repeated for the same recipe: the programs, conversions or engines, weights, points, ranges of
    inputs, tolerances, versions and the machine (docs/keys.md). Its record is in the store. ``--force`` and ``--replay``
    ignore the record. Failed verifications are not recorded.
-2. The results are written to a file beside the package, if the package is the one that was verified
+2. The results are written to provenance.json in the package's directory, if the package is the one that was verified
    (`core.packages.provenance`). Results of other machines about the same engines stay. If a comparison fails, the file is
    removed. With ``--replay`` the file does not change.
 3. onnxruntime runs converted partitions in a worker process. Engines run in this process, if a suitable GPU exists. For a
@@ -254,7 +254,7 @@ class _ModelVerification:
         self._fetch_blobs(partitioning)
         result = call(self._pool, "verify", partitioning.job).report
         if result is None:
-            raise AssertionError("a verification leaves a report")
+            raise AssertionError("the verify task returned no report")
         return result
 
     # -- engines, if a suitable GPU exists
@@ -263,7 +263,8 @@ class _ModelVerification:
         package = provenance_file.package_in_place(self._workspace.project, self._plan)
         if package is None:
             self._not_run += [
-                NotRun(target=name, reason="its package is not in place") for name in partitioning.targets
+                NotRun(target=name, reason="its output directory does not have the planned package")
+                for name in partitioning.targets
             ]
             return
         for name, gpu in engines_here.gpus_for_targets(package, partitioning.targets):

@@ -196,7 +196,7 @@ def _module_class() -> type:
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             raise PackageError(
-                f"{self.runner.summary()}; it cannot be pickled, which torch.save does",
+                f"{self.runner.summary()}; it cannot be pickled, and torch.save pickles what it saves",
                 hint="write a compiled module with save(PATH), and open it with trtbuild.load(PATH).module(); "
                 "pass the path to other processes",
             )

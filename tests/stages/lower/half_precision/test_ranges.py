@@ -35,7 +35,7 @@ _CASES = {
     "after a clamp": (lambda x, ids, mask: (x * 1e9).clamp(-1.0, 1.0), Range.HALF),
     "a bound": (lambda x, ids, mask: (x @ x.t()).clamp(min=_MIN), Range.HALF),
     "a square": (lambda x, ids, mask: x**2, Range.WIDE),
-    "a mean of squares": (lambda x, ids, mask: (x * x).sum(-1).sqrt() + 1, Range.WIDE),
+    "a root of a sum of squares": (lambda x, ids, mask: (x * x).sum(-1).sqrt() + 1, Range.WIDE),
     "a tiny epsilon": (lambda x, ids, mask: x.sigmoid() + 1e-12, Range.WIDE),
     "an index": (lambda x, ids, mask: ids.float() / 2, Range.BEYOND),
     "a boolean": (lambda x, ids, mask: mask.float() * 2, Range.HALF),

@@ -101,7 +101,7 @@ def test_a_dynamic_size_of_the_file_may_be_static_in_the_manifest(tmp_path: Path
     assert graph.interface["outputs"][0]["shape"] == [4, 8]
 
 
-def test_a_size_that_shape_inference_cannot_tell_is_found_by_running_the_model(tmp_path: Path) -> None:
+def test_a_size_that_shape_inference_cannot_find_depends_on_data(tmp_path: Path) -> None:
     nodes = [h.make_node("NonZero", ["x"], ["y"])]
     graph = read(tmp_path, model(nodes=nodes, outputs=[h.make_tensor_value_info("y", T.INT64, None)], initializers=[]))
     assert graph.interface["outputs"][0]["shape"] == [2, ["data", 0]]

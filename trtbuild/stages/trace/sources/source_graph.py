@@ -45,7 +45,7 @@ class Makers:
     trace imports neither a toolchain nor `trtbuild.stages.graphs`.
 
     `handler` returns the handler of a kind of graph, by the kind's name. `record` runs a function that defines a TensorRT
-    network, and records its calls (`trtbuild.toolchain.networks.recording.record`).
+    network, and records its calls (`trtbuild.toolchain.networks.recording.record_network`).
     """
 
     handler: Callable[[str], GraphHandler]

@@ -7,10 +7,13 @@ Rules
    that `exclude` names, and no others.
 3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
    float.
+4. Some methods change weights. A weight that another module uses, too, such as that of an embedding, must not change. So
+   such a layer stays in float with these methods.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -35,6 +38,8 @@ _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
     "int4_weight_only": ({"num_bits": 4, "block_sizes": {-1: 128, "type": "static"}}, None),
     "nvfp4": ({"num_bits": (2, 1), "block_sizes": {-1: 16, "type": "dynamic", "scale_bits": (4, 3)}}, None),
 }
+#: Methods that change weights, too.
+CHANGING_METHODS = ("smoothquant", "awq")
 #: Method → Model Optimizer's algorithm. The scales of entropy come from histograms, which no algorithm reads.
 _ALGORITHMS: Mapping[str, Any] = {
     "max": "max",
@@ -49,10 +54,13 @@ def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
     matches nothing."""
     quantization = job.quantization
     excluded = _excluded_paths(module, quantization.exclude, job)
+    kept_weights = _shared_weights(module) if quantization.method in CHANGING_METHODS else frozenset()
     layers = [
         path
         for path, layer in module.named_modules()
-        if _fits(layer, quantization.format) and not any(_is_inside(path, outer) for outer in excluded)
+        if _fits(layer, quantization.format)
+        and id(layer.weight) not in kept_weights
+        and not any(_is_inside(path, outer) for outer in excluded)
     ]
     if not layers:
         kinds = "linear layer" if quantization.format in _BLOCK_FORMATS else "linear layer or convolution"
@@ -85,6 +93,12 @@ def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -
 def rounds_inputs(name: str) -> bool:
     """Whether a format rounds the inputs of layers, too."""
     return FORMATS[name].activations is not None
+
+
+def _shared_weights(module: nn.Module) -> frozenset[int]:
+    """The ids of the parameters that the model has under several names (rule 4)."""
+    counts = Counter(id(value) for _, value in module.named_parameters(remove_duplicate=False))
+    return frozenset(number for number, count in counts.items() if count > 1)
 
 
 def _fits(layer: nn.Module, format_name: str) -> bool:

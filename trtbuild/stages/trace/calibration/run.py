@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,13 @@ import torch
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.errors import EnvironmentFault, SourceError, TrtbuildError
 from trtbuild.stages.trace.calibration.job import CalibrateJob
-from trtbuild.stages.trace.calibration.layers import chosen_layers, configuration, rounds_inputs, weights_of
+from trtbuild.stages.trace.calibration.layers import (
+    CHANGING_METHODS,
+    chosen_layers,
+    configuration,
+    rounds_inputs,
+    weights_of,
+)
 from trtbuild.stages.trace.calibration.samples import Sample, read_samples
 from trtbuild.stages.trace.discovery.discovery import Discovery
 from trtbuild.stages.trace.examples import call_arguments, seed_everything
@@ -31,9 +38,6 @@ from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 from trtbuild.stages.trace.run import ProcessState
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames, first_lines
-
-#: Methods that change weights, too.
-_CHANGING_METHODS = ("smoothquant", "awq")
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def find_quantizers(
     layers = chosen_layers(module, job)
     samples = read_samples(job, project, frames)
     quantization = _import_calibrator(import_library)
-    before = _digests(module) if job.quantization.method in _CHANGING_METHODS else {}
+    before = _digests(module) if job.quantization.method in CHANGING_METHODS else {}
     settings = configuration(module, layers, job)
 
     def forward_loop(model: torch.nn.Module) -> None:
@@ -90,7 +94,8 @@ def find_quantizers(
             _call(model, sample, number, job, frames)
 
     try:
-        with _slow_path_of_attention():
+        with _slow_path_of_attention(), warnings.catch_warnings():
+            warnings.simplefilter("default")  # the library warns about layers that stay in float
             quantization.quantize(module, settings, forward_loop if samples else None)
             if job.quantization.method == "entropy":
                 _calibrate_by_entropy(module, forward_loop)

@@ -1,0 +1,119 @@
+"""Calibrations in this process: a model with the stored quantizers computes what Model Optimizer's model computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.stages.trace.conftest import make_job
+from trtbuild.core.model.quantization import Calibration, Quantization
+from trtbuild.core.model.spec import Source
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.calibration import run
+from trtbuild.stages.trace.calibration.job import CalibrateJob
+from trtbuild.stages.trace.calibration.layers import chosen_layers
+from trtbuild.stages.trace.quantization.attaching import attach_quantizers
+from trtbuild.stages.trace.quantization.stored import StoredQuantizers
+from trtbuild.stages.trace.user_code.frames import Frames
+from trtbuild.stages.trace.user_code.places import Places
+
+DATA = """
+import torch
+
+
+def batches():
+    return [(torch.randn(2, 256) * torch.linspace(0.1, 8, 256),) for _ in range(3)]
+"""
+
+
+class Net(nn.Module):
+    """Linear layers, a layer that is never called, and a weight that two modules use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 128), nn.ReLU())
+        self.table = nn.Embedding(8, 128)
+        self.head = nn.Linear(128, 8, bias=False)
+        self.head.weight = self.table.weight
+        self.unused = nn.Linear(256, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x)) + self.table.weight.sum()
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def job(name: str, method: str = "max", exclude: tuple[str, ...] = (), *, needs_data: bool = True) -> CalibrateJob:
+    calibration = Calibration("calibration_data:batches") if needs_data else None
+    model = replace(make_job({"x": ((1, 256), (4, 256), (8, 256))}), source=Source("python", "m:build"))
+    return CalibrateJob(model, Quantization(name, method, calibration, exclude))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("modelopt.torch.quantization")
+    (tmp_path / "calibration_data.py").write_text(DATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("int8", "max"),
+        ("int8", "entropy"),
+        ("int8", "smoothquant"),
+        ("fp8", "max"),
+        ("int8_weight_only", "max"),
+        ("int4_weight_only", "max"),
+        ("int4_weight_only", "awq"),
+    ],
+)
+def test_the_stored_quantizers_compute_what_model_optimizer_computes(project: Path, name: str, method: str) -> None:
+    calibration = job(name, method, needs_data=Quantization(name, method).needs_data)
+    quantized, rebuilt = net(), net()
+    with torch.no_grad():
+        stored = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
+        data = stored.to_bytes()
+        assert StoredQuantizers.from_bytes(data).to_bytes() == data
+        attach_quantizers(rebuilt, data, calibration.model)
+        x = torch.randn(4, 256) * torch.linspace(0.1, 8, 256)
+        expected, results, floats = quantized(x), rebuilt(x), net()(x)
+    torch.testing.assert_close(results, expected, rtol=1e-4, atol=1e-4)
+    assert float((results - floats).abs().max()) > 1e-4  # something was rounded
+    assert set(rebuilt.state_dict()) == set(net().state_dict())
+
+
+def test_a_method_that_changes_weights_leaves_shared_weights_alone() -> None:
+    assert chosen_layers(net(), job("int8", "smoothquant")) == ["body.0", "unused"]
+    assert chosen_layers(net(), job("int8")) == ["body.0", "head", "unused"]
+
+
+def test_a_layer_that_is_never_called_stays_in_float(project: Path) -> None:
+    with torch.no_grad():
+        stored = run.find_quantizers(net(), job("int8"), project, Frames(Places(), project))
+    assert stored.unused == ("unused",) and set(stored.layers) == {"body.0", "head"}
+
+
+def test_excluded_modules_stay_in_float() -> None:
+    assert chosen_layers(net(), job("int8", exclude=("bo*",))) == ["head", "unused"]
+    with pytest.raises(SourceError, match="no module of the model matches 'heads'") as caught:
+        chosen_layers(net(), job("int8", exclude=("heads",)))
+    assert "'head'" in str(caught.value.hint)
+
+
+def test_rejects_a_model_without_the_calibrated_layers() -> None:
+    class Other(nn.Module):
+        pass
+
+    quantizer: Any = {"body.0": {}}
+    with pytest.raises(SourceError, match=r"the model has no 'body\.0'"):
+        attach_quantizers(Other(), StoredQuantizers(quantizer).to_bytes(), job("int8").model)

@@ -123,7 +123,7 @@ def failure_document(schema: str, error: TrtbuildError) -> Failure:
 
 
 def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
-    """The number of steps by stage and verdict. All six stages are included."""
+    """The number of steps by stage and verdict. All stages are included."""
     verdicts: list[Verdict] = ["hit", "run", "failed", "skipped"]
     if unknown:
         verdicts.append("unknown")

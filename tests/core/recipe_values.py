@@ -154,7 +154,7 @@ class Build:
         model, toolchain = self.model, self.model.targets[0].toolchain
         return {
             "trace": self.trace(),
-            "lower": keys.lower(A, B, model.precision, VERSIONS, truncates_double=model.partition.truncate_double),
+            "lower": keys.lower(A, B, model.precisions, VERSIONS, truncates_double=model.partition.truncate_double),
             "partition": keys.partition(A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS),
             "convert": keys.convert(A, 22, VERSIONS),
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),

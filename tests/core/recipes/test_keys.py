@@ -13,6 +13,7 @@ import pytest
 
 from tests.core.recipe_values import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
 from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -111,7 +112,7 @@ def test_rule_4_11_each_version_counts() -> None:
     for name in VERSIONS:
         newer = {**VERSIONS, name: "99"}
         assert Build().trace(newer).key != Build().trace().key
-        assert keys.lower(A, B, "float32", newer).key != keys.lower(A, B, "float32", VERSIONS).key
+        assert keys.lower(A, B, Precisions(), newer).key != keys.lower(A, B, Precisions(), VERSIONS).key
         assert keys.convert(A, 22, newer).key != keys.convert(A, 22, VERSIONS).key
         old, new = (keys.partition(A, B, MODEL.partition, "tensorrt", "11", 22, v).key for v in (VERSIONS, newer))
         assert old != new
@@ -143,7 +144,7 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
-    assert keys.lower(A, B, "float32", VERSIONS).key != keys.lower(A, C, "float32", VERSIONS).key
+    assert keys.lower(A, B, Precisions(), VERSIONS).key != keys.lower(A, C, Precisions(), VERSIONS).key
 
 
 def test_module_paths_are_in_partition_only_if_granularity_is_set() -> None:

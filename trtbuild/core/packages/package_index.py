@@ -146,6 +146,8 @@ class PackageIndex:
     files: Mapping[str, Output]
     #: Whether the engines compute float64 values in float32.
     truncates_double: bool = False
+    #: The types in which modules compute that do not compute in `precision`.
+    other_precisions: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:

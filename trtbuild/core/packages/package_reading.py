@@ -110,9 +110,12 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     model, precision = _text(document, "model"), _text(document, "precision")
     truncates = document.get("truncate_double", False)
     _expect(isinstance(truncates, bool), "truncate_double is neither true nor false")
+    others = document.get("other_precisions", [])
+    _expect(isinstance(others, list) and all(isinstance(name, str) for name in others), "other_precisions are no names")
     return PackageIndex(
-        model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files, truncates
-    )
+        model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files, truncates,
+        tuple(others),
+    )  # fmt: skip
 
 
 # -- the parts of an index

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.engines.binding import weights_to_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.recipes.ports import Store
@@ -109,9 +109,11 @@ def lower(job: LowerJob, context: Context) -> Result:
         )
     store = context.store
     traced = guard.read_program(store.get_bytes(job.program))
-    program = run.lower(traced, job.precision, decomposition_table(), job.points, truncates_double=job.truncates_double)
+    program = run.lower(
+        traced, job.precisions, decomposition_table(), job.points, truncates_double=job.truncates_double
+    )
     if job.comparison is not None:
-        compare_lowered(job.comparison, job.precision, traced, program, store)
+        compare_lowered(job.comparison, job.precisions, traced, program, store)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
@@ -120,7 +122,7 @@ def lower(job: LowerJob, context: Context) -> Result:
     return Result(outputs)
 
 
-def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, lowered: Any, store: Store) -> None:
+def compare_lowered(comparison: Comparison, precisions: Precisions, traced: Any, lowered: Any, store: Store) -> None:
     """Run a traced and a lowered program on random inputs, and compare the outputs.
 
     Raises InconsistentShapes or SourceError if they differ too much.
@@ -143,7 +145,7 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
             comparison.ranges,
         )
         compared = ComparisonPoint(point.name, points_of(traced, [point.numbers])[0], inputs)
-        refuse_another_model(traced, lowered, weights, compared, precision)
+        refuse_another_model(traced, lowered, weights, compared, precisions)
 
 
 def partition(job: PartitionJob, context: Context) -> Result:

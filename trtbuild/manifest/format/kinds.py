@@ -247,6 +247,13 @@ def _one_or_more_schema(item: dict[str, Any], examples: list[Any]) -> WithJsonSc
     return WithJsonSchema({"anyOf": [item, many], "examples": examples})
 
 
+ModulePatterns = Annotated[
+    list[str],
+    BeforeValidator(_as_list),
+    Allowed('a list of module paths, such as [head, "*.norm"]'),
+    _one_or_more_schema({"type": "string"}, [["head", "*.norm*"]]),
+]
+
 PLACE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[0-9]{1,2}$"
 Places = Annotated[
     list[Annotated[str, Field(pattern=PLACE_PATTERN), Allowed("`<input>.<axis>`, such as `image.0`")]],

@@ -13,7 +13,7 @@ import pytest
 
 from tests.core.recipe_values import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
 from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
-from trtbuild.core.model.precisions import ModulePrecision, Precisions
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation

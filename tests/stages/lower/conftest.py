@@ -37,7 +37,7 @@ class TraceResult:
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def run(self, program: Program) -> list[torch.Tensor]:
-        weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        weights = {**dict(self.module.named_parameters(remove_duplicate=False)), **dict(self.module.named_buffers())}
         with torch.no_grad():
             result = program.exported.module()(*(weights[slot.name] for slot in self.slots), *self.inputs)
         return list(result)

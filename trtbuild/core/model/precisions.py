@@ -1,7 +1,7 @@
 """The floating-point types in which a model computes: one for the whole model, or others for some of its modules.
 
 Rules
-1. A module computes in the precision of the pattern that covers it (`trtbuild.core.model.module_paths`), and otherwise in
+1. A module computes in the precision of the pattern that covers it (`trtbuild.core.values.module_paths`), and otherwise in
    the default. Operators of the model's own ``forward`` have no module path, so they compute in the default.
 2. If patterns of two precisions cover a module, the pattern that names the inner module counts: ``*.norm`` counts for
    ``encoder.norm`` if the other pattern is ``encoder``.
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeGuard
 
-from trtbuild.core.model.module_paths import advice_for_unmatched, covering_module, has_wildcards
 from trtbuild.core.values.encoding import Value
+from trtbuild.core.values.module_paths import advice_for_unmatched, covering_module, has_wildcards
 from trtbuild.errors import SourceError
 
 Precision = Literal["float32", "float16", "bfloat16"]
@@ -116,3 +116,22 @@ def _ambiguous(path: str, first: ModulePrecision, second: ModulePrecision) -> So
         hint=f"list {module!r} itself under the precision that it should have: a path without wildcards counts first",
         field=second.field,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputedOperator:
+    """Calls of one operator in one module that compute in one floating type.
+
+    `module` is the path of the module, empty for the model itself. `operator` is the operator's name in PyTorch, and
+    `calls` the number of its calls. `type` is the floating type. `pattern` is the pattern of the manifest that decides about
+    the module, null for the default. If the operator does not compute in the precision of its module, `rule` is the name
+    of the rule that keeps it in another type, and `reason` says why.
+    """
+
+    module: str
+    operator: str
+    calls: int
+    type: str
+    pattern: str | None
+    rule: str | None
+    reason: str | None

@@ -148,6 +148,17 @@ def compare_lowered(comparison: Comparison, precisions: Precisions, traced: Any,
         refuse_another_model(traced, lowered, weights, compared, precisions)
 
 
+def explain(job: LowerJob, context: Context) -> Result:
+    """Say in which type each operator of a traced program is computed, if it is lowered by `job`."""
+    from trtbuild.stages.lower import explaining
+    from trtbuild.stages.program import guard
+    from trtbuild.stages.program.translations import decomposition_table
+
+    traced = guard.read_program(context.store.get_bytes(job.program))
+    computed = explaining.explain(traced, job.precisions, decomposition_table(), truncates_double=job.truncates_double)
+    return Result(computed=tuple(computed))
+
+
 def partition(job: PartitionJob, context: Context) -> Result:
     """Partition a lowered program. The result contains the conversions that were made for the parser."""
     from trtbuild.stages.partition import run

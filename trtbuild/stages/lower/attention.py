@@ -6,9 +6,9 @@ Rules
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
-4. In modules with the precision float16 or bfloat16, attention without a mask is written out, too, because the translation would
-   compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products in
-   half.
+4. In modules with the precision float16 or bfloat16, attention without a mask is written out, too, because the translation
+   would compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products
+   in half.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
    often.
 6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32

@@ -4,8 +4,10 @@ Rules
 1. All readers of a value in one repeated module share one cast to each dtype. (A repeated module is a module with a
    number in its path, such as ``layers.3``.)
 2. A cast to half belongs to the module that computes the value, and all readers share it. Some casts belong to the module
-   that reads the value: casts to float32, casts between float16 and bfloat16, and casts to half of weights, constants and
-   values that are `WIDE` or wider. So repeated modules exchange values in half, and equal layers have equal casts.
+   that reads the value: casts to float32, and casts to half of weights, constants and values that are `WIDE` or wider. So
+   repeated modules exchange values in half, and equal layers have equal casts. A cast between float16 and bfloat16 belongs
+   to the reader, or to the module that computes the value if the reader has the precision of the model itself. So layers
+   with this precision stay equal beside a layer with another one.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
 4. Only float32 values are cast, never integers, booleans and other floating types.
 5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
@@ -67,7 +69,10 @@ class CastInserter:
 
     def _cast_to(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
         if source in self._dtypes.half:
-            return source if self._dtypes.half[source] is dtype else self._insert_cast(source, dtype, reader)
+            if self._dtypes.half[source] is dtype:
+                return source
+            is_shared = dtype is self._dtypes.default is not torch.float32
+            return self._share_cast(source, dtype, reader) if is_shared else self._insert_cast(source, dtype, reader)
         if dtype is not torch.float32:
             return self._cast_to_half(source, dtype, reader)
         crossing = self._dtypes.crossing(source, reader)
@@ -78,6 +83,10 @@ class CastInserter:
     def _cast_to_half(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
         if source in self._dtypes.weights_and_constants or self._dtypes.ranges[half][source] >= Range.WIDE:
             return self._insert_cast(source, half, reader)
+        return self._share_cast(source, half, reader)
+
+    def _share_cast(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+        """Insert a cast of `source` in the module that computes it, for all readers."""
         key = (source, half, "")
         if key not in self._casts:
             is_call = source.op == "call_function"

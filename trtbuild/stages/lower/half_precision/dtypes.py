@@ -81,12 +81,14 @@ class Dtypes:
     """The decisions for one graph. `half` maps each call node that computes in half to its type. All other calls keep their
     dtype.
 
-    `wanted` has the dtype that the module of each call node wants. `rules` has the reasons of nodes that are float32;
+    `default` is the dtype that the model itself wants, and `wanted` has the dtype that the module of each call node wants.
+    `rules` has the reasons of nodes that are float32;
     data movement with such a reason is float32 only if its input is. `without_cast` contains the nodes that read an
     `UNSEEN` value without a cast. `ranges` are the ranges of all nodes, for each half type.
     """
 
     half: Mapping[torch.fx.Node, torch.dtype]
+    default: torch.dtype
     wanted: Mapping[torch.fx.Node, torch.dtype]
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
@@ -118,14 +120,16 @@ class Dtypes:
 def decide_dtypes(
     graph: torch.fx.Graph,
     weights_and_constants: Set[torch.fx.Node],
+    default: torch.dtype,
     wanted: Mapping[torch.fx.Node, torch.dtype],
     ranges: Mapping[torch.dtype, Ranges],
 ) -> Dtypes:
-    """Decide the dtypes of all nodes of `graph`. `wanted` has the dtype that the module of each call node wants. `ranges`
-    has the result of `trtbuild.stages.lower.half_precision.ranges.find_ranges` for each half type in `wanted`."""
+    """Decide the dtypes of all nodes of `graph`. The model itself wants `default`. `wanted` has the dtype that the module
+    of each call node wants. `ranges` has the result of `trtbuild.stages.lower.half_precision.ranges.find_ranges` for each
+    half type in `wanted`."""
     rules, without_cast = _find_float32_nodes(graph, wanted, ranges)
     half: dict[torch.fx.Node, torch.dtype] = {}
-    dtypes = Dtypes(half, wanted, rules, weights_and_constants, without_cast, ranges)
+    dtypes = Dtypes(half, default, wanted, rules, weights_and_constants, without_cast, ranges)
     for node in graph.nodes:
         if node.op != "call_function":
             continue

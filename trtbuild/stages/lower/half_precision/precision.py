@@ -8,9 +8,9 @@ step chooses the dtypes, in three modules:
 3. `casts` inserts the casts.
 
 A model may have several precisions: each operator has the precision of its module. Operators that the rules keep in float32
-stay in float32 in every module. Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the dtype in which they are stored, so a
-program's weights table is the same in every precision. Nested graphs (``torch.cond``) stay in float32, with casts of
-their inputs and outputs. ``float32`` alone changes nothing.
+stay in float32 in every module. Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the dtype in
+which they are stored, so a program's weights table is the same in every precision. Nested graphs (``torch.cond``) stay in
+float32, with casts of their inputs and outputs. ``float32`` alone changes nothing.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ def decide(program: Program, precisions: Precisions) -> Dtypes:
         for name in precisions.names
         if name != "float32"
     }
-    return decide_dtypes(program.graph, weights_and_constants, wanted, ranges)
+    return decide_dtypes(program.graph, weights_and_constants, _DTYPES[precisions.default], wanted, ranges)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from trtbuild.core.values.nearest import suggestion
+from trtbuild.core.values.nearest import nearest, suggestion
 
 _WILDCARDS = "*?["
 
@@ -37,6 +37,16 @@ def has_wildcards(pattern: str) -> bool:
 
 
 def advice_for_unmatched(pattern: str, paths: Iterable[str]) -> str:
-    """A hint for a pattern that names no module of a model: the nearest path, and the first paths of the model."""
-    modules = dict.fromkeys(prefix for path in paths for prefix in enclosing_paths(path))
+    """A hint for a pattern that names no module of a model: the nearest path or pattern, and the first paths of the model.
+    A number in a path is written as ``*``."""
+    modules = dict.fromkeys(_without_numbers(prefix) for path in paths for prefix in enclosing_paths(path))
+    if has_wildcards(pattern):
+        similar = nearest(pattern, [*modules, *(f"*.{module.rpartition('.')[2]}" for module in modules)])
+        if similar is not None and similar not in modules:
+            return f"did you mean {similar!r}? {suggestion('', modules, 'module paths')}"
     return suggestion(pattern, modules, "module paths")
+
+
+def _without_numbers(path: str) -> str:
+    """``layers.3.mlp`` → ``layers.*.mlp``."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))

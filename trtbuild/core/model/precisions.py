@@ -123,9 +123,9 @@ class ComputedOperator:
     """Calls of one operator in one module that compute in one floating type.
 
     `module` is the path of the module, empty for the model itself. `operator` is the operator's name in PyTorch, and
-    `calls` the number of its calls. `type` is the floating type. `pattern` is the pattern of the manifest that decides about
-    the module, null for the default. If the operator does not compute in the precision of its module, `rule` is the name
-    of the rule that keeps it in another type, and `reason` says why.
+    `calls` the number of its calls. `type` is the floating type. `pattern` is the pattern of the manifest that decides
+    about the module, null for the default. If the operator does not compute in the precision of its module, `rule` is the
+    name of the rule that keeps it in another type, and `reason` says why.
     """
 
     module: str

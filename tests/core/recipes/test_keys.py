@@ -13,7 +13,7 @@ import pytest
 
 from tests.core.recipe_values import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
 from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
-from trtbuild.core.model.precisions import Precisions
+from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -145,6 +145,15 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
     assert keys.lower(A, B, Precisions(), VERSIONS).key != keys.lower(A, C, Precisions(), VERSIONS).key
+
+
+def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
+    """Manifests from before there were precisions of modules keep their keys."""
+    recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
+    assert dict(recipe.parts)["precision"] == "float16"
+    mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))
+    others = [mixed, replace(mixed, default="float32"), Precisions("float16", module_precisions({"float32": ["norm"]}))]
+    assert len({keys.lower(A, B, each, VERSIONS).key for each in (Precisions("float16"), *others)}) == 4
 
 
 def test_module_paths_are_in_partition_only_if_granularity_is_set() -> None:

@@ -248,7 +248,7 @@ class FakeWorld:
     # -- the stages
 
     def _trace(self, plan: ModelPlan) -> Record:
-        model, declared = plan.model, plan.declared
+        model, declared = plan.model, plan.user_code["trace"].declared
         table = self.weights_table(model)
         source = self.files[model.source.target]
         lines = [line.split() for line in source.splitlines() if not line.startswith("#")]
@@ -258,7 +258,7 @@ class FakeWorld:
         ]
         dependencies.append(Dependency("distribution", "timm"))
         observations = [Observation(dependency, self.observe(dependency)) for dependency in dependencies]
-        recipe = keys.trace(
+        recipe = keys.user_code(
             declared, chain.extend(declared, observations, self.read_link, self.write_link, self.observe)
         )
         layers = [(words[1], words[2], words[0]) for words in lines if words[0] in ("layer", "torch")]
@@ -288,10 +288,10 @@ class FakeWorld:
         # the pointer, through which machines without torch find the record
         unversioned = keys.trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
         files = [o for o in observations if o.dependency.kind != "distribution"]
-        pointer = keys.trace(
+        pointer = keys.user_code(
             unversioned, chain.extend(unversioned, files, self.read_link, self.write_link, self.observe)
         )
-        self.keep(keys.trace_with_any_versions(pointer), {"record": self.put(record.to_bytes())})
+        self.keep(keys.with_any_versions(pointer), {"record": self.put(record.to_bytes())})
         return record
 
     def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:

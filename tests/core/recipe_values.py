@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtbuild.core.engines.binding import Interface, WeightSlot
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import (
     Input,
@@ -99,6 +100,9 @@ def shapes_of(model: Model) -> ShapePlan:
     return shapes
 
 
+#: A quantization, which `MODEL` does not have.
+QUANTIZATION = Quantization("int8", "entropy", Calibration("data:batches", kwargs={"n": 8}, samples=4), ("head",))
+
 #: Fixed points of a verification. In a build, `core.model.verification.points` chooses them.
 POINTS = (Point(0, "min", (1,), 7), Point(0, "random 2", (3,), 8, zeros=True))
 
@@ -124,7 +128,11 @@ class Build:
             Observation(Dependency("file", "models/old.py"), "absent"),
             Observation(Dependency("distribution", "timm"), "1.0.20"),
         ]
-        return keys.trace(keys.trace_declared(self.model, self.plan(), weights, PLATFORM, versions), observations)
+        return keys.user_code(keys.trace_declared(self.model, self.plan(), weights, PLATFORM, versions), observations)
+
+    def calibrate(self) -> Recipe:
+        observations = [Observation(Dependency("file", "data.py"), A)]
+        return keys.user_code(keys.calibrate_declared(self.model, PLATFORM, VERSIONS), observations)
 
     def engine_job(self) -> EngineJob:
         model, target = self.model, self.model.targets[0]
@@ -153,6 +161,7 @@ class Build:
         """Stage → its recipe."""
         model, toolchain = self.model, self.model.targets[0].toolchain
         return {
+            **({"calibrate": self.calibrate()} if model.quantization is not None else {}),
             "trace": self.trace(),
             "lower": keys.lower(A, B, model.precision, VERSIONS, truncates_double=model.partition.truncate_double),
             "partition": keys.partition(A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS),
@@ -177,7 +186,7 @@ class Build:
 
 def recipe_of_each_stage() -> dict[str, Recipe]:
     """Return a recipe for each stage, by the name of the stage."""
-    return Build().recipes()
+    return {**Build().recipes(), "calibrate": Build(replace(MODEL, quantization=QUANTIZATION)).calibrate()}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,12 @@ defaults: {targets: [ada]}
 
 
 #: ONNX files with one node: its operator and domain, and the last size of its input ``x``.
-ONNX = {"plain": ("Relu", "", 4), "strange": ("Gelu", "com.microsoft", 8), "refused": ("Det", "", 8)}
+ONNX = {
+    "plain": ("Relu", "", 4),
+    "strange": ("Gelu", "com.microsoft", 8),
+    "refused": ("Det", "", 8),
+    "trt_domain": ("TRT_FP4QDQ", "trt", 8),
+}
 
 
 def one_node(operator: str, domain: str, size: int) -> onnx.ModelProto:

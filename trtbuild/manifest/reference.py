@@ -100,6 +100,11 @@ _OUTPUTS = """\
 Without `outputs` a model has `{package: dist/<model>}`.
 """
 
+_QUANTIZE = """\
+`quantize` rounds the linear layers and convolutions of a `python:` source. [Quantized models](quantization.md) explains the
+formats, the methods and the calibration data.
+"""
+
 #: heading, fields, prose above the table
 _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
     ("Top level", fields.ManifestFields, "`version` is the only required field of a manifest.\n"),
@@ -111,6 +116,8 @@ _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
     ("`inputs.<name>`", fields.InputFields, "`image:` without fields is an input with all defaults.\n"),
     ("`dims.<name>`", fields.DimFields, ""),
     ("`partition`", fields.PartitionFields, ""),
+    ("`quantize`", fields.QuantizeFields, _QUANTIZE),
+    ("`quantize.calibration`", fields.CalibrationFields, ""),
     ("`builder`", fields.BuilderFields, ""),
     ("`outputs`", fields.OutputFields, _OUTPUTS),
 )  # fmt: skip

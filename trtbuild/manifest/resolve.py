@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.spec import Model, Origin, PartitionSettings, Profile, Source, Target
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue, NamedEntry
@@ -20,6 +21,7 @@ from trtbuild.manifest.format.fields import ModelFields, TargetFields
 from trtbuild.manifest.namespace import Namespace
 from trtbuild.manifest.outputs import OutputPath, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
+from trtbuild.manifest.quantization import resolve_quantization
 from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve_inputs, resolve_profile
 from trtbuild.manifest.source import kinds_of_source, resolve_source
 from trtbuild.manifest.yaml_text.problems import Problems
@@ -84,6 +86,7 @@ class _Resolver:
         shapes = self._shapes()
         targets = self._targets()
         weights = self._weights()
+        quantization = self._quantization(source)
         if source is not None:
             self._check_graph(source)
         model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
@@ -103,6 +106,7 @@ class _Resolver:
             weights=weights,
             precision=self._value("precision"),
             reference=self._value("reference"),
+            quantization=quantization,
             partition=self._settings(PartitionSettings(), "partition"),
             builder=self._settings(BuilderSettings(), "builder"),
             outputs=tuple((output.kind, output.path) for output in model_outputs),
@@ -181,6 +185,22 @@ class _Resolver:
         name = self._paths.name_of(located.value, folder_of(located.node.file))
         check_readable(self._paths, name, "the weights file", located.node.origin, self._problems)
         return name
+
+    def _quantization(self, source: Source | None) -> Quantization | None:
+        located = self._fields.get("quantize")
+        if located is None or located.value is INVALID or located.value is None:
+            return None
+        self._places.update({f"quantize.{name}": key for name, key in located.node.keys.items()})
+        if (data := located.node.items.get("calibration")) is not None:
+            self._places.update({f"quantize.calibration.{name}": key for name, key in data.keys.items()})
+        weights = self._fields.get("weights")
+        if weights is not None and weights.value is not None:
+            self._problems.add(
+                weights.name_origin,
+                f"model {self._name!r} has `quantize`, so its weights have to be known when scales are found",
+                "load them in the function that builds the model, and remove `weights`",
+            )
+        return resolve_quantization(located, self._name, source, self._paths, self._problems)
 
     def _shapes(self) -> Shapes | None:
         located = self._required("inputs")

@@ -43,8 +43,8 @@ def test_steps_that_are_not_locked_or_have_no_digest_are_not_refused() -> None:
 
 def test_a_model_has_the_key_of_its_trace() -> None:
     model = a_lock().models["net"]
-    assert model.trace == OTHER_KEY
-    assert replace(model, steps={}).trace is None
+    assert model.key_of("trace") == OTHER_KEY
+    assert replace(model, steps={}).key_of("trace") is None
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.chain import SINGLE_LINKS, DeclaredParts, extend, follow, link_bytes, link_recipe, parse_link
+from trtbuild.core.recipes.chain import SINGLE_LINKS, extend, follow, link_bytes, link_recipe, parse_link
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 
-DECLARED: DeclaredParts = (("source", "net:build"),)
+DECLARED = keys.Declared("trace", (("source", "net:build"),))
 
 
 class FakeTraces:
@@ -50,7 +50,7 @@ class FakeTraces:
         return list(observations.values()), "; ".join(sorted(result))
 
     def hit(self) -> str | None:
-        return self.traces.get(keys.trace(DECLARED, follow(DECLARED, self.read_link, self.observe)).key)
+        return self.traces.get(keys.user_code(DECLARED, follow(DECLARED, self.read_link, self.observe)).key)
 
     def trace(self) -> str:
         observations, result = self.run_user_code()
@@ -58,7 +58,7 @@ class FakeTraces:
         assert {observation.dependency for observation in observations} <= {
             observation.dependency for observation in chain_observations
         }
-        self.traces[keys.trace(DECLARED, chain_observations).key] = result
+        self.traces[keys.user_code(DECLARED, chain_observations).key] = result
         return result
 
     def build(self) -> bool:
@@ -129,11 +129,11 @@ def test_an_absent_file_that_was_looked_for_is_a_dependency() -> None:
 def test_declared_parts_have_separate_chains() -> None:
     world = FakeTraces({"main": "a"})
     world.build()
-    assert follow((("source", "other:build"),), world.read_link, world.observe) == ()
+    assert follow(keys.Declared("trace", (("source", "other:build"),)), world.read_link, world.observe) == ()
 
 
 def test_a_link_and_a_trace_have_different_keys() -> None:
-    assert link_recipe(DECLARED, ()).key != keys.trace(DECLARED, ()).key
+    assert link_recipe(DECLARED, ()).key != keys.user_code(DECLARED, ()).key
     assert link_recipe(DECLARED, ()).stage == "trace-link"
 
 
@@ -180,7 +180,7 @@ def test_a_dependency_that_was_observed_twice_counts_once() -> None:
     world = FakeTraces({"a": "content of a", "b": "content of b"})
     observations = extend(DECLARED, observations_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
     assert observations == tuple(observations_of("a", "b"))
-    assert len(keys.trace(DECLARED, observations).key) == 64
+    assert len(keys.user_code(DECLARED, observations).key) == 64
 
 
 def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:

@@ -14,16 +14,17 @@ import pytest
 
 import trtbuild.core
 from tests.core.builder_values import other_value
-from tests.core.recipe_values import MODEL, WEIGHTS, Build, shapes_of
+from tests.core.recipe_values import MODEL, QUANTIZATION, WEIGHTS, Build, shapes_of
 from trtbuild.core.engines import engine_job
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model import shapes, spec
+from trtbuild.core.model import quantization, shapes, spec
 from trtbuild.core.model.builder_settings import SETTINGS, SETTINGS_IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.shapes import Symbol
 from trtbuild.core.model.spec import Input, Model, NamedDim, PartitionSettings, Profile, ShapeRange, Source, Target
 from trtbuild.core.recipes import key_fields
 
-TRACE, LOWER, PARTITION, ENGINE, PACKAGE = "trace", "lower", "partition", "engine", "package"
+CALIBRATE, TRACE, LOWER, PARTITION, ENGINE, PACKAGE = "calibrate", "trace", "lower", "partition", "engine", "package"
 
 #: Type → field → the stages whose keys change if only that field changes, and earlier steps have the same results.
 #: `test_rule_4_2_every_field_is_accounted_for` fails for a new field until it has an entry here.
@@ -40,10 +41,13 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
         "precision": {LOWER, PACKAGE},
         "reference": {PACKAGE},
         "partition": {PARTITION},
+        "quantization": {CALIBRATE},
         "builder": {ENGINE},
         "outputs": set(),
         "places": set(),
     },
+    Quantization: dict.fromkeys(("format", "method", "calibration", "exclude"), frozenset({CALIBRATE})),
+    Calibration: dict.fromkeys(("python", "safetensors", "kwargs", "samples"), frozenset({CALIBRATE})),
     Source: dict.fromkeys(("kind", "target", "kwargs", "deps", "env", "cacheable", "roots"), frozenset({TRACE})),
     Input: {"name": {TRACE, PACKAGE}, "dtype": {TRACE}, "keyword": {TRACE, PACKAGE}, "range": {TRACE, PACKAGE}},
     NamedDim: {"name": {PACKAGE}, "at": {TRACE, PACKAGE}, "multiple_of": {TRACE, ENGINE, PACKAGE}},
@@ -91,6 +95,7 @@ OUTSIDE = {
     spec.Origin: "the place of a value in a manifest",
     shapes.ShapePlan: "symbols and axes: each dim and each input's shape is in the trace",
     shapes.SymbolAxis: "the number of a symbol: in the trace, in each input's shape",
+    quantization.Format: "a constant of the code: the format's name is in the key of the calibration",
     spec.GraphKind: "a constant of the code, which follows from the source's kind",
 }
 
@@ -163,6 +168,17 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
     def changed(value: Any) -> Any:
         return replace(value, **{field: changed_value(getattr(value, field))})
 
+    if kind in (Quantization, Calibration) or (kind, field) == (Model, "quantization"):
+        data = QUANTIZATION.calibration
+        after_quantization = (
+            replace(QUANTIZATION, calibration=changed(data))
+            if kind is Calibration
+            else (changed(QUANTIZATION) if kind is Quantization else changed_value(QUANTIZATION))
+        )
+        return (
+            Build(replace(MODEL, quantization=QUANTIZATION)),
+            Build(replace(MODEL, quantization=after_quantization)),
+        )
     if kind is EngineJob:
         return before, replace(before, job=changed(before.engine_job()))
     if kind is Weight:
@@ -209,7 +225,7 @@ def changed_stages(before: Build, after: Build) -> set[str]:
 
 
 def types_of_settings() -> list[type]:
-    values = [value for module in (spec, engine_job, shapes) for value in vars(module).values()]
+    values = [value for module in (spec, quantization, engine_job, shapes) for value in vars(module).values()]
     return list(dict.fromkeys(t for t in values if isinstance(t, type) and dataclasses.is_dataclass(t)))
 
 

@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.core.recipe_values import ENVIRONMENT, MODEL, VERSIONS, WEIGHTS, A, B, Build, C, shapes_of
+from tests.core.recipe_values import (
+    ENVIRONMENT,
+    MODEL,
+    VERSIONS,
+    WEIGHTS,
+    A,
+    B,
+    Build,
+    C,
+    recipe_of_each_stage,
+    shapes_of,
+)
 from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
@@ -71,7 +82,7 @@ def test_opt_of_the_first_profile_is_the_example_of_the_trace() -> None:
 
 def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its_values() -> None:
     def key(table: Any) -> str:
-        return keys.trace(keys.trace_declared(MODEL, shapes_of(MODEL), table, "linux-x86_64", VERSIONS), []).key
+        return keys.user_code(keys.trace_declared(MODEL, shapes_of(MODEL), table, "linux-x86_64", VERSIONS), []).key
 
     tables = [
         None,
@@ -90,7 +101,7 @@ def test_every_observation_is_in_the_trace() -> None:
     variants = [(), (first, second), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
     variants += [(Observation(dependency, A),) for dependency in kinds]
     declared_parts = keys.trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
-    assert len({keys.trace(declared_parts, observations).key for observations in variants}) == len(variants)
+    assert len({keys.user_code(declared_parts, observations).key for observations in variants}) == len(variants)
 
 
 # -- lower, partition, convert
@@ -267,9 +278,9 @@ def test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not() -> None
 def test_rule_4_10_a_new_step_version_changes_the_key_of_that_step_only(
     stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Build().recipes()
+    before = recipe_of_each_stage()
     monkeypatch.setitem(keys.STEP_VERSIONS, stage, 99)
-    after = Build().recipes()
+    after = recipe_of_each_stage()
     assert {name for name in before if before[name].key != after[name].key} == {stage}
 
 
@@ -286,9 +297,9 @@ def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
 
 def test_rule_4_8_the_recipe_with_any_versions_leaves_out_the_versions_only() -> None:
     recipe = Build().trace()
-    unversioned = keys.trace_with_any_versions(recipe)
+    unversioned = keys.with_any_versions(recipe)
     assert unversioned.parts == tuple(part for part in recipe.parts if part[0] != "versions")
-    assert unversioned.key == keys.trace_with_any_versions(Build().trace(versions=None)).key
+    assert unversioned.key == keys.with_any_versions(Build().trace(versions=None)).key
     assert unversioned.key != recipe.key
 
 
@@ -339,7 +350,7 @@ def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_use
         LOGNAME="bob",
     )
     assert first == second
-    assert first.split() == [text for stage, recipe in Build().recipes().items() for text in (stage, recipe.key)]
+    assert first.split() == [text for stage, recipe in recipe_of_each_stage().items() for text in (stage, recipe.key)]
 
 
 def test_settings_of_different_types_that_compare_equal_are_encoded_differently() -> None:

@@ -22,6 +22,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: A change here makes every team's cache useless. It needs a reason, a new version of the schema or of the step, and a
 #: line in the CHANGELOG.
 GOLDEN = {
+    "calibrate": "972e33b51f40302766c63747b5232b4ab8566dd6c91ebc3f215038ca11065499",
     "trace": "c419c5c9a87ecd07798ebb756c10e94ba41a2731be13314549973f531615f422",
     "lower": "7bc782540bdb092add6dcd50f348046b7889961072611c689fd8e9b13e0f72cc",
     "partition": "9924b31b89e283245a7e2a381d8dce063ac9a7a23db84efc9d5d6dda571c70e6",
@@ -48,7 +49,7 @@ def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     assert build.trace().key == "00b55bf5fa06e6e7d730e2b92da60bb3f2f6dca4868d001e7dc2855a53df5b77"
     assert build.recipes()["partition"].key == "e89cd345aea0515c3847d22a96702eeb7b8945977f2f88e53500386fb6779208"
     assert (
-        keys.trace_with_any_versions(build.trace(versions=None)).key
+        keys.with_any_versions(build.trace(versions=None)).key
         == "9bcf2e9fa5ef76fcbe1e949dd855bad64efa8e60c5abd1035e5661e6d989c4d7"
     )
 

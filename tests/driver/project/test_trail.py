@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.planning.graph import Reason, Step, UserCode
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
 from trtbuild.core.recipes.record import Record
@@ -20,7 +20,7 @@ from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
 
-DECLARED: chain.DeclaredParts = (("source", "net:build"),)
+DECLARED = keys.Declared("trace", (("source", "net:build"),))
 FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 
 
@@ -68,7 +68,7 @@ class World:
             DECLARED, observations, lookups.read_link, lookups.write_link, lookups.observe
         )
         self.store.put_record(
-            Record(keys.trace(DECLARED, chain_observations), {"graph": self.store.put_bytes(b"graph")})
+            Record(keys.user_code(DECLARED, chain_observations), {"graph": self.store.put_bytes(b"graph")})
         )
 
     def follow(self, *, trail: bool = True, trust: str = "") -> tuple[Observation, ...]:
@@ -158,7 +158,7 @@ def test_a_wrong_trail_leads_to_no_record(world: World, store: CountingStore) ->
         path.write_text(json.dumps({**document, "names": names}))
         lookups = world.lookups()
         observations = chain.follow(DECLARED, lookups.read_link, lookups.observe)
-        assert observations == first or store.get_record(keys.trace(DECLARED, observations).key) is None
+        assert observations == first or store.get_record(keys.user_code(DECLARED, observations).key) is None
 
 
 def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(world: World) -> None:
@@ -166,13 +166,13 @@ def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(world: W
     path = world.state / "trail.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "names": ["file:other.py"] * 60}))
     lookups = world.lookups()
-    wrong_recipe = keys.trace(DECLARED, chain.follow(DECLARED, lookups.read_link, lookups.observe))
+    wrong_recipe = keys.user_code(DECLARED, chain.follow(DECLARED, lookups.read_link, lookups.observe))
     assert lookups.record(wrong_recipe.key) is None
-    plan = SimpleNamespace(declared=DECLARED)
+    plan = SimpleNamespace(user_code={"trace": UserCode(DECLARED, ())})
     step = Step("net/trace", "net", "trace", "run", Reason("evicted", "no longer in the cache"), recipe=wrong_recipe)
     record = lookups.find_new_record(plan, step)  # type: ignore[arg-type]
     assert record is not None
-    assert record.recipe.key == keys.trace(DECLARED, first).key
+    assert record.recipe.key == keys.user_code(DECLARED, first).key
     assert chain.follow(DECLARED, lookups.read_link, lookups.observe) == first
     lookups.save_trail()
     assert world.follow() == first

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.graph_kinds import GraphKind
+from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.source_kinds import MODULE_IN_MEMORY, SOURCE_KINDS
 from trtbuild.core.values.encoding import Value
 from trtbuild.core.values.value_ranges import ValueRange
@@ -155,6 +156,7 @@ class Model:
     #: Whether the model's package has the programs of all partitions and all weights, so that it can run without engines.
     reference: bool = False
     partition: PartitionSettings = PartitionSettings()
+    quantization: Quantization | None = None
     builder: BuilderSettings = field(default_factory=BuilderSettings)
     #: kind (package, plans, …) → path relative to the project.
     outputs: tuple[tuple[str, str], ...] = ()

@@ -1,4 +1,4 @@
-"""Accepts traces and partitions that other machines made.
+"""Accepts calibrations, traces and partitions that other machines made. The rules for traces hold for calibrations, too.
 
 Such a result is used if this machine cannot make it. A partition that a lock file names is also used if this machine could
 make it.
@@ -11,7 +11,7 @@ Rules
    or observed must be the same on this machine now.
 2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
-   the same declared parts and files (`keys.trace_with_any_versions`). With a lock file, that trace must have been made
+   the same declared parts and files (`keys.with_any_versions`). With a lock file, that trace must have been made
    with the versions in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser. The result of a partition step is accepted with
    any parser, if the rest of its recipe is the same. The result that a lock file names comes first. Without such
@@ -21,7 +21,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtbuild.core.planning.graph import Reason
@@ -30,16 +30,13 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.values.encoding import Value, encode
+from trtbuild.core.values.encoding import encode
 from trtbuild.errors import BlobMissing, EntryCorrupt
-
-#: The declared parts of a trace's recipe (`keys.trace_declared`): name and value.
-DeclaredParts = Sequence[tuple[str, Value]]
 
 
 @dataclass(frozen=True)
-class AcceptedTrace:
-    """A trace from another machine: its recipe, the versions that it was made with, and the reason for the hit.
+class Accepted:
+    """A trace or a calibration from another machine: its recipe, its versions, and the reason for the hit.
 
     `observations` are its dependencies as they were observed on this machine."""
 
@@ -49,14 +46,15 @@ class AcceptedTrace:
     reason: Reason
 
 
-def locked_trace(lookups: Lookups, declared: DeclaredParts, locked: LockedTrace | None) -> AcceptedTrace | None:
-    """The trace that a lock file names, or None if its `declared` parts or its dependencies differ here (rule 2).
+def locked(lookups: Lookups, declared: keys.Declared, lock: LockedTrace | None) -> Accepted | None:
+    """The trace or calibration that a lock file names (rule 2).
 
-    `declared` has no versions."""
-    record = lookups.record(locked.key) if locked is not None and locked.key is not None else None
-    if record is None or locked is None or record.recipe.stage != "trace" or record.recipe.key != locked.key:
+    None if its `declared` parts or its dependencies differ here. `declared` has no versions."""
+    key = None if lock is None else lock.key_of(declared.stage)
+    record = lookups.record(key) if key is not None else None
+    if record is None or lock is None or record.recipe.stage != declared.stage or record.recipe.key != key:
         return None
-    wanted_parts = dict([*declared, ("versions", dict(locked.versions))])
+    wanted_parts = dict([*declared.parts, ("versions", dict(lock.versions))])
     observed: list[Observation] = []
     for name, value in record.recipe.parts:
         if ":" not in name:
@@ -69,17 +67,17 @@ def locked_trace(lookups: Lookups, declared: DeclaredParts, locked: LockedTrace 
         if lookups.observe(dependency) != value:
             return None
         observed.append(Observation(dependency, str(value)))
-    if wanted_parts or record.recipe.version != keys.STEP_VERSIONS["trace"]:
+    if wanted_parts or record.recipe.version != keys.STEP_VERSIONS[declared.stage]:
         return None
-    return _accepted_trace(record.recipe, tuple(observed), "trtbuild.lock names it")
+    return _accepted(record.recipe, tuple(observed), "trtbuild.lock names it")
 
 
-def trace_of_same_files(
-    lookups: Lookups, declared: DeclaredParts, observations: tuple[Observation, ...], locked: LockedTrace | None
-) -> AcceptedTrace | None:
-    """The trace that a pointer record names, or None (rule 3)."""
-    unversioned = keys.trace(declared, observations)
-    wanted_pointer = keys.trace_with_any_versions(unversioned)
+def made_from_same_files(
+    lookups: Lookups, declared: keys.Declared, observations: tuple[Observation, ...], lock: LockedTrace | None
+) -> Accepted | None:
+    """The trace or calibration that a pointer record names, or None (rule 3)."""
+    unversioned = keys.user_code(declared, observations)
+    wanted_pointer = keys.with_any_versions(unversioned)
     pointer = lookups.record(wanted_pointer.key)
     if pointer is None or not pointer.recipe.same_as(wanted_pointer):
         return None
@@ -89,21 +87,21 @@ def trace_of_same_files(
         return None
     if not keys.matches_without_versions(recipe, unversioned):
         return None
-    if locked is None:
-        return _accepted_trace(recipe, observations, "torch is not installed here")
-    trace = _accepted_trace(recipe, observations, "these are the versions of trtbuild.lock")
-    return trace if trace is not None and dict(trace.versions) == dict(locked.versions) else None
+    if lock is None:
+        return _accepted(recipe, observations, "torch is not installed here")
+    result = _accepted(recipe, observations, "these are the versions of trtbuild.lock")
+    return result if result is not None and dict(result.versions) == dict(lock.versions) else None
 
 
 def accepted_partition(
-    lookups: Lookups, wanted: Recipe, locked: LockedTrace | None, *, can_partition: bool
+    lookups: Lookups, wanted: Recipe, lock: LockedTrace | None, *, can_partition: bool
 ) -> tuple[Recipe, Reason] | None:
     """The recipe of another machine's partition step that replaces `wanted`, and the reason for the hit (rule 4).
 
     None if the lock file names `wanted` itself. If the lock file names no usable record, the result is also None if this
     machine can partition the model (`can_partition`), or if `wanted` has a record."""
     any_parser = keys.partition_with_any_parser(wanted)
-    for key in locked.partitions if locked is not None else ():
+    for key in lock.partitions if lock is not None else ():
         record = lookups.record(key)
         if (
             record is not None
@@ -135,11 +133,11 @@ def _parser_reason(recipe: Recipe, because: str) -> Reason:
     return Reason("recorded", f"partitioned with {parser}; accepted because {because}")
 
 
-def _accepted_trace(recipe: Recipe, observations: tuple[Observation, ...], because: str) -> AcceptedTrace | None:
+def _accepted(recipe: Recipe, observations: tuple[Observation, ...], because: str) -> Accepted | None:
     versions = dict(recipe.parts).get("versions")
     if not isinstance(versions, Mapping):
         return None
     versions_by_name = {name: str(version) for name, version in versions.items()}
     made_with = ", ".join(f"{name} {version}" for name, version in versions_by_name.items())
     reason = Reason("recorded", f"made elsewhere with {made_with}; accepted because {because}")
-    return AcceptedTrace(recipe, versions_by_name, observations, reason)
+    return Accepted(recipe, versions_by_name, observations, reason)

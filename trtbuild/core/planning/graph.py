@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,12 +12,14 @@ from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.packaging import PackageContents
 from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.recipes.dependency import Observation
+from trtbuild.core.recipes.keys import Declared, UserCodeStage
 from trtbuild.core.recipes.recipe import Change, Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.values.encoding import Value
 
-Stage = Literal["trace", "lower", "partition", "convert", "engine", "package"]
-STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "convert", "engine", "package")
+Stage = Literal["calibrate", "trace", "lower", "partition", "convert", "engine", "package"]
+STAGES: tuple[Stage, ...] = ("calibrate", "trace", "lower", "partition", "convert", "engine", "package")
+#: The stages that run user code. Only models with ``quantize:`` have a calibrate step.
+USER_CODE_STAGES: tuple[UserCodeStage, ...] = ("calibrate", "trace")
 
 
 def stages_until(last: str | None) -> frozenset[str]:
@@ -69,6 +73,14 @@ class Step:
         return self.recipe.key if self.recipe else None
 
 
+@dataclass(frozen=True)
+class UserCode:
+    """The declared parts of a step that runs user code, and the dependencies that were observed now."""
+
+    declared: Declared
+    observations: tuple[Observation, ...]
+
+
 @dataclass
 class ModelPlan:
     """The steps of one model by id, in graph order, and the facts that are known about their results."""
@@ -77,16 +89,19 @@ class ModelPlan:
     #: The shapes that the manifest declares.
     declared_shapes: ShapePlan
     steps: dict[str, Step] = field(default_factory=dict)
-    #: The declared parts of the trace's recipe (`keys.trace_declared`).
-    declared: tuple[tuple[str, Value], ...] = ()
-    #: The dependencies of the trace, as they were observed now.
-    observations: tuple[Observation, ...] = ()
+    #: For each step that runs user code: the declared parts of its recipe, and its dependencies as they were observed now.
+    user_code: dict[UserCodeStage, UserCode] = field(default_factory=dict)
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
     #: Digests of blobs that a weights file provides.
     file_weights: frozenset[str] = frozenset()
     #: Pairs of declared symbols that the trace found to be always equal.
     ties: Ties = ()
+
+    @property
+    def observations(self) -> Iterator[Observation]:
+        """The dependencies of all steps that run user code, as they were observed now."""
+        return itertools.chain.from_iterable(code.observations for code in self.user_code.values())
 
     @property
     def shapes(self) -> ShapePlan:

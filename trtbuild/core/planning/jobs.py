@@ -18,12 +18,19 @@ from trtbuild.core.planning.comparison import Comparison
 
 
 @dataclass(frozen=True)
+class CalibrateStep:
+    """The job of a calibrate step. It follows from the model, so nothing in it comes from planning."""
+
+
+@dataclass(frozen=True)
 class WeightTypes:
     """The name, dtype and shape of each tensor of the weights file. The rest of a trace job does not come from planning.
 
-    `weights` is None if the model has no weights file."""
+    `weights` is None if the model has no weights file. `quantizers` is the digest of the calibration's result; None without
+    a calibration."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
+    quantizers: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,4 +80,4 @@ class ConvertJob:
 
 
 #: The job of a step. The package step has no job.
-StepJob = WeightTypes | LowerJob | PartitionJob | ConvertJob | EngineJob
+StepJob = CalibrateStep | WeightTypes | LowerJob | PartitionJob | ConvertJob | EngineJob

@@ -56,10 +56,9 @@ class LockedModel:
     targets: Mapping[str, LockedTarget]
     steps: Mapping[str, LockedStep]
 
-    @property
-    def trace(self) -> str | None:
-        """The key of the trace step, or None if the lock has no such step."""
-        return next((step.key for name, step in self.steps.items() if stage_of(name) == "trace"), None)
+    def key_of(self, stage: str) -> str | None:
+        """The key of the model's first step of `stage`, or None if the lock has no such step."""
+        return next((step.key for name, step in self.steps.items() if stage_of(name) == stage), None)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.core.recipes.keys import UserCodeStage
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 
@@ -42,11 +43,17 @@ class LockedTrace:
     """The entries of a lock file about a model's trace and partition steps.
 
     `key` is the key of the trace, and `versions` are the versions of torch and related packages that the trace was made
-    with. `partitions` are the keys of the partition steps."""
+    with. `partitions` are the keys of the partition steps. `calibration` is the key of the calibrate step, if there is
+    one."""
 
     key: str | None
     versions: Mapping[str, str]
     partitions: tuple[str, ...] = ()
+    calibration: str | None = None
+
+    def key_of(self, stage: UserCodeStage) -> str | None:
+        """The key of the step of `stage`."""
+        return self.key if stage == "trace" else self.calibration
 
 
 @dataclass(frozen=True)

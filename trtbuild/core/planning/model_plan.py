@@ -19,9 +19,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
-from trtbuild.core.engines.binding import Interface, bind_weights, weight_types, weights_from_json
+from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Target, ToolchainName
@@ -32,11 +31,12 @@ from trtbuild.core.planning.comparison import make_comparison
 from trtbuild.core.planning.demand import require_blobs
 from trtbuild.core.planning.expand import engine_job, sizes_in_units
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step, step_id
-from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, WeightTypes
+from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.planning.lookups import Facts, Lookups, ToolchainFacts
 from trtbuild.core.planning.planned_package import InterfaceAndWeights, PartitionSteps, plan_package
+from trtbuild.core.planning.planned_user_code import UserCodePlanner
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
-from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Record
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
@@ -69,7 +69,14 @@ class _ForwardPass:
         """Add every step whose recipe is known, and unknown steps for the later stages."""
         table = self._lookups.weights_table(self._model)
         self.plan.file_weights = frozenset(weight.sha256 for weight in (table or {}).values())
-        trace = self._trace(table)
+        user_code = UserCodePlanner(self.plan, self._verdicts, self._facts, self._lookups)
+        calibration = user_code.calibrate() if self._model.quantization is not None else None
+        if calibration is not None and calibration.record is None:
+            trace = self._verdicts.add_unknown("trace", producers=(calibration.id,))
+            self._verdicts.add_unknown("lower", producers=(trace.id,))
+            self._add_unknown_after_lower()
+            return
+        trace, self._versions = user_code.trace(table, calibration)
         interface_and_weights = self._bind(trace, table)
         if trace.record is None or interface_and_weights is None:
             self._verdicts.add_unknown("lower", producers=(trace.id,))
@@ -111,42 +118,23 @@ class _ForwardPass:
             step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"
         ]
         lower = self.plan.steps[step_id(self._model.name, "lower")]
+        calibration = {name: step for name, step in self.plan.steps.items() if step.stage == "calibrate"}
         self.plan.contents = None
         if trace.verdict == "hit" and not self._lookups.was_run(trace.id):
-            self.plan.steps = {trace.id: trace}
+            self.plan.steps = {**calibration, trace.id: trace}
             self._verdicts.cannot_use(trace, reason)
             self._verdicts.add_unknown("lower", producers=(trace.id,))
             self._add_unknown_after_lower()
             return True
         for step in partition_steps:
             if not self._lookups.was_run(step.id):
-                self.plan.steps = {trace.id: trace, lower.id: lower, step.id: step}
+                self.plan.steps = {**calibration, trace.id: trace, lower.id: lower, step.id: step}
                 self._verdicts.cannot_use(step, reason)
                 self._add_unknown_after_partition(step.id)
                 return True
         return False
 
     # -- the stages
-
-    def _trace(self, table: Mapping[str, Weight] | None) -> Step:
-        plan, types, facts, lookups = self.plan, weight_types(table), self._facts, self._lookups
-        declared = partial(keys.trace_declared, self._model, plan.declared_shapes, types, facts.platform)
-        plan.declared, can_trace = declared(facts.versions), facts.versions is not None
-        accepted = None if can_trace else acceptance.locked_trace(lookups, plan.declared, facts.locked)
-        if accepted is None:
-            plan.observations = chain.follow(
-                plan.declared, lookups.read_link, lookups.observe, lookups.later_dependencies, lookups.expect
-            )
-            if not can_trace:
-                accepted = acceptance.trace_of_same_files(lookups, plan.declared, plan.observations, facts.locked)
-        if accepted is not None:
-            recipe, hit_reason, self._versions = accepted.recipe, accepted.reason, accepted.versions
-            plan.observations = accepted.observations
-        else:
-            wanted = declared(facts.locked.versions) if not can_trace and facts.locked else plan.declared
-            recipe, hit_reason = keys.trace(wanted, plan.observations), RECORDED
-        job = WeightTypes(None if types is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in types))
-        return self._verdicts.add_step("trace", recipe, job, hit_reason=hit_reason)
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> InterfaceAndWeights | None:
         """The interface of the traced program, and the weight of each slot; None if a document cannot be used."""

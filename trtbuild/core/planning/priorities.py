@@ -2,8 +2,8 @@
 
 Rules
 1. A step's rank is the estimated seconds of the step itself and of the steps that wait for it. All later steps of a model
-   wait for its trace, lower and partition steps. So the rank of these three steps includes all later work of the model. The
-   rank of a convert step includes its engines and the package. The rank of an engine step includes the package.
+   wait for its calibrate, trace, lower and partition steps. So the rank of these steps includes all later work of the
+   model. The rank of a convert step includes its engines and the package. The rank of an engine step includes the package.
 2. The estimate is the step's duration in the last build. If that is unknown, the estimate follows from the stage, and for
    an engine also from the size of its weights. Estimates only change the order of the steps.
 """
@@ -20,6 +20,7 @@ from trtbuild.core.values.element_types import ELEMENT_TYPES
 #: Estimated seconds of a step whose last duration is not known, measured with tiny models on one core (`make bench`
 #: measures whole builds).
 TYPICAL_S: Mapping[Stage, float] = {
+    "calibrate": 20.0,
     "trace": 4.0,
     "lower": 1.0,
     "partition": 3.0,
@@ -31,7 +32,7 @@ TYPICAL_S: Mapping[Stage, float] = {
 ENGINE_S_PER_BYTE = 1.5e-8
 
 #: All later steps of a model wait for these stages (rule 1).
-_FIRST_STAGES: tuple[Stage, ...] = ("trace", "lower", "partition")
+_FIRST_STAGES: tuple[Stage, ...] = ("calibrate", "trace", "lower", "partition")
 
 
 def weights_bytes(step: Step) -> int:

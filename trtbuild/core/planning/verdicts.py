@@ -16,15 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from trtbuild.core.planning.graph import ModelPlan, Reason, Stage, Step, Verdict, step_id
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Reason, Stage, Step, Verdict, step_id
 from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.planning.lookups import Lookups
+from trtbuild.core.recipes import chain
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.recipe import ABSENT, Change, Recipe, changes
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
 #: Outputs that every record of a stage has.
 REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
+    "calibrate": ("quantizers",),
     "trace": ("program", "graph", "modules", "interface", "weights"),
     "lower": ("program", "graph", "modules"),
     "partition": ("partitions",),
@@ -119,10 +121,11 @@ class Verdicts:
     def _unusable(self, recipe: Recipe) -> Reason | None:
         """The reason why the entry under the recipe's key does not count.
 
-        For a trace, this may also be the reason why the link that would continue its chain is not trusted."""
+        For a step that runs user code, this may also be the reason why the link that would continue its chain is not
+        trusted."""
         reason = self._lookups.why_unusable(recipe.key)
-        if reason is None and recipe.stage == "trace":
-            link_reason = self._lookups.why_unusable(Recipe("trace-link", recipe.version, recipe.parts).key)
+        if reason is None and recipe.stage in USER_CODE_STAGES:
+            link_reason = self._lookups.why_unusable(chain.link_of(recipe).key)
             reason = link_reason if link_reason is not None and link_reason.code == "untrusted" else None
         return reason
 
@@ -131,7 +134,7 @@ class Verdicts:
         if last is None:
             return Reason("new", "it was not built in this project before")
         changed = changes(last, recipe)
-        if recipe.stage == "trace":
+        if recipe.stage in USER_CODE_STAGES:
             # The chain of links ends at the changed or missing dependency. So later dependencies are unknown, not changed.
             changed = tuple(change for change in changed if change.now != ABSENT or not _is_dependency(change.part))
         changed = _causes(changed)

@@ -1,9 +1,9 @@
-"""Looks up a trace through a chain of links. The dependencies of a trace are known only after it has run.
+"""Looks up a step that runs user code through a chain of links. Its dependencies are known only after it has run.
 
 Rules
 1. The declared parts lead to the first dependencies to observe. These observations lead to further dependencies, or to the
-   record. A link is a record of stage ``trace-link``. Its recipe has the declared parts and the observations so far, and
-   its only output (`next`) names the dependencies to observe next.
+   record. A link is a record of stage ``trace-link`` or ``calibrate-link``. Its recipe has the declared parts and the
+   observations so far, and its only output (`next`) names the dependencies to observe next.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
@@ -29,13 +29,9 @@ from functools import partial
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.values.encoding import Value
 
 #: The number of first links that name a single dependency each.
 SINGLE_LINKS = 48
-
-#: The declared parts of a trace's recipe (`keys.trace_declared`): name and value.
-DeclaredParts = Sequence[tuple[str, Value]]
 
 #: Returns the dependencies that the link with this recipe names, or None if there is no such link.
 ReadLink = Callable[[Recipe], "Sequence[Dependency] | None"]
@@ -51,14 +47,18 @@ ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
 ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
-def link_recipe(declared: DeclaredParts, observations: Sequence[Observation]) -> Recipe:
+def link_recipe(declared: keys.Declared, observations: Sequence[Observation]) -> Recipe:
     """The recipe of the link that follows these observations."""
-    trace = keys.trace(declared, observations)
-    return Recipe("trace-link", trace.version, trace.parts)
+    return link_of(keys.user_code(declared, observations))
+
+
+def link_of(recipe: Recipe) -> Recipe:
+    """The recipe of the link with the same parts as the recipe of a step."""
+    return Recipe(f"{recipe.stage}-link", recipe.version, recipe.parts)
 
 
 def follow(
-    declared: DeclaredParts,
+    declared: keys.Declared,
     read_link: ReadLink,
     observe: Observe,
     ahead: ReadLaterDependencies = lambda link: (),
@@ -95,7 +95,7 @@ def _link_size(links: int) -> int:
 
 
 def extend(
-    declared: DeclaredParts,
+    declared: keys.Declared,
     observations: Sequence[Observation],
     read_link: ReadLink,
     write_link: WriteLink,

@@ -23,6 +23,10 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Model", "dims"): "in another form: the symbols and shapes that follow from them are in the key",
     ("Model", "profiles"): "in another form: their shapes, in order, are in the keys of traces and engines",
     ("Model", "weights"): "in another form: a path; the content of the file is in the key",
+    (
+        "Model",
+        "quantization",
+    ): "in another form: it is in the key of the calibration, whose result is in the key of the trace",
     ("Profile", "name"): "a label; its number and its shapes are in the key",
     ("Target", "name"): "a label; the other fields of the target are in the key",
     ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",

@@ -10,8 +10,9 @@ Rules (for users: docs/keys.md)
    cut-off possible.
 4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
    same bytes again.
-5. The trace's key has the directories for imports and the patterns of ``deps:`` as the manifest declares them. They
-   decide which files are read. The observations are not enough, because they have only the files that were read.
+5. The key of a step that runs user code (calibrate, trace) has the directories for imports and the patterns of ``deps:``
+   as the manifest declares them. They decide which files are read. The observations are not enough, because they have
+   only the files that were read.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
 7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of trace, lower, partition and convert. They are
@@ -21,7 +22,9 @@ Rules (for users: docs/keys.md)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
@@ -35,6 +38,7 @@ from trtbuild.core.values.encoding import Shared, Value, encode
 from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
+    "calibrate": 1,
     "trace": 5,
     "lower": 6,
     "partition": 4,
@@ -64,17 +68,41 @@ STRONGLY_TYPED_SINCE = 9
 LAYER_TYPES_VERSION = 2
 
 
+#: The stages that run user code. Their dependencies are known only after they have run.
+UserCodeStage = Literal["calibrate", "trace"]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declared parts of the recipe of a step that runs user code: everything that is known before the code runs."""
+
+    stage: UserCodeStage
+    parts: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Declared:
+        """The declared parts of a recipe. The other parts are observations of dependencies."""
+        stage: UserCodeStage = "calibrate" if recipe.stage == "calibrate" else "trace"
+        return cls(stage, tuple(part for part in recipe.parts if ":" not in part[0]))
+
+    def without_versions(self) -> Declared:
+        """The parts that a machine without torch declares."""
+        return Declared(self.stage, tuple(part for part in self.parts if part[0] != "versions"))
+
+
 def trace_declared(
     model: Model,
     shapes: ShapePlan,
     weights: Sequence[tuple[str, str, Sequence[int]]] | None,
     platform: str,
     versions: Mapping[str, str] | None,
-) -> tuple[tuple[str, Value], ...]:
-    """The declared parts of a trace: everything that is known before user code runs.
+    quantizers: str | None = None,
+) -> Declared:
+    """The declared parts of a trace.
 
     `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch. Such a
-    machine uses parts without versions to look up traces that other machines made.
+    machine uses parts without versions to look up traces that other machines made. `quantizers` is the digest of a
+    calibration's result; None without a calibration.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
@@ -92,9 +120,27 @@ def trace_declared(
     ]
     if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
+    if quantizers is not None:
+        parts.append(("quantizers", quantizers))
     if versions is not None:
         parts.append(("versions", dict(versions)))
-    return tuple(parts)
+    return Declared("trace", tuple(parts))
+
+
+def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] | None) -> Declared:
+    """The declared parts of a calibration. `versions` is None on a machine without torch, as for `trace_declared`.
+
+    The version of the calibrator is among the dependencies that the step discovers. The profiles are not a part, because
+    calibration data may have any size."""
+    parts: list[tuple[str, Value]] = [
+        ("source", fields_of(model.source)),
+        ("inputs", [fields_of(entry) for entry in model.inputs]),
+        ("quantization", fields_of(model.quantization)),
+        ("platform", platform),
+    ]
+    if versions is not None:
+        parts.append(("versions", dict(versions)))
+    return Declared("calibrate", tuple(parts))
 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
@@ -107,11 +153,10 @@ def _step(stage: str, *parts: tuple[str, Value]) -> Recipe:
     return Recipe(stage, STEP_VERSIONS[stage], tuple(parts))
 
 
-def trace(declared: Sequence[tuple[str, Value]], observations: Sequence[Observation]) -> Recipe:
-    """The recipe of a trace: its declared parts, and the observations of all its dependencies."""
-    return _step(
-        "trace", *declared, *((observation.dependency.part, observation.state) for observation in observations)
-    )
+def user_code(declared: Declared, observations: Sequence[Observation]) -> Recipe:
+    """The recipe of a step that runs user code: its declared parts, and the observations of all its dependencies."""
+    parts = ((observation.dependency.part, observation.state) for observation in observations)
+    return _step(declared.stage, *declared.parts, *parts)
 
 
 def lower(
@@ -270,9 +315,9 @@ def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 
-def trace_with_any_versions(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a trace on a machine without torch: the same parts, without versions."""
-    return Recipe("trace-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
+def with_any_versions(recipe: Recipe) -> Recipe:
+    """The recipe for looking up a trace or a calibration on a machine without torch: the same parts, without versions."""
+    return Recipe(f"{recipe.stage}-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
 
 
 def partition_with_any_parser(recipe: Recipe) -> Recipe:
@@ -282,7 +327,7 @@ def partition_with_any_parser(recipe: Recipe) -> Recipe:
 
 
 #: Stages of records that only point to another record, and are uploaded after it.
-POINTER_STAGES = frozenset(("trace-any", "partition-any"))
+POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
 
 
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
@@ -297,7 +342,7 @@ def _toolchain_of(parser: Value) -> Value:
 
 
 def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
-    """Whether the recipe of a recorded trace fits `unversioned`, the recipe of a trace without versions.
+    """Whether a recorded recipe fits `unversioned`, the recipe of the same user code without versions.
 
     Each declared part of `unversioned` must be equal in `recorded`. A dependency must be equal if both recipes have it.
     Other dependencies are ignored, because a lookup may observe more files than the trace depends on."""

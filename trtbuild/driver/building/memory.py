@@ -25,6 +25,7 @@ MIB = 1 << 20
 #: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured with torch 2.13 and
 #: TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
 BASE_BYTES: dict[Stage, int] = {
+    "calibrate": 900 * MIB,
     "trace": 450 * MIB,
     "lower": 450 * MIB,
     "partition": 600 * MIB,
@@ -34,6 +35,7 @@ BASE_BYTES: dict[Stage, int] = {
 }
 #: Bytes for each byte of weights, by stage. Measured on ViTs of 120 and 343 MB: a trace 1.3, an engine 3.4.
 BYTES_PER_WEIGHT_BYTE: dict[Stage, float] = {
+    "calibrate": 3.0,
     "trace": 3.0,
     "lower": 2.0,
     "partition": 1.0,

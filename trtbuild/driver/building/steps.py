@@ -8,21 +8,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trtbuild.core.engines.binding import weight_types
 from trtbuild.core.engines.engine_layers import quantized_types
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.model.shapes import pairs_not_to_tie
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import PackageContents, name_table
 from trtbuild.core.planning.demand import blobs_read_by, weights_of
-from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, WeightTypes
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.core.values.encoding import Value
 from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import StepRun
@@ -30,8 +28,12 @@ from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.results import Reply
 from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
+
+#: The verb of a stage, for messages.
+_PARTICIPLES = {"calibrate": "calibrated", "trace": "traced"}
 
 #: Reasons to run a step although there may be a record under its key. The new record replaces that record.
 _REPLACING_REASONS = ("forced", "evicted", "corrupt", "untrusted")
@@ -46,8 +48,8 @@ def run_step(
     start_s = time.monotonic()
     if step.stage == "package":
         return StepRun(publish_package(step.recipe, plan, store, lookups), time.monotonic() - start_s)
-    if step.stage == "trace":
-        return _run_trace(step, plan, facts, lookups, store, pool)
+    if step.stage in USER_CODE_STAGES:
+        return _run_user_code(step, plan, lookups, store, pool)
     if step.stage in ("lower", "engine"):
         weights = weights_of(step)
         lookups.keep_file_weights(plan.model, [sha256 for sha256 in weights if sha256 in plan.file_weights])
@@ -88,28 +90,41 @@ def _provenance(reply: Reply) -> dict[str, object]:
 
 
 def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
-    """The job of a trace worker for a model."""
+    """The job of a trace step."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
     points, untied_pairs = keys.proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
-    return TraceJob(model.source, model.inputs, shapes, points, weights.weights, places, untied_pairs)
+    return TraceJob(
+        model.source, model.inputs, shapes, points, weights.weights, places, untied_pairs, weights.quantizers
+    )
 
 
-def _run_trace(
-    step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
+def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
+    if isinstance(step.job, WeightTypes):
+        return trace_job(plan, step.job)
+    if plan.model.quantization is None:
+        raise AssertionError("only a model with `quantize:` has a calibrate step")
+    return CalibrateJob(trace_job(plan, WeightTypes()), plan.model.quantization)
+
+
+def _run_user_code(
+    step: Step, plan: ModelPlan, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
 ) -> StepRun:
+    """Run a calibrate or a trace step."""
     start_s = time.monotonic()
-    if not isinstance(step.job, WeightTypes):
-        raise AssertionError("the job of a trace step has the heads of its weights")
-    reply = call(pool, "trace", trace_job(plan, step.job))
+    if step.stage not in USER_CODE_STAGES:
+        raise AssertionError(f"{step.stage} runs no user code")
+    code = plan.user_code[step.stage]
+    store.fetch(sha256 for _, sha256 in blobs_read_by(step))
+    reply = call(pool, step.stage, _user_code_job(step, plan))
     observations = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
     changed_dependencies = lookups.find_changed_dependencies(observations)
     if changed_dependencies:
         names = ", ".join(dependency.name for dependency in changed_dependencies[:5])
         raise SourceError(
-            f"{names} changed while model {plan.model.name!r} was traced: nothing was kept",
+            f"{names} changed while model {plan.model.name!r} was {_PARTICIPLES[step.stage]}: nothing was kept",
             code="changed-during-trace",
             hint="run the build again",
         )
@@ -117,8 +132,8 @@ def _run_trace(
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # Links lead to the record of a trace. Without a new link, no other build can find this record.
-        record = Record(keys.trace(plan.declared, plan.observations), reply.outputs, _provenance(reply))
+        # Links lead to the record of a step. Without a new link, no other build can find this record.
+        record = Record(keys.user_code(code.declared, code.observations), reply.outputs, _provenance(reply))
         return StepRun(
             record,
             time.monotonic() - start_s,
@@ -128,11 +143,11 @@ def _run_trace(
             peak_rss_bytes=reply.peak_rss_bytes,
         )
     lookups.use_observations(observations)
-    seen = chain.extend(plan.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
-    recipe = keys.trace(plan.declared, seen)
+    seen = chain.extend(code.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
+    recipe = keys.user_code(code.declared, seen)
     record = Record(recipe, reply.outputs, _provenance(reply))
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
-    _publish_trace_for_any_versions(plan, facts, observations, record, lookups, store)
+    _publish_for_any_versions(code.declared, observations, record, lookups, store)
     return StepRun(
         record,
         time.monotonic() - start_s,
@@ -142,25 +157,21 @@ def _run_trace(
     )
 
 
-def _publish_trace_for_any_versions(
-    plan: ModelPlan,
-    facts: Facts,
+def _publish_for_any_versions(
+    declared: keys.Declared,
     observations: Sequence[Observation],
     record: Record,
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer to this trace under a recipe without versions (keys.trace_with_any_versions).
+    """Publish a pointer to this record under a recipe without versions (keys.with_any_versions).
 
-    A machine without torch finds the trace by this pointer.
+    A machine without torch finds the trace or the calibration by this pointer.
     """
-    table = lookups.weights_table(plan.model)
-    declared: Sequence[tuple[str, Value]] = keys.trace_declared(
-        plan.model, plan.declared_shapes, weight_types(table), facts.platform, None
-    )
+    declared = declared.without_versions()
     unversioned = [seen for seen in observations if seen.dependency.kind != "distribution"]
     seen = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
-    pointer = keys.trace_with_any_versions(keys.trace(declared, seen))
+    pointer = keys.with_any_versions(keys.user_code(declared, seen))
     output = store.put_bytes(record.to_bytes())
     store.put_record(Record(pointer, {"record": output}), replace=True)
 

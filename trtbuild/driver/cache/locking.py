@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Step
 from trtbuild.core.planning.locks import (
     LOCK_FILE,
     LOCKED_OUTPUTS,
@@ -29,7 +29,7 @@ from trtbuild.core.planning.locks import (
     LockedTarget,
     differences,
 )
-from trtbuild.core.recipes import chain
+from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.recipes.ports import Store
@@ -187,20 +187,22 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
 
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
-    """The keys of the links that lead to a model's trace: of the chain with versions, and of the chain without versions."""
-    try:
-        record = store.get_record(model.trace) if model.trace is not None else None
-    except StoreError:  # without its record, the trace cannot be found anyway
-        return
-    if record is None:
-        return
-    declared = [part for part in record.recipe.parts if ":" not in part[0]]
-    seen = {name: value for name, value in record.recipe.parts if ":" in name}
-    yield from _link_keys_of_chain(declared, seen, store)
-    yield from _link_keys_of_chain([part for part in declared if part[0] != "versions"], seen, store)
+    """The keys of the links that lead to a model's calibration and trace, with versions and without versions."""
+    for stage in USER_CODE_STAGES:
+        key = model.key_of(stage)
+        try:
+            record = store.get_record(key) if key is not None else None
+        except StoreError:  # without its record, the step cannot be found anyway
+            continue
+        if record is None:
+            continue
+        declared = keys.Declared.of(record.recipe)
+        seen = {name: value for name, value in record.recipe.parts if ":" in name}
+        yield from _link_keys_of_chain(declared, seen, store)
+        yield from _link_keys_of_chain(declared.without_versions(), seen, store)
 
 
-def _link_keys_of_chain(declared: chain.DeclaredParts, seen: Mapping[str, Any], store: Store) -> list[str]:
+def _link_keys_of_chain(declared: keys.Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
     """The keys of the links of one chain. `seen` maps the name of each dependency to its observed state."""
     link_keys: list[str] = []
 

@@ -3,10 +3,10 @@
 Rules
 1. A plan is made, and every record that it looks up is selected. A plan on another machine looks up the same records. The
    project's outputs are ignored, because another machine does not have them.
-2. A machine with torch looks up a trace by files and installed versions. A machine without torch looks it up by files
-   only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions are also looked up in
-   two ways: a machine with a parser looks them up by this parser, and a machine without a parser looks them up by a pointer
-   that names no parser.
+2. A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
+   looks it up by files only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions
+   are also looked up in two ways: a machine with a parser looks them up by this parser, and a machine without a parser
+   looks them up by a pointer that names no parser.
 3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.
@@ -18,14 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from trtbuild.core.engines.binding import weight_types
-from trtbuild.core.planning.graph import ModelPlan, Step, stages_until
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.core.values.encoding import Value
 from trtbuild.driver.building.steps import publish_package
 from trtbuild.driver.outputs import pt2
+from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 
@@ -62,7 +64,7 @@ def select(workspace: Workspace) -> Selection:
         raise ManifestErrors(problems)
     selected = set[str]()
     for plan in plans:
-        _look_up_trace_as_other_machine(workspace, plan)
+        _look_up_user_code_as_other_machine(workspace, plan)
         _look_up_partitions_without_parser(workspace, plan)
         _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
@@ -115,37 +117,28 @@ def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
         workspace.lookups.record(pt2.recipe(package.record, versions).key)
 
 
-def _look_up_trace_as_other_machine(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look up a trace as the other kind of machine does (rule 2).
+def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -> None:
+    """Look up calibration and trace as the other kind of machine does (rule 2).
 
     If this machine has torch, the other kind is a machine without torch. Otherwise it is a machine with torch. The lookups
     themselves are the effect: `lookups` remembers each record and each link that it finds.
     """
     lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
-    trace = next((step for step in plan.steps.values() if step.stage == "trace"), None)
-    if trace is None or trace.recipe is None:
-        return
-    names = weight_types(lookups.weights_table(plan.model))
-    if facts.versions is not None:
-        declared = keys.trace_declared(plan.model, plan.declared_shapes, names, facts.platform, None)
-        recipe = keys.trace(declared, chain.follow(declared, lookups.read_link, lookups.observe))
-        lookups.record(keys.trace_with_any_versions(recipe).key)
-        return
-    parts = dict(trace.recipe.parts)
-    versions = parts.get("versions")
-    if not isinstance(versions, Mapping):
-        return
+    for step in plan.steps.values():
+        if step.stage not in USER_CODE_STAGES or step.recipe is None:
+            continue
+        declared, parts = keys.Declared.of(step.recipe), dict(step.recipe.parts)
+        if facts.versions is not None:
+            unversioned = declared.without_versions()
+            recipe = keys.user_code(unversioned, chain.follow(unversioned, lookups.read_link, lookups.observe))
+            lookups.record(keys.with_any_versions(recipe).key)
+        elif isinstance(parts.get("versions"), Mapping):
+            # The result is not needed: the step is already selected. The call selects the links that a machine with torch
+            # follows.
+            chain.follow(declared, lookups.read_link, partial(_observe_as, parts, lookups))
 
-    def observe(dependency: Dependency) -> str:
-        seen = parts.get(dependency.part) if dependency.kind == "distribution" else None
-        return seen if isinstance(seen, str) else lookups.observe(dependency)
 
-    declared = keys.trace_declared(
-        plan.model,
-        plan.declared_shapes,
-        names,
-        facts.platform,
-        {name: str(version) for name, version in versions.items()},
-    )
-    # The result is not needed: the trace is already selected. The call selects the links that a machine with torch follows.
-    chain.follow(declared, lookups.read_link, observe)
+def _observe_as(parts: Mapping[str, Value], lookups: StoreLookups, dependency: Dependency) -> str:
+    """The state of a dependency on a machine with the distributions in the recipe `parts`."""
+    seen = parts.get(dependency.part) if dependency.kind == "distribution" else None
+    return seen if isinstance(seen, str) else lookups.observe(dependency)

@@ -82,7 +82,7 @@ def gather_facts(models: Sequence[Model], lock: Lock | None = None) -> dict[str,
 
 def _locked_trace(locked: LockedModel) -> LockedTrace:
     partition_keys = tuple(step.key for name, step in locked.steps.items() if stage_of(name) == "partition")
-    return LockedTrace(locked.trace, locked.versions, partition_keys)
+    return LockedTrace(locked.key_of("trace"), locked.versions, partition_keys, locked.key_of("calibrate"))
 
 
 def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.spec import Model
-from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.planning.graph import USER_CODE_STAGES, Reason, Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.chain import link_bytes, parse_link
@@ -228,19 +228,20 @@ class StoreLookups:
     def find_new_record(self, plan: ModelPlan, step: Step) -> Record | None:
         """Look up a step's record again, if the step was planned without a record.
 
-        Returns the record if another build has stored it since the planning; otherwise None. For a trace step, the links
-        are read from the store again, because the trail may have other links.
+        Returns the record if another build has stored it since the planning; otherwise None. For a step that runs user
+        code, the links are read from the store again, because the trail may have other links.
         """
         was_missing = step.record is None and step.reason.code not in ("forced", "uncacheable")
         if step.recipe is None or not was_missing or step.recipe.key in self._damaged_keys:
             return None
         recipe = step.recipe
-        if step.stage == "trace":
+        if step.stage in USER_CODE_STAGES:
             missing = [key for key, record in self._records.items() if record is None]
             for key in missing:
                 del self._records[key]
-            seen = chain.follow(plan.declared, self._read_link, self.observe, self.later_dependencies, self.expect)
-            recipe = keys.trace(plan.declared, seen)
+            declared = plan.user_code[step.stage].declared
+            seen = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.expect)
+            recipe = keys.user_code(declared, seen)
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)
         if record is None or not record.recipe.same_as(recipe) or record == step.refused:

@@ -23,6 +23,7 @@ from trtbuild.errors import ConversionRefused
 from trtbuild.store.local.local import LocalStore
 
 if TYPE_CHECKING:
+    from trtbuild.stages.trace.calibration.job import CalibrateJob
     from trtbuild.stages.trace.job import TraceJob
     from trtbuild.stages.verify.job import VerifyJob
 
@@ -54,6 +55,16 @@ def prepare_torch() -> None:
     decomposition_table()
 
 
+def calibrate(job: CalibrateJob, context: Context) -> Result:
+    """Run user code and find the scales of the model's quantizers. A process may call this only once."""
+    from trtbuild.stages.trace import run
+    from trtbuild.stages.trace.calibration.run import calibrate
+
+    result = calibrate(job, context.project, run.prepare())
+    observations = tuple((seen.dependency.part, seen.state) for seen in result.observations)
+    return Result({"quantizers": context.store.put_bytes(result.quantizers)}, observations, result.uncacheable)
+
+
 def trace(job: TraceJob, context: Context) -> Result:
     """Run user code and trace the model. A process may call this only once."""
     from trtbuild.stages.trace import run
@@ -68,7 +79,8 @@ def trace(job: TraceJob, context: Context) -> Result:
             stored.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
         return stored
 
-    traced = run.trace(job, context.project, store_weights, graph_steps.makers())
+    quantizers = None if job.quantizers is None else store.get_bytes(job.quantizers)
+    traced = run.trace(job, context.project, store_weights, graph_steps.makers(), quantizers)
     outputs = {
         "program": store.put_bytes(traced.program),
         "graph": store.put_bytes(traced.graph.encode()),

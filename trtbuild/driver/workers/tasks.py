@@ -21,6 +21,7 @@ from trtbuild.driver.workers import graph_steps, handlers
 from trtbuild.driver.workers.kinds import WorkerKind
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.results import Context, PT2Job, Reply, Result
+from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.verify.job import VerifyJob
 
@@ -46,6 +47,7 @@ class Task:
 
 
 TASKS: Mapping[str, Task] = {
+    "calibrate": Task("trace", CalibrateJob, handlers.calibrate),
     "trace": Task("trace", TraceJob, handlers.trace),
     "lower": Task("torch", LowerJob, handlers.lower, graph_steps.lower),
     "partition": Task("torch", PartitionJob, handlers.partition, graph_steps.partition),

@@ -181,6 +181,60 @@ class PartitionFields(Fields):
     )
 
 
+class CalibrationFields(Fields):
+    """The calibration data: exactly one of `python` and `safetensors`."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["python"]}, {"required": ["safetensors"]}]})
+
+    python: kinds.CallableName | None = Field(
+        None,
+        description="A callable that yields samples. A sample is the input of one call of the model: a tuple in the order "
+        "of the inputs, or a mapping by name.",
+        examples=["data.calibration:batches"],
+    )
+    safetensors: PathText | None = Field(
+        None,
+        description="A file with one tensor for each input, relative to this file. The first axis counts the samples.",
+        examples=["data/calibration.safetensors"],
+    )
+    kwargs: dict[str, Any] | None = Field(
+        None, description="Keyword arguments of the callable.", examples=[{"split": "train"}]
+    )
+    samples: kinds.Count | None = Field(
+        None, description="The number of samples that are used. The default is all samples.", examples=[64]
+    )
+
+    @model_validator(mode="after")
+    def _check_one_kind(self) -> CalibrationFields:
+        if (self.python is None) == (self.safetensors is None):
+            raise invalid_value(
+                "`python` and `safetensors` cannot be used together" if self.python else "the calibration has no data",
+                "write exactly one of python, safetensors",
+            )
+        if self.kwargs is not None and self.python is None:
+            raise invalid_value("`kwargs` are for `python`, and the data is in a file", "remove kwargs")
+        return self
+
+
+class QuantizeFields(Fields):
+    """What the layers of a model are rounded to, and how the scales are found."""
+
+    format: kinds.QuantizationFormat = Field(
+        description="The types of weights and, without `weight_only` and for `int8` and `fp8`, of activations."
+    )
+    method: kinds.QuantizationMethod = Field(
+        "max", description="How the scales are found. The format decides which exist."
+    )
+    calibration: CalibrationFields | None = Field(
+        None, description="The data with which scales are found. Formats for weights only need none with `max`."
+    )
+    exclude: kinds.ModulePatterns = Field(
+        [],
+        description="Module paths that stay in float; `*` matches any characters, also dots.",
+        examples=[["head", "*.norm*"]],
+    )
+
+
 _BuilderFields: Any = create_model("_BuilderFields", __base__=Fields, **builder_fields())
 
 
@@ -226,6 +280,7 @@ class DefaultsFields(Fields):
     )
     targets: _NameList = Field([], description="The names of the targets that the model is built for.")
     precision: kinds.Precision = Field("float32", description="The floating-point type in which the model computes.")
+    quantize: QuantizeFields | None = Field(None, description="What the layers of the model are rounded to.")
     reference: bool = Field(
         False,
         description="Whether the package has all programs and weights, so that it also runs on a CPU, without engines.",

@@ -76,6 +76,8 @@ PathText = Annotated[
 
 Dtype = Literal["bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 Precision = Literal["float32", "float16", "bfloat16"]
+QuantizationFormat = Literal["int8", "fp8", "int8_weight_only", "int4_weight_only", "nvfp4"]
+QuantizationMethod = Literal["max", "entropy", "smoothquant", "awq"]
 Toolchain = Literal["tensorrt-rtx", "tensorrt"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
 Platform = Literal["linux-x86_64", "linux-aarch64", "windows-x86_64"]
@@ -246,6 +248,13 @@ def _one_or_more_schema(item: dict[str, Any], examples: list[Any]) -> WithJsonSc
     many = {"type": "array", "items": item, "minItems": 1}
     return WithJsonSchema({"anyOf": [item, many], "examples": examples})
 
+
+ModulePatterns = Annotated[
+    list[str],
+    BeforeValidator(_as_list),
+    Allowed('a list of module paths, such as [head, "*.norm"]'),
+    _one_or_more_schema({"type": "string"}, [["head", "*.norm*"]]),
+]
 
 PLACE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[0-9]{1,2}$"
 Places = Annotated[

@@ -26,6 +26,7 @@ from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.export.exporting import functionalize
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers, write_fake_quantizers
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
 from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, write_quantizers
 from trtbuild.stages.trace.run import TraceResult, trace_module
@@ -73,9 +74,10 @@ def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, fr
         return torchscript.module_of_script(model, job, frames)
     model = in_evaluation_mode(model, copied=True)
     checks.refuse_training_mode(model, job)
-    if has_quantizers(model):
+    if has_quantizers(model) or has_fake_quantizers(model):
         model = copy.deepcopy(model)
         write_quantizers(model, job, job.place("source"))
+        write_fake_quantizers(model, job.place("source"))
     return _in_main_memory(model)
 
 

@@ -33,6 +33,8 @@ class TraceJob:
     weights: WeightTypes | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     apart: tuple[tuple[int, int], ...] = ()
+    #: The digest of the quantizers that a calibration has found; None without a calibration.
+    quantizers: str | None = None
 
     def alike(self, one: int, other: int) -> bool:
         """Whether two symbols have the same min, opt and max in every profile, and the same ``multiple_of``."""
@@ -67,6 +69,7 @@ class TraceJob:
             "weights": None if self.weights is None else [[n, d, list(shape)] for n, d, shape in self.weights],
             "origins": dict(self.origins),
             "apart": [list(pair) for pair in self.apart],
+            "quantizers": self.quantizers,
         }
 
     @classmethod
@@ -99,6 +102,7 @@ class TraceJob:
             weights=None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in weights),
             origins=dict(data["origins"]),
             apart=tuple((one, other) for one, other in data["apart"]),
+            quantizers=data["quantizers"],
         )
 
     def place(self, *paths: str) -> dict[str, Any]:

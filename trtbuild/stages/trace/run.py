@@ -96,11 +96,16 @@ def prepare() -> ProcessState:
 
 
 def trace(
-    job: TraceJob, project: Path, store_weights: StoreWeights | None = None, makers: Makers | None = None
+    job: TraceJob,
+    project: Path,
+    store_weights: StoreWeights | None = None,
+    makers: Makers | None = None,
+    quantizers: bytes | None = None,
 ) -> TraceResult:
     """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
-    `makers` has the functions for sources that are graphs already (``onnx:``, ``network:``). If an error is raised,
+    `makers` has the functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of
+    a calibration. If an error is raised,
     `store_weights` may already have stored weights; then no record refers to them.
     """
     process_state = prepare()
@@ -108,6 +113,7 @@ def trace(
 
     from trtbuild.stages.trace.discovery.discovery import Discovery
     from trtbuild.stages.trace.examples import seed_everything
+    from trtbuild.stages.trace.quantization.attaching import attach_quantizers
     from trtbuild.stages.trace.sources.reading import read
     from trtbuild.stages.trace.sources.source_graph import SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
@@ -122,6 +128,8 @@ def trace(
             if isinstance(source, SourceGraph):
                 traced = _trace_graph(source)
             else:
+                if quantizers is not None:
+                    attach_quantizers(source, quantizers, job)
                 traced = trace_module(
                     source, job, frames, discovery.implementation_digest, discovery.dependency_state, store_weights
                 )

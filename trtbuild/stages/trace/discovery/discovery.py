@@ -12,11 +12,13 @@ env: […], cacheable: false}``.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Observation
@@ -43,7 +45,10 @@ class Discovery:
         process imported before torch: they are dependencies only if user code imports them."""
         self._project = project
         self._source = source
-        self._loaded_modules = frozenset() if "torch" in loaded_modules else loaded_modules
+        self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
+        self._import_rules: ImportRules | None = None
+        #: Files that are mapped into memory and are no dependencies.
+        self._mapped_before: frozenset[str] = frozenset()
         self.places = Places()
         self._recorder = Recorder(project, self.places, environment)
         self._operators = Operators(self._recorder)
@@ -58,8 +63,9 @@ class Discovery:
         import_rules = ImportRules(
             self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_readers), self._loaded_modules
         )
+        self._import_rules = import_rules
         self._record_declared_dependencies()
-        mapped_before = mapped_files()
+        self._mapped_before = mapped_files()
         # the order matters: both `_operators` and `wrappers` wrap load_library, and the second wrapper is the outer one
         installers = (self._operators, wrappers, import_rules)
         for installer in installers:
@@ -71,8 +77,22 @@ class Discovery:
             hooks.set_recorder(None)
             for installer in reversed(installers):
                 installer.remove()
-            for path in sorted(mapped_files() - mapped_before):
+            for path in sorted(mapped_files() - self._mapped_before):
                 self._recorder.record_file(path)
+
+    def import_library(self, name: str) -> ModuleType:
+        """Import a library of trtbuild during the recording. Only its distribution becomes a dependency, and not the
+        modules that it loads: they are dependencies if user code imports them. Raises ImportError."""
+        if self._import_rules is None:
+            raise AssertionError("a library is imported during the recording")
+        with self._recorder.dropping_records(), self._import_rules.suspended():
+            mapped = mapped_files()
+            module = importlib.import_module(name)
+        self._mapped_before |= mapped_files() - mapped
+        distribution = self.places.of(str(module.__file__)).distribution
+        if distribution is not None:
+            self._recorder.record_distribution(distribution)
+        return module
 
     def implementation_digest(self, name: str) -> str:
         """The digest of a custom operator's implementation. `program_text` writes it into the canonical text."""

@@ -26,7 +26,8 @@ import importlib.machinery
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -47,10 +48,11 @@ class ImportRules:
         recorder: Recorder,
         roots: Iterable[str],
         patches: dict[str, Patch],
-        loaded_modules: frozenset[str] = frozenset(),
+        loaded_modules: set[str] | None = None,
     ) -> None:
         self._recorder = recorder
-        self._loaded_modules = loaded_modules
+        self._loaded_modules = set() if loaded_modules is None else loaded_modules
+        self._patches = patches
         self._roots = list(roots)
         self._finder = _Finder(recorder, self._roots, patches)
         self._undo: list[Callable[[], None]] = []
@@ -89,6 +91,25 @@ class ImportRules:
     def remove(self) -> None:
         while self._undo:
             self._undo.pop()()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Enter a block in which imports find installed modules only. After the block, rule 5 also holds for the modules
+        that it has loaded: they are added to `loaded_modules`."""
+        path, before = list(sys.path), set(sys.modules)
+        position = sys.meta_path.index(self._finder)
+        del sys.meta_path[position]
+        is_user = self._recorder.places.is_user
+        sys.path[:] = [entry for entry in path if not is_user(os.path.abspath(entry))]
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            sys.meta_path.insert(position, self._finder)
+            loaded = sys.modules.keys() - before
+            self._loaded_modules |= loaded
+            for name in loaded & self._patches.keys():
+                self._patches[name](sys.modules[name])
 
     def _record_loaded_imports(self) -> None:
         """Apply rule 5: the import of a loaded module does not call finders."""

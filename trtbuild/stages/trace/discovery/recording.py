@@ -74,6 +74,16 @@ class Recorder:
         finally:
             self._local.busy = False
 
+    @contextmanager
+    def dropping_records(self) -> Iterator[None]:
+        """Enter a block whose records are dropped: in it, trtbuild loads a library of its own, and no user code runs."""
+        names = ("_pins", "_recorded_paths", "_digest_pins", "_set_variables", "storage_refusals")
+        kept = {name: getattr(self, name).copy() for name in names}
+        try:
+            yield
+        finally:
+            vars(self).update(kept)
+
     def dependency_name(self, path: str) -> str:
         """The name of the absolute path `path` in a dependency (rule 3)."""
         if path == self._project:

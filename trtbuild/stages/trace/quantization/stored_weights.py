@@ -153,7 +153,16 @@ class _Storing:
     def _replace(self, node: torch.fx.Node, result: torch.fx.Node) -> None:
         self._results[self._key(node)] = result
         node.replace_all_uses_with(result)
+        source: Any = node.args[0]
         self._graph.erase_node(node)
+        while True:  # checks and copies of the float weight would keep it in the program
+            if all(user.target is _aten._assert_tensor_metadata.default for user in source.users):
+                for user in list(source.users):
+                    self._graph.erase_node(user)
+            if source.target not in COPIES or source.users:
+                return
+            unused, source = source, source.all_input_nodes[0]
+            self._graph.erase_node(unused)
 
     def reuse(self, node: torch.fx.Node) -> bool:
         """Replace a quantizer by the result of an equal quantizer, and say whether that was possible."""

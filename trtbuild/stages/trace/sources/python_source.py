@@ -18,6 +18,7 @@ from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.ao_quantizers import write_fake_quantizers
 from trtbuild.stages.trace.quantization.evaluation_mode import in_evaluation_mode
 from trtbuild.stages.trace.quantization.modelopt_quantizers import write_quantizers
 from trtbuild.stages.trace.sources.reading import SourceReader
@@ -41,7 +42,7 @@ class PythonSource(SourceReader):
             )
         else:
             place = frames.definition_place(source_object) or place
-            model = _call(source_object, job, frames)
+            model = call_source(source_object, job, frames)
         if not isinstance(model, torch.nn.Module):
             raise SourceError(
                 f"{target} returned {_kind(model)}; it must return a torch.nn.Module", hint=_return_hint(model), **place
@@ -49,6 +50,7 @@ class PythonSource(SourceReader):
         model = in_evaluation_mode(model)
         refuse_training_mode(model, job, place)
         write_quantizers(model, job, place)
+        write_fake_quantizers(model, place)
         return model
 
 
@@ -108,7 +110,8 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
     return f"did you mean {similar_name!r}? {defined_text}" if similar_name else defined_text
 
 
-def _call(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
+def call_source(function: Callable[..., Any], job: TraceJob, frames: Frames) -> Any:
+    """Call the source's callable with the kwargs of the job. Raises SourceError if the call fails."""
     kwargs = yaml_values(job.source.kwargs)
     refuse_kwargs(function, kwargs, job)
     # with this, torch.empty fills its memory, so a model that keeps such a tensor is the same in every process

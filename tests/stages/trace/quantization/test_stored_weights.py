@@ -1,0 +1,145 @@
+"""Weights of quantizers become stored numbers, and the program gives the same results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.fuzz.comparing import differences
+from tests.fuzz.pipeline import Case, build
+from trtbuild.errors import ConversionRefused, SourceError
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
+
+INT8 = QuantizerLayout("int8", 0, -128)
+INT4 = QuantizerLayout("int4", None, -8, 32)
+FLOAT8 = QuantizerLayout("float8e4m3fn", None, 0)
+NVFP4 = QuantizerLayout("float4e2m1", None, 0, 16)
+
+
+def quantizer(layout: QuantizerLayout, weight: torch.Tensor) -> Quantizer:
+    weight = weight.detach().float()
+    if layout.block is not None and layout.type == "int4":
+        padded = nn.functional.pad(weight, (0, -weight.shape[-1] % layout.block))
+        return Quantizer(layout, padded.reshape(-1, layout.block).abs().amax(1) / 7 + 1e-6)
+    if layout.axis is not None:
+        return Quantizer(layout, weight.flatten(1).abs().amax(1) / 127)
+    return Quantizer(layout, weight.abs().max() / (2688 if layout == NVFP4 else 448))
+
+
+class Linear(nn.Module):
+    def __init__(
+        self,
+        layout: QuantizerLayout,
+        sizes: tuple[int, int] = (64, 16),
+        *,
+        dtype: torch.dtype = torch.float32,
+        inputs: Quantizer | None = None,
+        calls: int = 1,
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(*sizes, dtype=dtype)
+        self.weight_quantizer = quantizer(layout, self.linear.weight)
+        self.input_quantizer, self.calls = inputs, calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        results = []
+        for call in range(self.calls):
+            y = x + call if self.input_quantizer is None else self.input_quantizer(x + call)
+            results.append(nn.functional.linear(y, self.weight_quantizer(self.linear.weight), self.linear.bias))
+        return torch.stack(results).sum(0)
+
+
+def stored_types(module: nn.Module, *, sizes: Any = (64,), dtype: str = "float32") -> list[tuple[str, tuple[int, ...]]]:
+    """The dtypes and shapes of the program's weights with several axes. The conversion is compared with the module."""
+    case = Case(module.eval(), [(dtype, [(1, 3, 8), *sizes])])
+    built = build(case, engines=False)
+    found = differences(case, built)
+    assert not found.differences and not found.unchecked and found.compared
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    return sorted((weight.dtype, weight.shape) for weight in built.weights if len(weight.shape) > 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "types"),
+    [
+        (INT8, [("int8", (16, 64))]),
+        (FLOAT8, [("uint8", (16, 64))]),
+        (INT4, [("float32", (16, 2)), ("uint8", (16, 32))]),
+        (NVFP4, [("uint8", (16, 4)), ("uint8", (16, 32))]),
+    ],
+)
+def test_a_weight_is_stored_in_its_type(layout: QuantizerLayout, types: list[tuple[str, tuple[int, ...]]]) -> None:
+    assert stored_types(Linear(layout)) == types
+
+
+@pytest.mark.parametrize("layout", [INT8, FLOAT8, INT4, NVFP4])
+def test_a_half_weight_is_stored_as_well(layout: QuantizerLayout) -> None:
+    module = Linear(layout, dtype=torch.float16)
+    types = stored_types(module, dtype="float16")
+    assert not any(dtype == "float16" for dtype, _ in types)
+
+
+@pytest.mark.parametrize("layout", [INT4, NVFP4])
+def test_a_weight_that_blocks_do_not_divide_is_rounded_and_stays_float(layout: QuantizerLayout) -> None:
+    assert stored_types(Linear(layout, (40, 16)), sizes=(40,)) == [("float32", (16, 40))]
+
+
+def test_a_kernel_of_a_convolution_in_blocks_is_rounded_and_stays_float() -> None:
+    class Convolution(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 4, 3)
+            self.weight_quantizer = quantizer(INT4, self.convolution.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.conv2d(x, self.weight_quantizer(self.convolution.weight))
+
+    assert stored_types(Convolution(), sizes=(3, 8, 8)) == [("float32", (4, 3, 3, 3))]
+
+
+@pytest.mark.parametrize("layout", [INT8, INT4, NVFP4])
+def test_a_weight_that_is_read_twice_is_stored_once(layout: QuantizerLayout) -> None:
+    assert len(stored_types(Linear(layout, calls=2))) == len(stored_types(Linear(layout)))
+
+
+def test_an_int8_weight_beside_quantized_inputs_stays_float() -> None:
+    inputs = Quantizer(QuantizerLayout("int8", None, -128), torch.tensor(0.02))
+    assert stored_types(Linear(INT8, inputs=inputs)) == [("float32", (16, 64))]
+
+
+def test_inputs_in_nvfp4_are_an_error() -> None:
+    module = Linear(INT8, inputs=Quantizer(NVFP4, torch.tensor(0.001)))
+    with pytest.raises(SourceError, match="'input_quantizer' quantizes a value to NVFP4 that is not a weight"):
+        build(Case(module.eval(), [("float32", [(1, 3, 8), 64])]))
+
+
+@pytest.mark.parametrize("layout", [FLOAT8, QuantizerLayout("float8e4m3fn", 0, 0), INT4])
+def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
+    class Computed(Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(x, self.weight_quantizer(self.linear.weight * 1.5))
+
+    case = Case(Computed(layout).eval(), [("float32", [(1, 3, 8), 64])])
+    built = build(case)  # with an engine
+    found = differences(case, built)
+    assert not found.differences and not found.unchecked and found.compared
+    assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
+    assert ("float32", (16, 64)) in [(weight.dtype, weight.shape) for weight in built.weights]
+
+
+def test_a_toolchain_with_an_old_opset_leaves_the_quantizers_in_pytorch() -> None:
+    built = build(Case(Linear(INT4).eval(), [("float32", [(1, 3, 8), 64])]), engines=False)
+    (part,) = built.partitions.partitions
+    program = Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
+    with pytest.raises(
+        ConversionRefused, match="the quantizers need ONNX opset 21, and the toolchain takes 17"
+    ) as caught:
+        convert(program, 17)
+    calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert [calls[index] for index in caught.value.nodes] == ["trtbuild.dequantize.default"]

@@ -1,0 +1,91 @@
+"""The field ``quantize:`` of a model: what its layers are rounded to, and how the scales are found.
+
+`FORMATS` is the table of formats. A *method* finds the scales; its name is that of Model Optimizer's algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtbuild.core.values.encoding import Value, from_json, to_json
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. `types` are the types that weights and activations are rounded to.
+
+    `methods` are the methods that find its scales, the default first. Those in `methods_without_data` look at the weights
+    only.
+    """
+
+    weights: str
+    activations: str | None
+    methods: tuple[str, ...]
+    methods_without_data: tuple[str, ...] = ()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return (self.weights,) if self.activations is None else tuple(dict.fromkeys((self.weights, self.activations)))
+
+
+#: The formats by name. The methods are those that Model Optimizer 0.47 offers for the format
+#: (``modelopt.torch.quantization.config``: `algorithm`; entropy: ``calib.HistogramCalibrator``).
+FORMATS: Mapping[str, Format] = {
+    "int8": Format("int8", "int8", ("max", "entropy", "smoothquant")),
+    "fp8": Format("float8e4m3fn", "float8e4m3fn", ("max",)),
+    "int8_weight_only": Format("int8", None, ("max",), ("max",)),
+    "int4_weight_only": Format("int4", None, ("max", "awq"), ("max",)),
+    "nvfp4": Format("float4e2m1fn", None, ("max", "awq"), ("max",)),
+}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Where calibration data comes from: a callable (``module:name``) or a safetensors file relative to the project.
+
+    Exactly one of `python` and `safetensors` is set. `samples` is the number of calls whose inputs are used; None: all.
+    """
+
+    python: str | None = None
+    safetensors: str | None = None
+    kwargs: Mapping[str, Value] = field(default_factory=dict)
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The fields of ``quantize:``. `format` is a name in `FORMATS`. `exclude` has patterns of module paths that stay in
+    float."""
+
+    format: str
+    method: str = "max"
+    calibration: Calibration | None = None
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the method needs calibration data."""
+        return self.method not in FORMATS[self.format].methods_without_data
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form. `from_json` makes an equal value from it; floats in kwargs keep their bits."""
+        data = self.calibration
+        return {
+            "format": self.format,
+            "method": self.method,
+            "calibration": None if data is None else {**vars(data), "kwargs": to_json(data.kwargs)},
+            "exclude": list(self.exclude),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Quantization:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for data of another form."""
+        calibration = data["calibration"]
+        if calibration is not None:
+            kwargs = from_json(calibration["kwargs"])
+            if not isinstance(kwargs, Mapping):
+                raise ValueError("the kwargs of a calibration must be a mapping")
+            calibration = Calibration(**{**calibration, "kwargs": kwargs})
+        return cls(data["format"], data["method"], calibration, tuple(data["exclude"]))

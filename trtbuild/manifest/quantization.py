@@ -1,0 +1,64 @@
+"""A model's field ``quantize:``: its format, its method, and its calibration data."""
+
+from __future__ import annotations
+
+from trtbuild.core.model.quantization import FORMATS, Calibration, Quantization
+from trtbuild.core.model.spec import Origin, Source
+from trtbuild.manifest.declared import LocatedValue
+from trtbuild.manifest.format.fields import CalibrationFields, QuantizeFields
+from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
+from trtbuild.manifest.yaml_text.problems import Problems
+from trtbuild.manifest.yaml_text.tree import Node
+
+
+def resolve_quantization(
+    located: LocatedValue, model: str, source: Source | None, paths: ProjectPaths, problems: Problems
+) -> Quantization | None:
+    """The quantization that a model declares, or None when it is invalid; its problems are then added."""
+    declared: QuantizeFields = located.value
+    node, before = located.node, len(problems)
+    if source is not None and source.kind != "python":
+        problems.add(
+            located.name_origin,
+            f"`quantize` needs the layers of a PyTorch module, and model {model!r} comes from `{source.kind}`",
+            "use a `python:` source, or a model that is quantized already",
+        )
+    methods = FORMATS[declared.format].methods
+    if declared.method not in methods:
+        problems.add(
+            _place(node, "method"),
+            f"the format {declared.format} has no method {declared.method!r}",
+            f"write one of {', '.join(methods)}",
+        )
+        return None
+    result = Quantization(declared.format, declared.method, None, tuple(declared.exclude or ()))
+    if declared.calibration is None:
+        if result.needs_data:
+            problems.add(
+                located.name_origin,
+                f"the format {declared.format} with the method {declared.method} needs calibration data, "
+                f"and model {model!r} has none",
+                'write `calibration: {python: "module:callable"}`, or use a format for weights only',
+            )
+    elif not result.needs_data:
+        problems.add(
+            _place(node, "calibration"),
+            f"the format {declared.format} with the method {declared.method} uses no calibration data",
+            "remove `calibration`",
+        )
+    else:
+        calibration = _calibration(declared.calibration, node.items["calibration"], paths, problems)
+        result = Quantization(declared.format, declared.method, calibration, result.exclude)
+    return result if len(problems) == before else None
+
+
+def _calibration(declared: CalibrationFields, node: Node, paths: ProjectPaths, problems: Problems) -> Calibration:
+    file = declared.safetensors
+    if file is not None:
+        file = paths.name_of(file, folder_of(node.file))
+        check_readable(paths, file, "the file of calibration data", node.items["safetensors"].origin, problems)
+    return Calibration(declared.python, file, declared.kwargs or {}, declared.samples)
+
+
+def _place(node: Node, field: str) -> Origin:
+    return node.keys.get(field, node.origin)

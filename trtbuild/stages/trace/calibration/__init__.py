@@ -1,0 +1,6 @@
+"""The calibrate step of a model with ``quantize:``. It runs user code, so it is a part of the trace's folder.
+
+It reads the model and the calibration data, finds the scales with NVIDIA's Model Optimizer, and returns the quantizers of
+each layer. The trace attaches them to the model (`trtbuild.stages.trace.quantization.attaching`).
+This folder may use `trace.sources`, `trace.discovery`, `trace.quantization`, `trace.user_code` and `trace.job`.
+"""

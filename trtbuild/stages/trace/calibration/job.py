@@ -1,0 +1,31 @@
+"""The job of one calibration. This module does not import torch, because planning makes the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trtbuild.core.model.quantization import Calibration, Quantization
+from trtbuild.core.model.spec import Source
+from trtbuild.stages.trace.job import TraceJob
+
+#: The manifest's fields of a source → the fields of a calibration that have the same meaning.
+_FIELDS = {"source": "calibration", "source.python": "calibration.python", "source.kwargs": "calibration.kwargs"}
+
+
+@dataclass(frozen=True)
+class CalibrateJob:
+    """A model to calibrate, and how. `model` is the job of its trace, without quantizers."""
+
+    model: TraceJob
+    quantization: Quantization
+
+    def data_job(self, calibration: Calibration, target: str) -> TraceJob:
+        """A job whose source is the calibration's callable. Errors about it name the places of the calibration."""
+        model = self.model
+        source = Source("python", target, calibration.kwargs, roots=model.source.roots)
+        origins = {**model.origins}
+        for name, field in _FIELDS.items():
+            place = model.origins.get(f"quantize.{field}") or model.origins.get("quantize")
+            if place is not None:
+                origins[name] = place
+        return replace(model, source=source, origins=origins)

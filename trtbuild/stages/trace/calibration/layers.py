@@ -1,0 +1,121 @@
+"""Choose the layers that a format rounds, and write the configuration for Model Optimizer.
+
+Rules
+1. Linear layers and convolutions are rounded. Formats with blocks round linear layers only, because a block is a row of
+   weights.
+2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild leaves out the layers
+   that `exclude` names, and no others.
+3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
+   float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from trtbuild.core.model.quantization import FORMATS
+from trtbuild.core.values.nearest import nearest
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.calibration.job import CalibrateJob
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+#: Formats whose weights share a scale in blocks of a row.
+_BLOCK_FORMATS = ("int4_weight_only", "nvfp4")
+#: Format → the settings of its quantizer of weights and of inputs (``modelopt.torch.quantization.config``).
+_SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
+    "int8": ({"num_bits": 8, "axis": 0}, {"num_bits": 8, "axis": None}),
+    "fp8": ({"num_bits": (4, 3), "axis": None}, {"num_bits": (4, 3), "axis": None}),
+    "int8_weight_only": ({"num_bits": 8, "axis": 0}, None),
+    "int4_weight_only": ({"num_bits": 4, "block_sizes": {-1: 128, "type": "static"}}, None),
+    "nvfp4": ({"num_bits": (2, 1), "block_sizes": {-1: 16, "type": "dynamic", "scale_bits": (4, 3)}}, None),
+}
+#: Method → Model Optimizer's algorithm. The scales of entropy come from histograms, which no algorithm reads.
+_ALGORITHMS: Mapping[str, Any] = {
+    "max": "max",
+    "entropy": None,
+    "smoothquant": "smoothquant",
+    "awq": {"method": "awq_lite", "alpha_step": 0.1},
+}
+
+
+def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
+    """The paths of the layers that the format rounds. Raises SourceError if there is none, or if a pattern of `exclude`
+    matches nothing."""
+    quantization = job.quantization
+    excluded = _excluded_paths(module, quantization.exclude, job)
+    layers = [
+        path
+        for path, layer in module.named_modules()
+        if _fits(layer, quantization.format) and not any(_is_inside(path, outer) for outer in excluded)
+    ]
+    if not layers:
+        kinds = "linear layer" if quantization.format in _BLOCK_FORMATS else "linear layer or convolution"
+        raise SourceError(
+            f"the model has no {kinds} for the format {quantization.format}"
+            + (" that is not excluded" * bool(excluded)),
+            code="quantization",
+            hint="remove `quantize:`, or exclude less",
+            **job.model.place("quantize.format", "quantize"),
+        )
+    return layers
+
+
+def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -> dict[str, Any]:
+    """Model Optimizer's configuration that rounds `layers` only."""
+    quantization = job.quantization
+    weights, inputs = _SETTINGS[quantization.format]
+    if inputs is not None and quantization.method == "entropy":
+        inputs = {**inputs, "calibrator": "histogram"}
+    entries: list[dict[str, Any]] = [{"quantizer_name": "*", "enable": False}]
+    for path in layers:
+        prefix = f"{path}." if path else ""
+        settings = {**weights, "axis": 1} if isinstance(module.get_submodule(path), _TRANSPOSED) else weights
+        entries.append({"quantizer_name": f"{prefix}weight_quantizer", "cfg": dict(settings)})
+        if inputs is not None:
+            entries.append({"quantizer_name": f"{prefix}input_quantizer", "cfg": dict(inputs)})
+    return {"quant_cfg": entries, "algorithm": _ALGORITHMS[quantization.method]}
+
+
+def rounds_inputs(name: str) -> bool:
+    """Whether a format rounds the inputs of layers, too."""
+    return FORMATS[name].activations is not None
+
+
+def _fits(layer: nn.Module, format_name: str) -> bool:
+    if isinstance(layer, nn.Linear):
+        return True
+    if format_name in _BLOCK_FORMATS:
+        return False
+    return isinstance(layer, _CONVOLUTIONS) or (isinstance(layer, _TRANSPOSED) and layer.groups == 1)
+
+
+def _excluded_paths(module: nn.Module, patterns: Sequence[str], job: CalibrateJob) -> list[str]:
+    paths = [path for path, _ in module.named_modules() if path]
+    excluded: list[str] = []
+    for pattern in patterns:
+        matching = [path for path in paths if fnmatchcase(path, pattern)]
+        if not matching:
+            similar = nearest(pattern, paths)
+            raise SourceError(
+                f"no module of the model matches {pattern!r} in `exclude`",
+                code="quantization",
+                hint=f"did you mean {similar!r}?" if similar else "it is compared with whole module paths",
+                **job.model.place("quantize.exclude", "quantize"),
+            )
+        excluded += matching
+    return excluded
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
+def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that a method may change: parameters by name."""
+    return {name: value.detach() for name, value in module.named_parameters(remove_duplicate=False)}

@@ -1,0 +1,62 @@
+"""Attach the quantizers of a calibration to the layers of a model, before it is exported.
+
+A layer gets a subclass of its class: its `weight` is the rounded weight, and its call rounds the first argument. The names
+of parameters and modules do not change.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.stored import StoredQuantizers
+
+
+def attach_quantizers(module: torch.nn.Module, quantizers: bytes, job: TraceJob) -> None:
+    """Attach the result of a calibration (`StoredQuantizers`) to `module`, in place.
+
+    From now on, this process calls the layers of nn.TransformerEncoder one by one, because its fast path calls no layer.
+    Raises SourceError if the model does not have the layers that were calibrated."""
+    stored = StoredQuantizers.from_bytes(quantizers)
+    torch.backends.mha.set_fastpath_enabled(False)
+    layers, parameters = dict(module.named_modules()), dict(module.named_parameters(remove_duplicate=False))
+    missing = [path for path in stored.layers if path not in layers]
+    missing += [
+        name
+        for name, value in stored.weights.items()
+        if name not in parameters or parameters[name].shape != value.shape
+    ]
+    if missing:
+        raise SourceError(
+            f"the model has no {missing[0]!r}, which the calibration has found in it",
+            code="quantization",
+            hint="the function that builds the model must return the same modules in every process",
+            **job.place("quantize", "source"),
+        )
+    with torch.no_grad():
+        for name, value in stored.weights.items():
+            parameters[name].copy_(value)
+    for path, roles in stored.layers.items():
+        layer: Any = layers[path]
+        for role, quantizer in roles.items():
+            layer.add_module(f"trtbuild_{role}_quantizer", quantizer)
+        layer.__class__ = _quantized_class(layer.__class__, "input" in roles, "weight" in roles)
+
+
+@functools.cache
+def _quantized_class(layer_class: Any, rounds_input: bool, rounds_weight: bool) -> Any:
+    """A subclass of `layer_class` that uses the attached quantizers. It has the name of `layer_class`."""
+    members: dict[str, Any] = {"__qualname__": layer_class.__qualname__, "__module__": layer_class.__module__}
+    if rounds_input:
+
+        def forward(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return layer_class.forward(self, self.trtbuild_input_quantizer(x), *args, **kwargs)
+
+        members["forward"] = forward
+    if rounds_weight:
+        members["weight"] = property(lambda self: self.trtbuild_weight_quantizer(self._parameters["weight"]))
+    return type(layer_class.__name__, (layer_class,), members)

@@ -2,7 +2,7 @@
 
 Rules
 1. A module computes in the precision of the pattern that covers it (`trtbuild.core.values.module_paths`), and otherwise in
-   the default. Operators of the model's own ``forward`` have no module path, so they compute in the default.
+   the default. Operators in the ``forward`` of the model itself have no module path, so they compute in the default.
 2. If patterns of two precisions cover a module, the pattern that names the inner module counts: ``*.norm`` counts for
    ``encoder.norm`` if the other pattern is ``encoder``.
 3. If both name the same module, a path without wildcards counts. Otherwise it is an error, because the manifest does

@@ -153,7 +153,7 @@ class Model:
     dims: tuple[NamedDim, ...] = ()
     weights: str | None = None
     precision: Precision = "float32"
-    #: The modules that compute in a precision of their own.
+    #: The modules that compute in another precision.
     module_precisions: tuple[ModulePrecision, ...] = ()
     #: Whether the model's package has the programs of all partitions and all weights, so that it can run without engines.
     reference: bool = False

@@ -111,7 +111,10 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     truncates = document.get("truncate_double", False)
     _expect(isinstance(truncates, bool), "truncate_double is neither true nor false")
     others = document.get("other_precisions", [])
-    _expect(isinstance(others, list) and all(isinstance(name, str) for name in others), "other_precisions are no names")
+    _expect(
+        isinstance(others, list) and all(isinstance(name, str) for name in others),
+        "other_precisions is not a list of names",
+    )
     return PackageIndex(
         model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files, truncates,
         tuple(others),

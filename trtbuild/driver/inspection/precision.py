@@ -27,7 +27,7 @@ class InspectedPrecision:
     are in the order of the graph.
     """
 
-    schema: Literal["trtbuild.inspect-precision/1"] = "trtbuild.inspect-precision/1"
+    schema: Literal["trtbuild.precision/1"] = "trtbuild.precision/1"
     model: str
     default: Precision
     modules: Mapping[str, Precision]

@@ -2,7 +2,7 @@
 
 Rules
 1. The decisions are those of the lower step: the same passes run, and then `trtbuild.stages.lower.half_precision.dtypes`
-   decides. No cast is inserted, because a cast is no operator of the model.
+   decides. No cast is inserted, because the model does not have the casts.
 2. An operator that neither reads nor returns floating-point values has no type, and is left out. So are operators that
    only read the shape of a value.
 """
@@ -109,7 +109,11 @@ def _rule_of(node: torch.fx.Node, computed_type: torch.dtype, dtypes: Dtypes) ->
         row = row_of(node.target)
         reason = row.reason if row.role is Role.KEEP else f"this form of it is not known to be right in {_name(wanted)}"
         return rule.value, reason
-    source = "its operand is float32" if any(map(is_float32, node.all_input_nodes)) else "its operands are no floats"
+    source = (
+        "its operand is float32"
+        if any(map(is_float32, node.all_input_nodes))
+        else "its operands are integers or booleans"
+    )
     return "operands", source
 
 

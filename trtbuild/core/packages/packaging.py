@@ -168,7 +168,7 @@ class PackageContents:
         ]
 
     def _other_precisions_part(self) -> list[tuple[str, Value]]:
-        """The types of modules that do not compute in `precision`: the index has them. Left out if all modules compute in `precision`."""
+        """The types of modules that do not compute in `precision`, which the index has; empty without such modules."""
         others = self.model.precisions.names[1:]
         return [("other precisions", list(others))] if others else []
 

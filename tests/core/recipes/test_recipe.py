@@ -46,11 +46,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "00b55bf5fa06e6e7d730e2b92da60bb3f2f6dca4868d001e7dc2855a53df5b77"
+    assert build.trace().key == "61f198764a3ffcabe3731462cef0108fae7743dd5eeed1c2042acb21f093abc9"
     assert build.recipes()["partition"].key == "e89cd345aea0515c3847d22a96702eeb7b8945977f2f88e53500386fb6779208"
     assert (
         keys.with_any_versions(build.trace(versions=None)).key
-        == "9bcf2e9fa5ef76fcbe1e949dd855bad64efa8e60c5abd1035e5661e6d989c4d7"
+        == "e183ddbec0b574da2ed5a92859f50c1c4e93d385a3a3676e949fb3c1955ccff2"
     )
 
 

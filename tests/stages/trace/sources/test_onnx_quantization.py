@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from onnx import helper as h
 
-from tests.builds.test_quantized import quantized_file
+from tests.builds.quantized.test_quantized import quantized_file
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.sources.onnx_quantization import refuse_asymmetric, write_biases
 from trtbuild.stages.trace.sources.onnx_weights import numbers_in

@@ -21,7 +21,7 @@ def test_a_plan_has_the_verdicts_run_and_unknown_and_runs_nothing(trtbuild: Comm
     document = trtbuild("plan")
     assert document["schema"] == "trtbuild.plan/1"
     assert document["ok"]
-    assert list(document["totals"]) == ["trace", "lower", "partition", "convert", "engine", "package"]
+    assert list(document["totals"]) == ["calibrate", "trace", "lower", "partition", "convert", "engine", "package"]
     assert document["totals"]["trace"] == {"hit": 0, "run": 2, "failed": 0, "skipped": 0, "unknown": 0}
     assert document["totals"]["package"]["unknown"] == 2
     for step in document["steps"]:

@@ -93,7 +93,8 @@ def test_every_format_and_method_builds_and_is_right(command_line: CommandLine) 
 def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:
     later = {"calibrate", "trace", "lower", "partition", "convert", "engine", "package"}
     write(command_line, declared(INT8))
-    assert set(ran(command_line("build"))) == later
+    assert set(ran(command_line("build", "--depfile", "deps"))) == later
+    assert "data.py" in (command_line.project / "deps").read_text()
     assert ran(command_line("build")) == {}
 
     write(command_line, declared(INT8), data=DATA + "# a comment\n")

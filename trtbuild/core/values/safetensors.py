@@ -1,4 +1,4 @@
-"""The header of a safetensors file (https://github.com/huggingface/safetensors, "Format").
+"""Safetensors files (https://github.com/huggingface/safetensors, "Format").
 
 The first eight bytes are the header's length, little-endian. The header is JSON: name → dtype, shape, data_offsets. The
 data follows without gaps. Tensors are little-endian and row-major.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -17,6 +17,9 @@ from trtbuild.core.values.element_types import BY_SAFETENSORS
 
 #: The size of the field in front of the header.
 LENGTH_BYTES = 8
+_METADATA = "__metadata__"
+#: Torch's names of dtypes → those of the format.
+_NAMES = {element.name: name for name, element in BY_SAFETENSORS.items()}
 #: The limit that the format sets.
 _LARGEST_HEADER_BYTES = 100_000_000
 
@@ -48,7 +51,7 @@ def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
         raise ValueError(f"its header is not JSON: {error}") from None
     if not isinstance(tensors, dict):
         raise ValueError("its header is not an object")
-    result = [_entry(name, fields) for name, fields in tensors.items() if name != "__metadata__"]
+    result = [_entry(name, fields) for name, fields in tensors.items() if name != _METADATA]
     result.sort(key=lambda entry: (entry.first, entry.last))
     end = 0
     for entry in result:
@@ -66,6 +69,30 @@ def read_tensors(data: bytes) -> Iterator[tuple[TensorEntry, bytes]]:
     start = LENGTH_BYTES + header_length(data, len(data))
     for entry in read_entries(data[LENGTH_BYTES:start], len(data)):
         yield entry, data[start + entry.first : start + entry.last]
+
+
+def to_bytes(
+    tensors: Iterable[tuple[str, str, Sequence[int], bytes]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """The content of a file with these tensors, in this order. A tensor is its name, its dtype as torch names it, its shape
+    and its bytes. Raises KeyError for a dtype that the format does not have."""
+    header: dict[str, Any] = {} if metadata is None else {_METADATA: dict(metadata)}
+    pieces: list[bytes] = []
+    end = 0
+    for name, dtype, shape, data in tensors:
+        offsets = [end, end + len(data)]
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": offsets}
+        pieces.append(data)
+        end += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format asks for data at a multiple of 8 bytes
+    return b"".join([len(text).to_bytes(LENGTH_BYTES, "little"), text, *pieces])
+
+
+def metadata_of(data: bytes) -> dict[str, str]:
+    """The metadata of a file with the content `data`; empty if the file has no metadata. Raises ValueError."""
+    header = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + header_length(data, len(data))])
+    return dict(header.get(_METADATA, {}))
 
 
 def _entry(name: str, fields: Any) -> TensorEntry:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from trtbuild.core.planning.graph import USER_CODE_STAGES
 from trtbuild.core.recipes.recipe import ABSENT, Change, changes
 from trtbuild.driver.answers.subjects import Subject, find_subject
 from trtbuild.driver.project.workspace import Request
@@ -139,19 +140,23 @@ def _field_differences(area: str, name: str, was: Any, now: Any) -> Iterator[Dif
 
 
 def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """The differences between two traces: sources, files, and the versions of torch and related packages.
+    """The differences between two traces and their calibrations: sources, files, fields of ``quantize:``, and the versions
+    of torch and related packages.
 
-    An observation that only one trace contains is left out. If the other trace has to run again, it may make the same
-    observation then.
+    An observation that only one side contains is left out. If the step of the other side has to run again, it may make the
+    same observation then.
     """
-    if "trace" in was.recipes and "trace" in now.recipes:
-        for change in changes(was.recipes["trace"], now.recipes["trace"]):
-            if ABSENT in (change.was, change.now):
-                continue
-            if change.part.startswith(("versions", "distribution:")):
-                yield _value_difference("versions", change.part, change.was, change.now)
-            elif change.part.startswith(("source", "file:", "link:", "listing:", "environment:")):
-                yield _value_difference("source", change.part, change.was, change.now)
+    changed: dict[str, Change] = {}
+    for stage in USER_CODE_STAGES:
+        if stage in was.recipes and stage in now.recipes:
+            changed |= {change.part: change for change in changes(was.recipes[stage], now.recipes[stage])}
+    for change in changed.values():
+        if ABSENT in (change.was, change.now):
+            continue
+        if change.part.startswith(("versions", "distribution:")):
+            yield _value_difference("versions", change.part, change.was, change.now)
+        elif change.part.startswith(("source", "quantization", "file:", "link:", "listing:", "environment:")):
+            yield _value_difference("source", change.part, change.was, change.now)
 
 
 def _unknown_graphs(was: Subject, now: Subject) -> Iterator[Difference]:

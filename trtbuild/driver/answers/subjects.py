@@ -21,7 +21,7 @@ from typing import Any, Literal
 from trtbuild.core.engines.binding import Interface
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model
-from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
@@ -261,7 +261,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
             weights.update({slot: engine_weights[f"w{number}"] for number, slot in enumerate(slots)})
     last = history.recipe(f"{subject.model}/package")
     if last is not None and last.key == package.recipe.key:
-        for stage in ("trace", "lower", "partition"):
+        for stage in (*USER_CODE_STAGES, "lower", "partition"):
             recipe = history.recipe(f"{subject.model}/{stage}")
             if recipe is not None:
                 recipes[stage] = recipe

@@ -17,10 +17,9 @@ from trtbuild.driver.building import exported_files, refused_nodes
 from trtbuild.driver.building.estimates import Estimates
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.executor import Callbacks, execute
-from trtbuild.driver.building.float_engines import float_engines
 from trtbuild.driver.building.gpu_limit import GpuLimit
-from trtbuild.driver.building.left_quantizers import left_quantizers
 from trtbuild.driver.building.memory import MemoryLimit
+from trtbuild.driver.building.quantization_warnings import quantization_warnings
 from trtbuild.driver.building.steps import run_step
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.blame import place_in_manifest
@@ -113,8 +112,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         result.written += outcome.written.get(name, [])
     result.errors += outcome.unwritten.values()
     result.warnings += workspace.store.warnings()
-    result.warnings += left_quantizers(outcome.plans.values())
-    result.warnings += float_engines(outcome.plans.values())
+    result.warnings += quantization_warnings(outcome.plans.values())
     if workspace.lock_file is not None:
         result.warnings += differing_engines(workspace.lock_file.lock, outcome.plans.values())
     result.duration_s = time.monotonic() - start_s

@@ -10,7 +10,6 @@ Rules
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,19 +165,10 @@ def _numpy_array(tensor: HostTensor, path: Path) -> np.ndarray:
 
 def _safetensors_bytes(tensors: Mapping[str, HostTensor], path: Path) -> bytes:
     numpy = require_numpy()
-    header, pieces, offset = {}, [], 0
-    for name, tensor in tensors.items():
+    for tensor in tensors.values():
         if tensor.dtype not in _SAFETENSORS_NAMES:
             raise UsageError(f"{path.suffix} files have no {tensor.dtype}", hint="write an .npz file")
-        raw = numpy.ascontiguousarray(tensor.data).tobytes()
-        data_offsets = [offset, offset + len(raw)]
-        header[name] = {
-            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": data_offsets,
-        }
-        pieces.append(raw)
-        offset += len(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *pieces])
+    return safetensors.to_bytes(
+        (name, tensor.dtype, tensor.data.shape, numpy.ascontiguousarray(tensor.data).tobytes())
+        for name, tensor in tensors.items()
+    )

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from trtbuild.atomic import replace_file
 from trtbuild.core.planning import locks
-from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, step_id
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Observation
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.project.workspace import Workspace
@@ -123,8 +123,8 @@ def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -
         yield model.weights
     if model.source.file is not None:
         yield model.source.file
-    ran = result.outcome.ran.get(f"{model.name}/trace")
-    for seen in (*plan.observations, *(ran[1].observations if ran else ())):
+    ran = [result.outcome.ran.get(step_id(model.name, stage)) for stage in USER_CODE_STAGES]
+    for seen in (*plan.observations, *(seen for step in ran if step is not None for seen in step[1].observations)):
         if _is_prerequisite(seen, workspace.project):
             yield seen.dependency.name
 

@@ -62,7 +62,9 @@ def calibrate(job: CalibrateJob, context: Context) -> Result:
 
     result = calibrate(job, context.project, run.prepare())
     observations = tuple((seen.dependency.part, seen.state) for seen in result.observations)
-    return Result({"quantizers": context.store.put_bytes(result.quantizers)}, observations, result.uncacheable)
+    outputs = {"quantizers": context.store.put_bytes(result.quantizers)}
+    statistics = {"uncalibrated": list(result.uncalibrated)}
+    return Result(outputs, observations, result.uncacheable, statistics=statistics)
 
 
 def trace(job: TraceJob, context: Context) -> Result:

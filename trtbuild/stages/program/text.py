@@ -25,6 +25,7 @@ import torch
 
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
+from trtbuild.stages.raw_tensors import raw_bytes
 
 SCHEMA = "trtbuild.graph/1"
 
@@ -72,10 +73,9 @@ def module_paths(program: Program) -> list[tuple[str, str, str]]:
 
 def tensor_digest(tensor: torch.Tensor) -> str:
     """SHA-256 of a tensor's dtype, shape and values. The values are bytes in row-major order. Strides do not count."""
-    value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    value = tensor.detach()
     head = f"{value.dtype}{list(value.shape)}".encode()
-    raw = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
-    return hashlib.sha256(struct.pack(">Q", len(head)) + head + raw).hexdigest()
+    return hashlib.sha256(struct.pack(">Q", len(head)) + head + raw_bytes(value)).hexdigest()
 
 
 def target_name(target: Any) -> str:

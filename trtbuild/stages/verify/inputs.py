@@ -11,8 +11,6 @@ Rules
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,11 @@ import torch
 from trtbuild.atomic import replace_file
 from trtbuild.core.model.verification import Point
 from trtbuild.core.values import safetensors
-from trtbuild.core.values.element_types import BY_SAFETENSORS
 from trtbuild.core.values.value_ranges import ValueRange
 from trtbuild.errors import UsageError
 from trtbuild.regular import read_regular
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.raw_tensors import raw_tensor, tensor_of
 from trtbuild.stages.values import draw_in_range, draw_mask
 
 #: Operators that do not change the values of an index.
@@ -34,8 +32,6 @@ _SAME_INDEX = (
     "alias", "clone", "contiguous", "detach", "expand", "flatten", "permute", "reshape", "select", "slice", "squeeze",
     "to", "_to_copy", "transpose", "t", "unsqueeze", "view", "_unsafe_view",
 )  # fmt: skip
-
-_DTYPES = {getattr(torch, element.name): name for name, element in BY_SAFETENSORS.items()}
 
 
 def integer_ends(program: Program) -> list[int]:
@@ -104,22 +100,8 @@ def _random_tensor(dtype: torch.dtype, shape: tuple[int, ...], end: int, generat
 
 def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
     """Write inputs to a file. Raises OSError."""
-    header: dict[str, Any] = {"__metadata__": dict(about)}
-    data, offset = [], 0
-    for name, value in inputs.items():
-        flat = value.detach().contiguous().reshape(-1)
-        raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-        header[name] = {
-            "dtype": _DTYPES[value.dtype],
-            "shape": list(value.shape),
-            "data_offsets": [offset, offset + len(raw)],
-        }
-        data.append(raw)
-        offset += len(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, b"".join([struct.pack("<Q", len(text)), text, *data]))
+    replace_file(path, safetensors.to_bytes((raw_tensor(name, value) for name, value in inputs.items()), about))
 
 
 def read_inputs(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
@@ -127,9 +109,7 @@ def read_inputs(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Ten
     tensors_by_name: dict[str, torch.Tensor] = {}
     try:
         for entry, raw in safetensors.read_tensors(read_regular(path)):
-            dtype = getattr(torch, entry.dtype)
-            flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-            tensors_by_name[entry.name] = flat.reshape(entry.shape)
+            tensors_by_name[entry.name] = tensor_of(entry.dtype, entry.shape, raw)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RuntimeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def test_the_stored_quantizers_compute_what_model_optimizer_computes(project: Pa
     calibration = job(name, method, needs_data=Quantization(name, method).needs_data)
     quantized, rebuilt = net(), net()
     with torch.no_grad():
-        stored = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
+        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
         data = stored.to_bytes()
         assert StoredQuantizers.from_bytes(data).to_bytes() == data
         attach_quantizers(rebuilt, data, calibration.model)
@@ -97,10 +98,52 @@ def test_a_method_that_changes_weights_leaves_shared_weights_alone() -> None:
     assert chosen_layers(net(), job("int8")) == ["body.0", "head", "unused"]
 
 
+@pytest.mark.parametrize("name", ["int8", "int8_weight_only"])
+def test_the_layers_of_an_encoder_are_rounded(project: Path, name: str) -> None:
+    """The fast path of nn.TransformerEncoderLayer would call none of its layers."""
+
+    def encoder() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.TransformerEncoderLayer(256, 4, 64, batch_first=True).eval()
+
+    calibration = job(name, needs_data=name == "int8")
+    (project / "calibration_data.py").write_text(DATA.replace("(2, 256)", "(2, 3, 256)"))
+    model = make_job({"x": ((1, 3, 256), (2, 3, 256), (4, 3, 256))})
+    calibration = replace(calibration, model=model)
+    sys.modules.pop("calibration_data", None)
+    quantized, rebuilt = encoder(), encoder()
+    with torch.no_grad():
+        stored, _ = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
+        attach_quantizers(rebuilt, stored.to_bytes(), model)
+        x = torch.randn(2, 3, 256)
+        torch.testing.assert_close(rebuilt(x), quantized(x), rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(rebuilt(x), encoder()(x), atol=1e-5)
+    assert {"linear1", "linear2"} <= set(stored.layers)
+
+
+def test_rejects_a_changed_weight_that_the_model_reads_without_its_layer(project: Path) -> None:
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(256, 256)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) @ self.layer.weight
+
+    torch.manual_seed(0)
+    with torch.no_grad(), pytest.raises(SourceError, match="changes the results of the model"):
+        run.find_quantizers(Reading().eval(), job("int8", "smoothquant"), project, Frames(Places(), project))
+
+
+def test_a_computed_weight_is_left_alone() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(256, 8)), nn.Linear(8, 8))
+    assert chosen_layers(model, job("int8")) == ["1"]
+
+
 def test_a_layer_that_is_never_called_stays_in_float(project: Path) -> None:
     with torch.no_grad():
-        stored = run.find_quantizers(net(), job("int8"), project, Frames(Places(), project))
-    assert stored.unused == ("unused",) and set(stored.layers) == {"body.0", "head"}
+        stored, uncalibrated = run.find_quantizers(net(), job("int8"), project, Frames(Places(), project))
+    assert uncalibrated == ("unused",) and set(stored.layers) == {"body.0", "head"}
 
 
 def test_excluded_modules_stay_in_float() -> None:

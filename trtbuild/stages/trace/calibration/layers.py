@@ -9,6 +9,9 @@ Rules
    float.
 4. Some methods change weights. A weight that another module uses, too, such as that of an embedding, must not change. So
    such a layer stays in float with these methods.
+5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so it stays in float.
+6. A weight that is computed from other parameters, as by ``weight_norm``, has no quantizer, because its layer has no
+   parameter `weight`.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from trtbuild.core.model.quantization import FORMATS
 from trtbuild.core.values.nearest import nearest
@@ -102,6 +105,8 @@ def _shared_weights(module: nn.Module) -> frozenset[int]:
 
 
 def _fits(layer: nn.Module, format_name: str) -> bool:
+    if layer._parameters.get("weight") is None or isinstance(layer, NonDynamicallyQuantizableLinear):
+        return False
     if isinstance(layer, nn.Linear):
         return True
     if format_name in _BLOCK_FORMATS:
@@ -128,8 +133,3 @@ def _excluded_paths(module: nn.Module, patterns: Sequence[str], job: CalibrateJo
 
 def _is_inside(path: str, outer: str) -> bool:
     return path == outer or path.startswith(f"{outer}.")
-
-
-def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors that a method may change: parameters by name."""
-    return {name: value.detach() for name, value in module.named_parameters(remove_duplicate=False)}

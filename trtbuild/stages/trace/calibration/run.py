@@ -8,12 +8,12 @@ export path has int8 only.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +21,37 @@ import torch
 
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.errors import EnvironmentFault, SourceError, TrtbuildError
+from trtbuild.stages.trace.calibration.changed_weights import ChangedWeights
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.calibration.layers import (
     CHANGING_METHODS,
     chosen_layers,
     configuration,
     rounds_inputs,
-    weights_of,
 )
 from trtbuild.stages.trace.calibration.samples import Sample, read_samples
 from trtbuild.stages.trace.discovery.discovery import Discovery
 from trtbuild.stages.trace.examples import call_arguments, seed_everything
-from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, read_quantizer
+from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers, quantizers_of, read_quantizer
 from trtbuild.stages.trace.quantization.quantizer import Quantizer
 from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 from trtbuild.stages.trace.run import ProcessState
 from trtbuild.stages.trace.sources.reading import read
 from trtbuild.stages.trace.user_code.frames import Frames, first_lines
 
+#: Model Optimizer, and the libraries that compute the scales for it besides torch.
+_CALIBRATOR = ("nvidia-modelopt", "numpy", "scipy")
+
 
 @dataclass(frozen=True)
 class CalibrationResult:
     """The quantizers of a model as bytes (`StoredQuantizers`), and the dependencies of the calibration.
 
-    `uncacheable` is the reason why the result must not be stored; None if it may be stored."""
+    `uncalibrated` are the paths of the layers that no sample reaches. They stay in float. `uncacheable` is the reason why
+    the result must not be stored; None if it may be stored."""
 
     quantizers: bytes
+    uncalibrated: tuple[str, ...]
     observations: tuple[Observation, ...]
     uncacheable: str | None
 
@@ -63,9 +68,10 @@ def calibrate(job: CalibrateJob, project: Path, process_state: ProcessState) -> 
             module = read(job.model, project, frames)
             if not isinstance(module, torch.nn.Module):
                 raise AssertionError("only a PyTorch module is calibrated")
-            stored = find_quantizers(module, job, project, frames, discovery.import_library)
+            import_library = partial(discovery.import_library, distributions=_CALIBRATOR)
+            stored, uncalibrated = find_quantizers(module, job, project, frames, import_library)
         observations = discovery.observations()
-    return CalibrationResult(stored.to_bytes(), observations, discovery.uncacheable)
+    return CalibrationResult(stored.to_bytes(), uncalibrated, observations, discovery.uncacheable)
 
 
 def find_quantizers(
@@ -74,8 +80,10 @@ def find_quantizers(
     project: Path,
     frames: Frames,
     import_library: Callable[[str], Any] = importlib.import_module,
-) -> StoredQuantizers:
-    """The quantizers of a loaded module, which this function changes. Raises SourceError or EnvironmentFault."""
+) -> tuple[StoredQuantizers, tuple[str, ...]]:
+    """The quantizers of a loaded module, which this function changes, and the paths of layers that no sample reaches.
+
+    Raises SourceError or EnvironmentFault."""
     if has_quantizers(module):
         raise SourceError(
             "the model is quantized already, and the manifest has `quantize:`",
@@ -86,8 +94,10 @@ def find_quantizers(
     layers = chosen_layers(module, job)
     samples = read_samples(job, project, frames)
     quantization = _import_calibrator(import_library)
-    before = _digests(module) if job.quantization.method in CHANGING_METHODS else {}
     settings = configuration(module, layers, job)
+    changed_weights = None
+    if job.quantization.method in CHANGING_METHODS:
+        changed_weights = ChangedWeights(module, partial(_call, module, samples[0], 0, job, frames))
 
     def forward_loop(model: torch.nn.Module) -> None:
         for number, sample in enumerate(samples):
@@ -108,10 +118,16 @@ def find_quantizers(
             hint=f"try another method than {job.quantization.method}, or exclude layers",
             **job.model.place("quantize.method", "quantize"),
         ) from error
-    quantizers, unused = _quantizers_of(module, layers, job)
-    after = weights_of(module)
-    changed = {name: after[name] for name, digest in before.items() if _digest(after[name]) != digest}
-    return StoredQuantizers(quantizers, changed, tuple(unused))
+    quantizers, uncalibrated = _quantizers_of(module, layers, job)
+    if changed_weights is None:
+        return StoredQuantizers(quantizers), tuple(uncalibrated)
+    rounding = [quantizer for _, quantizer in quantizers_of(module) if quantizer.is_enabled]
+    for quantizer in rounding:
+        quantizer.disable()  # the factor of its input stays
+    changed = changed_weights.find(job)
+    for quantizer in rounding:
+        quantizer.enable()
+    return StoredQuantizers(quantizers, changed), tuple(uncalibrated)
 
 
 def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch.nn.Module], None]) -> None:
@@ -141,10 +157,10 @@ def _import_calibrator(import_library: Callable[[str], Any]) -> Any:
         ) from error
 
 
-def _call(module: torch.nn.Module, sample: Sample, number: int, job: CalibrateJob, frames: Frames) -> None:
+def _call(module: torch.nn.Module, sample: Sample, number: int, job: CalibrateJob, frames: Frames) -> Any:
     args, kwargs = call_arguments(job.model.inputs, sample)
     try:
-        module(*args, **kwargs)
+        return module(*args, **kwargs)
     except BaseException as error:
         place = job.model.place("quantize.calibration", "quantize")
         frames.raise_from(
@@ -169,14 +185,14 @@ def _quantizers_of(
     """The quantizers of each layer, and the layers that were never called, which stay in float."""
     place = job.model.place("quantize", "source")
     result: dict[str, dict[str, Quantizer]] = {}
-    unused = []
+    uncalibrated = []
     for path in layers:
         layer: Any = module.get_submodule(path)
-        if not hasattr(layer, "weight_quantizer"):  # Model Optimizer does not know this subclass
-            unused.append(path)
-            continue
-        if rounds_inputs(job.quantization.format) and getattr(layer.input_quantizer, "_amax", None) is None:
-            unused.append(path)
+        is_known = hasattr(layer, "weight_quantizer")  # Model Optimizer leaves some subclasses as they are
+        if not is_known or (
+            rounds_inputs(job.quantization.format) and getattr(layer.input_quantizer, "_amax", None) is None
+        ):
+            uncalibrated.append(path)
             continue
         roles = {"input": layer.input_quantizer, "weight": layer.weight_quantizer}
         found = {role: read_quantizer(f"{path}.{role}_quantizer", item, place) for role, item in roles.items()}
@@ -187,13 +203,4 @@ def _quantizers_of(
             code="quantization",
             **place,
         )
-    return result, unused
-
-
-def _digests(module: torch.nn.Module) -> Mapping[str, str]:
-    return {name: _digest(value) for name, value in weights_of(module).items()}
-
-
-def _digest(value: torch.Tensor) -> str:
-    data = value.to("cpu").contiguous().reshape(-1)
-    return hashlib.sha256(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"").hexdigest()
+    return result, uncalibrated

@@ -10,7 +10,6 @@ Rules
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,8 @@ from trtbuild.core.model.quantization import Calibration
 from trtbuild.core.model.spec import Input
 from trtbuild.core.values.safetensors import read_tensors
 from trtbuild.errors import SourceError
+from trtbuild.stages.program.text import tensor_digest
+from trtbuild.stages.raw_tensors import tensor_of
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.examples import dtype_name, dtype_of, seed_everything
 from trtbuild.stages.trace.sources.python_source import call_source, import_source_object
@@ -165,9 +166,7 @@ def _samples_of_file(path: Path, calibration: Calibration, job: CalibrateJob) ->
     inputs = job.model.inputs
     try:
         tensors = {
-            entry.name: torch.frombuffer(bytearray(data), dtype=dtype_of(entry.dtype)).reshape(entry.shape)
-            for entry, data in read_tensors(path.read_bytes())
-            if data
+            entry.name: tensor_of(entry.dtype, entry.shape, data) for entry, data in read_tensors(path.read_bytes())
         }
     except (OSError, ValueError) as error:
         text = f"{calibration.safetensors} cannot be read: {error}"
@@ -201,9 +200,5 @@ def _refuse_zeros(samples: list[Sample], job: CalibrateJob) -> None:
             )
 
 
-def _digest(sample: Sample) -> str:
-    digest = hashlib.sha256()
-    for tensor in sample:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def _digest(sample: Sample) -> tuple[str, ...]:
+    return tuple(map(tensor_digest, sample))

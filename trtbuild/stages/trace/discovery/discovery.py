@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -80,17 +80,16 @@ class Discovery:
             for path in sorted(mapped_files() - self._mapped_before):
                 self._recorder.record_file(path)
 
-    def import_library(self, name: str) -> ModuleType:
-        """Import a library of trtbuild during the recording. Only its distribution becomes a dependency, and not the
-        modules that it loads: they are dependencies if user code imports them. Raises ImportError."""
+    def import_library(self, name: str, distributions: Iterable[str]) -> ModuleType:
+        """Import a library that trtbuild itself uses, during the recording. Only `distributions` become dependencies, and
+        not the modules that the library loads: they are dependencies if user code imports them. Raises ImportError."""
         if self._import_rules is None:
             raise AssertionError("a library is imported during the recording")
         with self._recorder.dropping_records(), self._import_rules.suspended():
             mapped = mapped_files()
             module = importlib.import_module(name)
         self._mapped_before |= mapped_files() - mapped
-        distribution = self.places.of(str(module.__file__)).distribution
-        if distribution is not None:
+        for distribution in distributions:
             self._recorder.record_distribution(distribution)
         return module
 

@@ -53,8 +53,8 @@ def _quantized_class(layer_class: Any, rounds_input: bool, rounds_weight: bool) 
     members: dict[str, Any] = {"__qualname__": layer_class.__qualname__, "__module__": layer_class.__module__}
     if rounds_input:
 
-        def forward(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            return layer_class.forward(self, self.trtbuild_input_quantizer(x), *args, **kwargs)
+        def forward(self: Any, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # nn.Linear's name
+            return layer_class.forward(self, self.trtbuild_input_quantizer(input), *args, **kwargs)
 
         members["forward"] = forward
     if rounds_weight:

@@ -24,7 +24,7 @@ from trtbuild.stages.trace.quantization.quantizer import (
     QuantizerLayout,
 )
 
-#: (bits, whether it has blocks, whether blocks have scales of two levels) → the type.
+#: (bits, whether it has blocks) → the type.
 _TYPES = {(8, False): INT8, (4, True): INT4, ((4, 3), False): FLOAT8, ((2, 1), True): FLOAT4}
 _SMALLEST = {INT8: -128, INT4: -8}
 #: Model Optimizer treats a largest number up to this as 0.

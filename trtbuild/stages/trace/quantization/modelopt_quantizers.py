@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -45,13 +45,13 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 def has_quantizers(module: torch.nn.Module) -> bool:
     """Whether Model Optimizer has quantized a module."""
-    return any(True for _ in _quantizers(module))
+    return any(True for _ in quantizers_of(module))
 
 
 def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
     """Replace the quantizers of `module` in place. `place` is the place where the module is created. Raises SourceError
     (rules 1 and 3), also if the job has ``weights:`` (rule 2)."""
-    quantizers = dict(_quantizers(module))
+    quantizers = dict(quantizers_of(module))
     if not quantizers:
         return
     if job.weights is not None:
@@ -68,13 +68,14 @@ def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str,
             quantizer.forward = replacement.forward
 
 
-def _quantizers(module: torch.nn.Module) -> Any:
+def quantizers_of(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """The quantizers that Model Optimizer has added to a module, with their paths."""
     defining_module = sys.modules.get(_MODULE)  # a module with such quantizers has imported it
     if defining_module is None:
-        return ()
-    return (
-        (name, child) for name, child in module.named_modules() if isinstance(child, defining_module.TensorQuantizer)
-    )
+        return
+    for name, child in module.named_modules():
+        if isinstance(child, defining_module.TensorQuantizer):
+            yield name, child
 
 
 def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quantizer | None:

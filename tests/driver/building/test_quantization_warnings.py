@@ -1,4 +1,4 @@
-"""The warning about quantized models whose engines compute in floats."""
+"""The warnings about engines that compute in floats, and about layers that a calibration does not reach."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tests.core.conftest import FakeWorld, a_model
-from trtbuild.core.planning.graph import ModelPlan
-from trtbuild.driver.building.float_engines import float_engines
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.planning.verdicts import RECORDED
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.building.quantization_warnings import float_engines, uncalibrated_layers
 
 PARTS = {"weights": 1, "products": 1}
 PRODUCTS, BOTH = {**PARTS, "fallbacks": ["products"]}, {**PARTS, "fallbacks": ["weights", "products"]}
@@ -56,3 +59,15 @@ def test_records_without_statistics_say_nothing() -> None:
     world = FakeWorld()
     world.build(a_model())
     assert float_engines([world.plan(a_model())]) == []
+
+
+def test_layers_that_no_sample_reaches_are_named() -> None:
+    result = FakeWorld().plan(a_model())
+    recipe = keys.user_code(keys.Declared("calibrate", ()), ())
+    statistics: dict[str, Any] = {"uncalibrated": ["head", "tail"]}
+    record = Record(recipe, {}, {"statistics": statistics})
+    result.steps["m/calibrate"] = Step("m/calibrate", "m", "calibrate", "hit", RECORDED, recipe=recipe, record=record)
+    (warning,) = uncalibrated_layers([result])
+    assert "does not call head, tail: these 2 layers stay in float" in warning
+    statistics["uncalibrated"] = []
+    assert uncalibrated_layers([result]) == []

@@ -1,0 +1,131 @@
+"""Warnings about quantized models that are right, but less small or less fast than their quantizers promise.
+
+Rules
+1. The reasons of quantizers that stay in PyTorch are in the partition documents (`trtbuild.core.partition.partitions`).
+   ``trtbuild inspect`` shows them, too.
+2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
+   finds layers that no sample reaches. Their records keep both in `statistics`, so a later build that finds the records
+   warns, too. Records without these fields give no warning, and neither do plans that do not name their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from trtbuild.core.engines.float_fallbacks import FALLBACKS, Fallback
+from trtbuild.core.partition.partitions import Partitions
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.recipes.record import Record
+
+#: How the names of quantizers begin.
+_QUANTIZERS = ("quantized_decomposed.", "trtbuild.", "aten.fake_quantize")
+#: The reason of an operator that stays in PyTorch because the manifest says so.
+_CHOSEN = "in torch_executed_ops"
+#: The beginning of a reason that follows from another reason: the pieces between other operators are too small.
+_CONSEQUENCE = "in a piece smaller than"
+_TEXTS: dict[Fallback, str] = {
+    "weights": "has converted all quantized weights to floats, so the engines are as large as those of the float model",
+    "products": "multiplies floats, although the model quantizes both factors, so the engines are not faster",
+}
+_ADVICE: dict[Fallback, str] = {
+    "weights": "build for another target or toolchain, or without quantizers",
+    "products": "quantize the weights only, which makes engines smaller, or build for another target",
+}
+#: At most this many layers are listed.
+_MOST_LAYERS = 3
+
+
+def quantization_warnings(plans: Iterable[ModelPlan]) -> list[str]:
+    """All warnings about the quantizers of these models."""
+    plans = list(plans)
+    return [*uncalibrated_layers(plans), *left_quantizers(plans), *float_engines(plans)]
+
+
+def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
+    """A warning for each model with layers that stay in float because no sample of the calibration reaches them."""
+    warnings = []
+    for plan in plans:
+        step = next((step for step in plan.steps.values() if step.stage == "calibrate"), None)
+        layers = _statistics(step.record if step is not None else None).get("uncalibrated")
+        if isinstance(layers, list) and layers:
+            listed = ", ".join(map(str, layers[:_MOST_LAYERS])) + (", …" if len(layers) > _MOST_LAYERS else "")
+            warnings.append(
+                f"{plan.model.name}: the calibration does not call {listed}: "
+                f"{'this layer stays' if len(layers) == 1 else f'these {len(layers)} layers stay'} in float; "
+                "add samples that reach them, or name them in `exclude`"
+            )
+    return warnings
+
+
+def left_quantizers(plans: Iterable[ModelPlan]) -> list[str]:
+    """A warning for each model with quantizers that stay in PyTorch, with the first reason."""
+    warnings = []
+    for plan in plans:
+        partitions = plan.contents.partitions_by_target if plan.contents is not None else {}
+        reasons = [
+            reason for target_partitions in partitions.values() for reason in _reasons(target_partitions.partitions)
+        ]
+        if reasons:
+            name, text = plan.model.name, min(reasons, key=lambda reason: reason.startswith(_CONSEQUENCE))
+            text = text.splitlines()[0].rstrip(".")
+            warnings.append(f"{name}: quantizers stay in PyTorch: {text}; trtbuild inspect {name} shows where")
+    return warnings
+
+
+def _reasons(partitions: Partitions) -> list[str]:
+    return [
+        reason
+        for partition in partitions.partitions
+        for operator, reason in sorted(partition.reasons.items())
+        if operator.startswith(_QUANTIZERS) and reason != _CHOSEN
+    ]
+
+
+def float_engines(plans: Iterable[ModelPlan]) -> list[str]:
+    """A warning for each model and fallback that all quantized engines of a target have."""
+    return [text for plan in plans for text in _warnings(plan)]
+
+
+def _warnings(plan: ModelPlan) -> Iterator[str]:
+    engines = [step for step in plan.steps.values() if step.stage == "engine" and step.target is not None]
+    for fallback in FALLBACKS:
+        targets = [
+            target.name
+            for target in plan.model.targets
+            if _all_fall_back([step for step in engines if step.target == target.name], fallback)
+        ]
+        if targets:
+            toolchains = {target.toolchain for target in plan.model.targets if target.name in targets}
+            name = plan.model.name
+            yield (
+                f"{name}@{','.join(targets)}: {' and '.join(sorted(toolchains))} {_TEXTS[fallback]}; {_ADVICE[fallback]} "
+                f"(trtbuild inspect {name} --layers shows the types)"
+            )
+
+
+def _all_fall_back(engines: list[Step], fallback: Fallback) -> bool:
+    """Whether all engines with quantizers have the fallback. It is false if this is not known of an engine."""
+    found = [_fallbacks(step.record) for step in engines]
+    return any(found) and all(fallbacks is not None and (not fallbacks or fallback in fallbacks) for fallbacks in found)
+
+
+def _fallbacks(record: Record | None) -> tuple[str, ...] | None:
+    """The fallbacks in a record, after the word "quantized"; empty for an engine without quantizers. None if they are not
+    known.
+
+    Provenance may come from anywhere, so any structure is accepted."""
+    statistics = _statistics(record)
+    if "quantized" not in statistics:
+        return None
+    quantized = statistics["quantized"]
+    if quantized is None:
+        return ()
+    fallbacks = quantized.get("fallbacks") if isinstance(quantized, dict) else None
+    return ("quantized", *map(str, fallbacks)) if isinstance(fallbacks, list) else None
+
+
+def _statistics(record: Record | None) -> Mapping[str, Any]:
+    """The statistics of the step that made a record; empty if the record has no statistics."""
+    statistics = record.provenance.get("statistics") if record is not None else None
+    return statistics if isinstance(statistics, dict) else {}

@@ -1,0 +1,25 @@
+"""Tensors as bytes: little-endian and row-major, without strides, as blobs and safetensors files have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of a tensor of any device and strides."""
+    value = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+
+
+def raw_tensor(name: str, tensor: torch.Tensor) -> tuple[str, str, tuple[int, ...], bytes]:
+    """A tensor as `trtbuild.core.values.safetensors.to_bytes` takes it."""
+    return name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), raw_bytes(tensor)
+
+
+def tensor_of(dtype: str, shape: Sequence[int], raw: bytes | bytearray) -> torch.Tensor:
+    """The tensor with torch's name of its dtype, its shape and its bytes. Raises ValueError or RuntimeError."""
+    kind: torch.dtype = getattr(torch, dtype)
+    flat = torch.frombuffer(bytearray(raw), dtype=kind) if raw else torch.empty(0, dtype=kind)
+    return flat.reshape(tuple(shape))

@@ -1,0 +1,51 @@
+"""Find the weights that a method has changed, and check that the model still computes the same.
+
+SmoothQuant and AWQ divide the input of a layer by factors, and multiply the weight by them. This changes no result, as long
+as only the layer uses its weight. A model that reads the weight itself (``F.linear(x, self.head.weight)``) would compute
+something else, so the outputs of one sample are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.text import tensor_digest
+from trtbuild.stages.trace.calibration.job import CalibrateJob
+
+#: The largest difference of an output that rounding of float32 or float16 may cause, relative to its largest value.
+_TOLERANCE = 1e-2
+
+
+class ChangedWeights:
+    """The weights and outputs of a module before a method changes it. `call` calls the module with one sample."""
+
+    def __init__(self, module: torch.nn.Module, call: Callable[[], Any]) -> None:
+        self._module, self._call = module, call
+        self._digests = {name: tensor_digest(value) for name, value in self._weights().items()}
+        self._outputs = self._float_outputs()
+
+    def find(self, job: CalibrateJob) -> dict[str, torch.Tensor]:
+        """The weights that differ now, by name. The module's quantizers must be disabled. Raises SourceError if the outputs
+        differ."""
+        for before, now in zip(self._outputs, self._float_outputs(), strict=True):
+            if float((now - before).abs().max()) > _TOLERANCE * float(before.abs().max()):
+                raise SourceError(
+                    f"the method {job.quantization.method} changes the results of the model: it reads the weight of a "
+                    "layer without calling the layer",
+                    code="quantization",
+                    hint="name that layer in `exclude`, or use the method max",
+                    **job.model.place("quantize.method", "quantize"),
+                )
+        return {name: value for name, value in self._weights().items() if tensor_digest(value) != self._digests[name]}
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach() for name, value in self._module.named_parameters(remove_duplicate=False)}
+
+    def _float_outputs(self) -> list[torch.Tensor]:
+        leaves = [leaf for leaf in pytree.tree_leaves(self._call()) if isinstance(leaf, torch.Tensor)]
+        return [leaf.double() for leaf in leaves if leaf.is_floating_point() and leaf.numel()]

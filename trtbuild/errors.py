@@ -160,7 +160,10 @@ class FrozenError(TrtbuildError):
 
 class SourceError(TrtbuildError):
     """The user's model cannot be imported, called or exported, or its export is not reliable. `code` names the broken
-    rule."""
+    rule.
+
+    `field` is the field of the manifest that causes the error, as a name in `trtbuild.core.model.spec.Model.places`, or
+    None."""
 
     def __init__(
         self,
@@ -170,9 +173,11 @@ class SourceError(TrtbuildError):
         file: str | None = None,
         line: int | None = None,
         hint: str | None = None,
+        field: str | None = None,
     ) -> None:
         super().__init__(text, file=file, line=line, hint=hint)
         self.code = code
+        self.field = field
 
 
 class ConversionRefused(TrtbuildError):

@@ -300,7 +300,7 @@ class FakeWorld:
 
     def _lower(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
         layers = json.loads(self.blob(step.job.program))["layers"]
-        precision = step.job.precision
+        precision = step.job.precisions.default
         return {
             "program": self.put({"lowered": layers, "precision": precision}),
             "graph": self.put([[operator, kind, precision] for _, operator, kind in layers]),

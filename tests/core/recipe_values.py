@@ -163,7 +163,7 @@ class Build:
         return {
             **({"calibrate": self.calibrate()} if model.quantization is not None else {}),
             "trace": self.trace(),
-            "lower": keys.lower(A, B, model.precision, VERSIONS, truncates_double=model.partition.truncate_double),
+            "lower": keys.lower(A, B, model.precisions, VERSIONS, truncates_double=model.partition.truncate_double),
             "partition": keys.partition(A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS),
             "convert": keys.convert(A, 22, VERSIONS),
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),

@@ -70,6 +70,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def _packages(record: Callable[..., None], project: Path) -> None:
     record("inspect", "inspect", "ranker")
     record("inspect-of-the-project", "inspect")
+    record("inspect-precision", "inspect", "ranker", "--precision")
     record("inspect-with-memory", "inspect", "dist/ranker", "--memory", "--onnx", str(project / "onnx"))
     record("run", "run", "ranker", "--device", "cpu", "--input", "x=random:2x8")
     record("bench", "bench", "ranker", "--device", "cpu", "--duration", "0.01", "--warmup", "0", "--eager")

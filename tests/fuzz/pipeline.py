@@ -164,7 +164,7 @@ class _Steps:
         job = LowerJob(
             program=self._store.put_bytes(traced.program).sha256,
             graph_kind="program",
-            precision=self._model.precision,
+            precisions=self._model.precisions,
             points=self._points,
             comparison=make_comparison(self._model, self._shapes, self._weights) if compare else None,
         )

@@ -146,5 +146,25 @@ def test_rejects_float32_on_turing_with_tensorrt_rtx(files: Files) -> None:
     files.marks.clear()
     files.refused(turing + "    precision: «float32\n", *words)
     assert files.model(turing + "    precision: float16\n").precision == "float16"
+    files.refused(turing + "    precision: «{default: float32}\n", *words)
+    files.model(turing + "    precision: {float16: [head]}\n")
     assert files.model(turing + "    toolchain: tensorrt\n").targets[0].toolchain == "tensorrt"
     assert files.model(turing.replace("sm: 75", "sm: 75, toolchain: tensorrt")).targets[0].sm == 75
+
+
+def test_modules_may_have_other_precisions(files: Files) -> None:
+    text = (
+        BASE
+        + "    precision:\n      default: float16\n      bfloat16: head\n      float32:\n        - a\n        - '*.norm'\n"
+    )
+    model = files.model(text)
+    assert model.precision == "float16"
+    assert [(entry.pattern, entry.precision) for entry in model.module_precisions] == [
+        ("*.norm", "float32"),
+        ("a", "float32"),
+        ("head", "bfloat16"),
+    ]
+    lines = {name: origin.line for name, origin in model.places.items() if name.startswith("precision")}
+    assert lines == {"precision": 13, "precision.head": 15, "precision.a": 17, "precision.*.norm": 18}
+    plain = files.model(BASE + "    precision: {default: float16}\n")
+    assert plain.precisions == files.model(BASE + "    precision: float16\n").precisions

@@ -59,6 +59,7 @@ def test_a_network_is_a_callable_with_kwargs(files: Files) -> None:
 @pytest.mark.parametrize(
     ("source", "field", "words"),
     [
+        ("{onnx: pt/net.pt2}", "«precision: {float16: [a]}", "`precision` rewrites a PyTorch model, and model 'net'"),
         ("{onnx: pt/net.pt2}", "«precision: float16", "`precision` rewrites a PyTorch model, and model 'net' comes"),
         ("{onnx: pt/net.pt2}", "«weights: pt/net.pt2", "`weights` are bound to a PyTorch model"),
         ("{onnx: pt/net.pt2}", "partition: {«granularity: [a.*]}", "`granularity` cuts a PyTorch model"),

@@ -196,6 +196,7 @@ def status(flags: Flags) -> int:
         "trtbuild inspect                       # all packages of the project",
         "trtbuild inspect vit --layers",
         "trtbuild inspect dist/vit --onnx build/onnx --trtexec    # build the same engines with trtexec",
+        "trtbuild inspect vit --precision       # what is computed in which type, and why",
     )
 )
 @click.argument("path", metavar="[PACKAGE|MODEL]", required=False, shell_complete=completing.packages)
@@ -203,8 +204,11 @@ def status(flags: Flags) -> int:
 @click.option("--trtexec", is_flag=True, help="Show the trtexec command that builds the same engine, for each.")
 @click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
+@click.option("--precision", is_flag=True, help="Show instead what MODEL computes in which type. Needs PyTorch.")
 @common
-def inspect(path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: str | None, flags: Flags) -> int:
+def inspect(
+    path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: str | None, precision: bool, flags: Flags
+) -> int:
     """Show the contents of one package or of all.
 
     Shows inputs, profiles, targets, partitions, the operators that stay in PyTorch, and the result of trtbuild verify.
@@ -213,6 +217,12 @@ def inspect(path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: s
     from trtbuild.driver import inspection
     from trtbuild.driver.inspection import whole_project
 
+    if precision:
+        from trtbuild.cli.screens import precisions
+        from trtbuild.driver.inspection.precision import inspect_precision
+
+        show.document(flags, inspect_precision(request(flags), path), precisions.precision_lines)
+        return 0
     if path is None:
         found = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
         show.document(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))

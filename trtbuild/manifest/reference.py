@@ -96,6 +96,16 @@ _MODELS = """\
 A model needs `source`, `inputs`, `profiles` and `targets`. All of them except `source` may come from `defaults`.
 """
 
+_PRECISION = """\
+```yaml
+precision: float16                                              # the whole model
+precision: {default: float16, float32: ["*.norm"], bfloat16: [head]}
+```
+
+A pattern is compared with whole module paths. `*` matches any characters, also dots. A pattern includes all modules inside
+the modules that it names.
+"""
+
 _OUTPUTS = """\
 Without `outputs` a model has `{package: dist/<model>}`.
 """
@@ -115,6 +125,7 @@ _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
     ("`source`", fields.SourceFields, ""),
     ("`inputs.<name>`", fields.InputFields, "`image:` without fields is an input with all defaults.\n"),
     ("`dims.<name>`", fields.DimFields, ""),
+    ("`precision`", fields.PrecisionFields, _PRECISION),
     ("`partition`", fields.PartitionFields, ""),
     ("`quantize`", fields.QuantizeFields, _QUANTIZE),
     ("`quantize.calibration`", fields.CalibrationFields, ""),
@@ -160,6 +171,8 @@ def _release_sentences(setting: Setting) -> str:
 
 def _allowed(expected: ExpectedType) -> str:
     kind = expected.bare_type
+    if kind is fields.PrecisionFields:
+        return f"{_allowed(expected.type_inside('default') or expected)}, or a mapping, see below"
     if isinstance(kind, type) and issubclass(kind, fields.Fields):
         return "a mapping, see below"
     if getattr(kind, "__origin__", None) is dict:

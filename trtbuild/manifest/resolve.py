@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.spec import Model, Origin, PartitionSettings, Profile, Source, Target
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue, NamedEntry
-from trtbuild.manifest.format.fields import ModelFields, TargetFields
+from trtbuild.manifest.format.fields import ModelFields, PrecisionFields, TargetFields
 from trtbuild.manifest.namespace import Namespace
 from trtbuild.manifest.outputs import OutputPath, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
@@ -53,6 +54,9 @@ _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
 _ONLY_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
     ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network"),
 )
+
+#: A model without `precision`.
+_FLOAT32 = PrecisionFields.model_validate("float32")
 
 
 def this_platform() -> str:
@@ -95,8 +99,9 @@ class _Resolver:
         model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
         outputs += model_outputs
         self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
+        precision = self._precision()
         has_invalid_field = any(located.value is INVALID for located in self._fields.values())
-        if has_invalid_field or source is None or shapes is None or targets is None:
+        if has_invalid_field or source is None or shapes is None or targets is None or precision is None:
             return None
         return Model(
             name=self._name,
@@ -107,7 +112,8 @@ class _Resolver:
             origin=self._declared.name_origin,
             dims=shapes.dims,
             weights=weights,
-            precision=self._value("precision"),
+            precision=precision.default,
+            module_precisions=precision.modules,
             reference=self._value("reference"),
             quantization=quantization,
             partition=self._settings(PartitionSettings(), "partition"),
@@ -174,7 +180,7 @@ class _Resolver:
             restrictions += _ONLY_FOR_GRAPHS_WITH_A_REFERENCE
         for field, allowed, text, reason in restrictions:
             located = self._fields.get(field)
-            if located is not None and located.value is not INVALID and located.value != allowed:
+            if located is not None and located.value is not INVALID and located.value not in (allowed, _FLOAT32):
                 name = field.rpartition(".")[2]
                 write = "model" if name == "granularity" else json.dumps(allowed).strip('"')
                 self._problems.add(
@@ -229,6 +235,24 @@ class _Resolver:
         check_shapes(inputs, dims, profiles, self._namespace.profiles, node, self._problems)
         return Shapes(inputs, dims, tuple(profiles))
 
+    def _precision(self) -> Precisions | None:
+        located = self._fields.get("precision")
+        if located is None or located.value is INVALID:
+            return Precisions() if located is None else None
+        precision_of: dict[str, str] = {}
+        for name, patterns in located.value.patterns.items():
+            lists = located.node.items.get(name)
+            for number, pattern in enumerate(patterns):
+                origin = lists.elements[number].origin if lists and lists.elements else located.node.keys[name]
+                if precision_of.setdefault(pattern, name) != name:
+                    self._problems.add(
+                        origin,
+                        f"{pattern!r} is listed under `{precision_of[pattern]}` and `{name}`",
+                        "a module computes in one precision: keep one of the two",
+                    )
+                self._places[f"precision.{pattern}"] = origin
+        return Precisions(located.value.default, module_precisions(located.value.patterns))
+
     def _targets(self) -> tuple[Target, ...] | None:
         entries = self._named_entries("targets", self._namespace.targets)
         toolchain = self._value("toolchain")
@@ -250,7 +274,7 @@ class _Resolver:
         declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
         if not all(kind.graph.is_lowered for kind in declared):  # `precision` sets the types of lowered graphs only
             return
-        if self._value("precision") == "float32" and target.toolchain == "tensorrt-rtx" and target.sm == 75:
+        if self._value("precision") == _FLOAT32 and target.toolchain == "tensorrt-rtx" and target.sm == 75:
             located = self._fields.get("precision")
             self._problems.add(
                 located.node.origin if located else use_origin,

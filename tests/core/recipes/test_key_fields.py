@@ -19,6 +19,7 @@ from trtbuild.core.engines import engine_job
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model import quantization, shapes, spec
 from trtbuild.core.model.builder_settings import SETTINGS, SETTINGS_IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.precisions import ModulePrecision
 from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.shapes import Symbol
 from trtbuild.core.model.spec import Input, Model, NamedDim, PartitionSettings, Profile, ShapeRange, Source, Target
@@ -39,6 +40,7 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
         "dims": {TRACE, PACKAGE},
         "weights": set(),
         "precision": {LOWER, PACKAGE},
+        "module_precisions": {LOWER, PACKAGE},
         "reference": {PACKAGE},
         "partition": {PARTITION},
         "quantization": {CALIBRATE},
@@ -80,6 +82,10 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
         "inputs": set(),  # they only check the compiled network
         "outputs": set(),
     },
+    ModulePrecision: {
+        "pattern": {LOWER},  # a pattern that changes nothing in the graph runs no later step
+        "precision": {LOWER, PACKAGE},
+    },
     Symbol: {
         "name": {PACKAGE},
         "min": {TRACE, PACKAGE},
@@ -91,6 +97,7 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
 
 #: Types that are not part of a key, and why.
 OUTSIDE = {
+    spec.Precisions: "two fields of a model, which are in the key of lower",
     spec.Project: "a list of models, and of the files they were read from",
     spec.Origin: "the place of a value in a manifest",
     shapes.ShapePlan: "symbols and axes: each dim and each input's shape is in the trace",
@@ -192,6 +199,10 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
         # In this model, no two dims have the same range. For dims with the same range, the trace depends on opt.
         unequal = with_other_mask(model)
         return Build(unequal), Build(with_range(unequal, field))
+    if kind is ModulePrecision:
+        entry = ModulePrecision("head", "float16")
+        other = replace(entry, pattern="*.norm") if field == "pattern" else replace(entry, precision="bfloat16")
+        return Build(replace(model, module_precisions=(entry,))), Build(replace(model, module_precisions=(other,)))
     if kind is NamedDim:
         dim = FLEXIBLE.dims[0]
         changed_dim = replace(dim, at=(*dim.at, ("mask", 0))) if field == "at" else changed(dim)
@@ -213,6 +224,7 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
         (Model, "inputs"): lambda: renamed(model, "image", "picture"),
         (Profile, "shapes"): lambda: with_range(model, "max"),
         (Model, "profiles"): lambda: with_range(model, "max"),
+        (Model, "module_precisions"): lambda: replace(model, module_precisions=(ModulePrecision("head", "bfloat16"),)),
         (Model, "dims"): lambda: replace(model, dims=MODEL.dims),
     }
     return before, replace(before, model=special.get((kind, field), after[kind])())

@@ -24,6 +24,7 @@ from tests.core.recipe_values import (
     shapes_of,
 )
 from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -122,7 +123,7 @@ def test_rule_4_11_each_version_counts() -> None:
     for name in VERSIONS:
         newer = {**VERSIONS, name: "99"}
         assert Build().trace(newer).key != Build().trace().key
-        assert keys.lower(A, B, "float32", newer).key != keys.lower(A, B, "float32", VERSIONS).key
+        assert keys.lower(A, B, Precisions(), newer).key != keys.lower(A, B, Precisions(), VERSIONS).key
         assert keys.convert(A, 22, newer).key != keys.convert(A, 22, VERSIONS).key
         old, new = (keys.partition(A, B, MODEL.partition, "tensorrt", "11", 22, v).key for v in (VERSIONS, newer))
         assert old != new
@@ -154,7 +155,16 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
-    assert keys.lower(A, B, "float32", VERSIONS).key != keys.lower(A, C, "float32", VERSIONS).key
+    assert keys.lower(A, B, Precisions(), VERSIONS).key != keys.lower(A, C, Precisions(), VERSIONS).key
+
+
+def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
+    """Manifests from before there were precisions of modules keep their keys."""
+    recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
+    assert dict(recipe.parts)["precision"] == "float16"
+    mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))
+    others = [mixed, replace(mixed, default="float32"), Precisions("float16", module_precisions({"float32": ["norm"]}))]
+    assert len({keys.lower(A, B, each, VERSIONS).key for each in (Precisions("float16"), *others)}) == 4
 
 
 def test_module_paths_are_in_partition_only_if_granularity_is_set() -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.driver.in_program.options import OPTION_NAMES, options_of
-from trtbuild.driver.in_program.settings import ALIASES, SUPERFLUOUS_SETTINGS, builder_of, partition_of, precision_of
+from trtbuild.driver.in_program.settings import ALIASES, SUPERFLUOUS_SETTINGS, builder_of, partition_of, precisions_of
 from trtbuild.errors import UsageError
 
 
@@ -27,7 +28,15 @@ from trtbuild.errors import UsageError
     ],
 )
 def test_precision_is_one_of_three(precision: Any, enabled: Any, expected: str) -> None:
-    assert precision_of(precision, enabled) == expected
+    assert precisions_of(precision, enabled) == Precisions(expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("default", [{"default": "float16"}, {"default": torch.half}, {}])
+def test_modules_may_have_other_precisions(default: dict[Any, Any]) -> None:
+    enabled = None if default else {torch.half}
+    expected = Precisions("float16", (ModulePrecision("*.norm", "float32"), ModulePrecision("head", "bfloat16")))
+    assert precisions_of({**default, torch.float32: ["*.norm"], "bfloat16": "head"}, enabled) == expected
+    assert precisions_of({**default, "bfloat16": ["head", "head"], "float32": ["*.norm"]}, enabled) == expected
 
 
 def test_names_of_torch_tensorrt_are_accepted_for_builder_settings() -> None:
@@ -52,8 +61,15 @@ def test_operators_may_be_given_as_objects() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: precision_of("int8", None), "precision cannot be int8"),
-        (lambda: precision_of(None, {torch.float16, torch.bfloat16}), "precision cannot be bfloat16 and float16"),
+        (lambda: precisions_of("int8", None), "precision cannot be int8"),
+        (lambda: precisions_of(None, {torch.float16, torch.bfloat16}), "precision cannot be bfloat16 and float16"),
+        (lambda: precisions_of({"default": "float16"}, {torch.bfloat16}), "precision cannot be bfloat16 and float16"),
+        (lambda: precisions_of({"int8": ["head"]}, None), "each key of precision must be"),
+        (lambda: precisions_of({"fp17": ["head"]}, None), "each key of precision, except default, must be one of"),
+        (lambda: precisions_of({"float16": [1]}, None), "a list of module paths"),
+        (lambda: precisions_of({"float16": 1}, None), "precision['float16'] must be a list"),
+        (lambda: precisions_of({"float32": ["head"]}, None), "lists modules under float32 only"),
+        (lambda: precisions_of({"float16": ["a"], "bfloat16": ["a"]}, None), "precision lists 'a' twice"),
         (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
         (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim, export
 
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.stages.lower.passes import PASSES
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.run import lower, run_passes
@@ -36,7 +37,7 @@ class TraceResult:
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def run(self, program: Program) -> list[torch.Tensor]:
-        weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        weights = {**dict(self.module.named_parameters(remove_duplicate=False)), **dict(self.module.named_buffers())}
         with torch.no_grad():
             result = program.exported.module()(*(weights[slot.name] for slot in self.slots), *self.inputs)
         return list(result)
@@ -228,7 +229,7 @@ def lowered(traced: Callable[[str], TraceResult], table: Any) -> Callable[[str, 
     cached: dict[tuple[str, str], Program] = {}
 
     def lowered_model(name: str, precision: Any = "float32") -> Program:
-        request = Request(precision, table)
+        request = Request(Precisions(precision), table)
         if name not in functionalized:
             functionalized[name] = PASSES[0].function(traced(name).program, request)
         if (name, precision) not in cached:

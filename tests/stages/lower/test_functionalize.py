@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.errors import SourceError
 from trtbuild.stages.lower import functionalize
 from trtbuild.stages.lower.modules import path_of
@@ -89,7 +90,7 @@ def test_a_program_that_is_functional_already_is_not_retraced(
     shapes = {"input": {0: torch.export.Dim("b", min=2, max=8)}}
     raw = torch.export.export(layer, (torch.ones(3, 4),), dynamic_shapes=shapes)
     program, _ = functional(raw.run_decompositions({}))
-    assert functionalize.needs_no_retrace(program, Request(precision, table))
+    assert functionalize.needs_no_retrace(program, Request(Precisions(precision), table))
     copied = lower(program, precision, table)
     monkeypatch.setattr(functionalize, "needs_no_retrace", lambda program, request: False)
     retraced = lower(program, precision, table)

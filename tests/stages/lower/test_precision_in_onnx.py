@@ -10,7 +10,13 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from tests.toolchain import tensorrt86 as trt
+from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.lower.run import lower
+from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, read_outline
+from trtbuild.toolchain.tensorrt8.float_types import float_types
+from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
 
 def _model(traced: Any, program: Any) -> onnx.ModelProto:
@@ -47,3 +53,47 @@ def test_a_half_program_runs_in_onnxruntime_and_parses_in_tensorrt(traced: Any, 
 
 def test_a_bfloat16_program_parses_in_tensorrt(traced: Any, lowered: Any) -> None:
     assert _parse(_model(traced("bert"), lowered("bert", "bfloat16"))) == []
+
+
+@pytest.fixture(scope="module")
+def mixed_model(traced: Any, table: Any) -> onnx.ModelProto:
+    """BERT in float16, with the first layer in float32 and the second feed-forward in bfloat16."""
+    entries = module_precisions({"float32": ["*layer.0"], "bfloat16": ["*layer.1.intermediate*", "*layer.1.output*"]})
+    model_case = traced("bert")
+    return _model(model_case, lower(model_case.program, Precisions("float16", entries), table))
+
+
+def test_a_program_with_three_types_parses_in_tensorrt(mixed_model: onnx.ModelProto) -> None:
+    assert _parse(mixed_model) == []
+
+
+def test_the_types_of_weakly_typed_layers_are_those_of_the_graph(traced: Any, table: Any) -> None:
+    """TensorRT 8.6 gets a type for each layer. It follows from the same graph, also if modules have their own precision."""
+    model_case = traced("bert")
+    entries = module_precisions({"float32": ["*layer.0"]})
+    model = _model(model_case, lower(model_case.program, Precisions("float16", entries), table))
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+    kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+    outline = read_outline(model.SerializeToString())
+    found = float_types(outline)
+    floats = {name: kind for name, kind in kinds.items() if kind in (FLOAT32, FLOAT16)}
+    assert {FLOAT32, FLOAT16} == set(floats.values())
+    assert {name: found.get(name) for name in floats} == floats
+
+    layers = {
+        node.outputs[0]: trt.FakeLayer(
+            "MATRIX_MULTIPLY",
+            [trt.FakeTensor(name) for name in node.inputs],
+            [trt.FakeTensor(name) for name in node.outputs],
+        )
+        for node in outline.nodes
+        if node.operator in ("MatMul", "Gemm")
+    }
+    config = trt.FakeConfig()
+    constrain_layers(trt.MODULE, trt.FakeNetwork([], list(layers.values())), config, outline)
+    assert {trt.BuilderFlag.FP16, trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS} <= config.flags
+    expected = {FLOAT32: trt.DataType.FLOAT, FLOAT16: trt.DataType.HALF}
+    assert {name: layer.precision for name, layer in layers.items()} == {
+        name: expected[floats[name]] for name in layers
+    }
+    assert len({layer.precision for layer in layers.values()}) == 2

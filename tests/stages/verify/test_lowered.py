@@ -9,9 +9,13 @@ import torch
 
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Case, build
+from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.lower import run as lowering
-from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.sizes import points_of
+from trtbuild.stages.program.translations import decomposition_table
+from trtbuild.stages.verify.lowered import ComparisonPoint, refuse_another_model
 
 
 def case(body: str, precision: str = "float32") -> Case:
@@ -50,6 +54,40 @@ def test_an_overflow_in_half_precision_is_an_error_of_the_model() -> None:
         build(case("(x0.abs() * 1000 + 1) @ torch.eye(4) * 100 @ torch.eye(4) - x0", "float16"))
     assert caught.value.code == "precision"
     assert caught.value.hint == "set precision: bfloat16, which has the range of float32, or float32"
+
+
+def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of one in a thousand is far beyond the tolerance of float32, and within that of float16."""
+
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.exact, self.coarse = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.exact(x) * 2.0, self.coarse(x) * 4.0
+
+    torch.manual_seed(0)
+    module, x = Two().eval(), torch.randn(3, 4)
+    program, slots = functional(torch.export.export(module, (x,)).run_decompositions({}))
+    weights = [dict(module.named_parameters())[slot.name].detach() for slot in slots]
+    comparison = ComparisonPoint("here", points_of(program, [()])[0], [x])
+
+    def change(factor: float, by: float = 1.001) -> None:
+        """Change the factor of one output, and compare."""
+        precisions = Precisions("float16", (ModulePrecision("exact", "float32"),))
+        lowered = lowering.lower(program, precisions, decomposition_table())
+        (node,) = [n for n in lowered.graph.nodes if n.target is torch.ops.aten.mul.Tensor and n.args[1] == factor]
+        node.args = (node.args[0], factor * by)
+        lowered.exported.graph_module.recompile()
+        refuse_another_model(program, lowered, weights, comparison, precisions)
+
+    change(4.0)
+    with pytest.raises(InconsistentShapes, match="output 0 has a relative difference"):
+        change(2.0)
+    with pytest.raises(SourceError, match="output 1 of the model is different in float16") as caught:
+        change(4.0, by=1.5)
+    assert "compute more modules in bfloat16, which has the range of float32, or float32" in (caught.value.hint or "")
 
 
 def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:

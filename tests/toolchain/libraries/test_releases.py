@@ -90,7 +90,7 @@ def test_rejects_settings_that_a_release_lacks(
     version: str, target: dict[str, Any], settings: dict[str, Any], precision: Any, says: str
 ) -> None:
     with pytest.raises(TargetUnsupported) as raised:
-        check_release(replace(HOPPER, **target), BuilderSettings(**settings), version, precision)
+        check_release(replace(HOPPER, **target), BuilderSettings(**settings), version, [precision])
     assert says in str(raised.value)
     assert "'hopper'" in str(raised.value)
 
@@ -101,8 +101,9 @@ def test_rejects_tactic_sources_for_rtx() -> None:
 
 
 def test_accepts_settings_that_a_release_has() -> None:
-    check_release(HOPPER, BuilderSettings(tactic_sources=(), version_compatible=True), "8.6.0", "float16")
-    check_release(replace(HOPPER, compatibility="same_compute_capability"), BuilderSettings(), "10.9.0", "bfloat16")
+    check_release(HOPPER, BuilderSettings(tactic_sources=(), version_compatible=True), "8.6.0", ["float16"])
+    same_capability = replace(HOPPER, compatibility="same_compute_capability")
+    check_release(same_capability, BuilderSettings(), "10.9.0", ["float32", "bfloat16"])
     check_release(HOPPER, BuilderSettings(tiling_optimization_level="full"), "10.8.0.43")
 
 

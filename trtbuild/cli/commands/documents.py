@@ -10,6 +10,7 @@ from trtbuild.driver.answers.differences import Diff
 from trtbuild.driver.cache import documents as caches
 from trtbuild.driver.doctor.examination import Diagnosis
 from trtbuild.driver.inspection.documents import Inspection, Inspections
+from trtbuild.driver.inspection.precision import InspectedPrecision
 from trtbuild.driver.project.versions import Versions
 from trtbuild.driver.running.documents import Bench, Run
 
@@ -36,6 +37,7 @@ DOCUMENTS = (
     Diff,
     Inspection,
     Inspections,
+    InspectedPrecision,
     Run,
     Versions,
 )

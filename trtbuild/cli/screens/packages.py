@@ -52,9 +52,12 @@ def project_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[
 def _index(document: Inspection) -> list[str]:
     index = document.package
     double = ", float64 is computed in float32" if index.truncates_double else ""
-    quantized = f", quantized to {', '.join(index.quantized)}" if index.quantized else ""
-    about = f"{index.precision}{quantized}{double}{_reference(index)}"
-    lines = [f"{terminal.bold(document.path)}: model {index.model}, {about}"]
+    types = index.precision
+    if index.other_precisions:
+        types += f" with modules in {' and '.join(index.other_precisions)}"
+    if index.quantized:
+        types += f", quantized to {', '.join(index.quantized)}"
+    lines = [f"{terminal.bold(document.path)}: model {index.model}, {types}{double}{_reference(index)}"]
     for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.graph_kinds import GraphKind
+from trtbuild.core.model.precisions import ModulePrecision, Precisions
+from trtbuild.core.model.precisions import Precision as Precision
 from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.source_kinds import MODULE_IN_MEMORY, SOURCE_KINDS
 from trtbuild.core.values.encoding import Value
 from trtbuild.core.values.value_ranges import ValueRange
 
-Precision = Literal["float32", "float16", "bfloat16"]
 Compatibility = Literal["exact", "same_compute_capability", "ampere_plus"]
 ToolchainName = Literal["tensorrt-rtx", "tensorrt"]
 
@@ -153,6 +154,8 @@ class Model:
     dims: tuple[NamedDim, ...] = ()
     weights: str | None = None
     precision: Precision = "float32"
+    #: The modules that compute in another precision.
+    module_precisions: tuple[ModulePrecision, ...] = ()
     #: Whether the model's package has the programs of all partitions and all weights, so that it can run without engines.
     reference: bool = False
     partition: PartitionSettings = PartitionSettings()
@@ -162,6 +165,11 @@ class Model:
     outputs: tuple[tuple[str, str], ...] = ()
     #: The places of fields, for messages, by dotted path inside the model: ``inputs.image`` → Origin.
     places: Mapping[str, Origin] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def precisions(self) -> Precisions:
+        """The precision of each module."""
+        return Precisions(self.precision, self.module_precisions)
 
 
 @dataclass(frozen=True)

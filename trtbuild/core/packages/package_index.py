@@ -149,6 +149,8 @@ class PackageIndex:
     #: The quantized types of the networks that its engines were built from: names of
     #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`, in that order. Empty for a package without quantized values.
     quantized: tuple[str, ...] = ()
+    #: The types in which modules compute that do not compute in `precision`.
+    other_precisions: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:

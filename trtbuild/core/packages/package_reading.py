@@ -112,8 +112,10 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     _expect(isinstance(truncates, bool), "truncate_double is neither true nor false")
     quantized = _list(document, "quantized") if "quantized" in document else []
     _expect(all(type_ and isinstance(type_, str) for type_ in quantized), "a quantized type is not text")
+    others = _list(document, "other_precisions") if "other_precisions" in document else []
+    _expect(all(name and isinstance(name, str) for name in others), "other_precisions has a name that is not text")
     parts = (model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
-    return PackageIndex(*parts, truncates, tuple(quantized))
+    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others))
 
 
 # -- the parts of an index

@@ -39,6 +39,7 @@ def index_to_json(index: PackageIndex) -> dict[str, Any]:
         "dims": [dim_to_json(dim) for dim in index.dims],
         "profiles": [_profile(profile, index) for profile in index.profiles],
         "precision": index.precision,
+        **({"other_precisions": list(index.other_precisions)} if index.other_precisions else {}),
         **({"truncate_double": True} if index.truncates_double else {}),
         **({"quantized": list(index.quantized)} if index.quantized else {}),
         "targets": {name: _target(target, index) for name, target in index.targets.items()},

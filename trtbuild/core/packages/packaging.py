@@ -100,6 +100,7 @@ class PackageContents:
             ("modules", self.modules.sha256),
             ("origins", dict(self.origins)),
             ("reference", self.model.reference),
+            *self._other_precisions_part(),
             *truncated_part(self.model.partition.truncate_double),
         ]
         schema = schema_for(self.interface.output_tree)
@@ -154,6 +155,7 @@ class PackageContents:
             files=files,
             truncates_double=self.model.partition.truncate_double,
             quantized=tuple(quantized),
+            other_precisions=self.model.precisions.names[1:],
         )
 
     def _inputs(self) -> list[dict[str, Any]]:
@@ -167,6 +169,11 @@ class PackageContents:
             }
             for declared, traced in zip(self.model.inputs, self.interface.inputs, strict=True)
         ]
+
+    def _other_precisions_part(self) -> list[tuple[str, Value]]:
+        """The types of modules that do not compute in `precision`, which the index has; empty without such modules."""
+        others = self.model.precisions.names[1:]
+        return [("other precisions", list(others))] if others else []
 
     def _dims(self) -> list[PackedDim]:
         return [PackedDim(symbol.name, symbol.min, symbol.max, symbol.multiple_of) for symbol in self.shapes.symbols]

@@ -13,7 +13,8 @@ from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.graph_kinds import GraphKindName
-from trtbuild.core.model.spec import PartitionSettings, Precision, ToolchainName
+from trtbuild.core.model.precisions import Precisions
+from trtbuild.core.model.spec import PartitionSettings, ToolchainName
 from trtbuild.core.planning.comparison import Comparison
 
 
@@ -35,7 +36,7 @@ class WeightTypes:
 
 @dataclass(frozen=True)
 class LowerJob:
-    """Lower `program`, a traced model with a graph of `graph_kind`, to `precision`.
+    """Lower `program`, a traced model with a graph of `graph_kind`, to `precisions`.
 
     `operators` are the operators that come from outside PyTorch. `points` are the values of the symbols at which sizes are
     compared. With `truncates_double`, float64 is computed in float32.
@@ -43,7 +44,7 @@ class LowerJob:
 
     program: str
     graph_kind: GraphKindName
-    precision: Precision
+    precisions: Precisions
     operators: tuple[str, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
     comparison: Comparison | None = None

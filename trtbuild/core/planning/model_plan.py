@@ -161,11 +161,11 @@ class _ForwardPass:
     def _lower(self, trace: Step, record: Record, interface_and_weights: InterfaceAndWeights) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
         truncates = self._model.partition.truncate_double
-        recipe = keys.lower(graph, modules, self._model.precision, self._versions, truncates_double=truncates)
+        recipe = keys.lower(graph, modules, self._model.precisions, self._versions, truncates_double=truncates)
         job = LowerJob(
             program=record.outputs["program"].sha256,
             graph_kind=self._model.source.graph.name,
-            precision=self._model.precision,
+            precisions=self._model.precisions,
             operators=tuple(interface_and_weights[0].operators),
             points=self._points(),
             comparison=make_comparison(self._model, self.plan.shapes, interface_and_weights[1]),

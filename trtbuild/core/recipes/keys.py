@@ -27,8 +27,9 @@ from functools import lru_cache
 from typing import Literal
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.precisions import Precision, Precisions
 from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
-from trtbuild.core.model.spec import Model, PartitionSettings, Precision, ShapeRange
+from trtbuild.core.model.spec import Model, PartitionSettings, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.model.verification import Point
 from trtbuild.core.recipes.dependency import Observation
@@ -160,17 +161,18 @@ def user_code(declared: Declared, observations: Sequence[Observation]) -> Recipe
 
 
 def lower(
-    graph: str, modules: str, precision: str, versions: Mapping[str, str], *, truncates_double: bool = False
+    graph: str, modules: str, precisions: Precisions, versions: Mapping[str, str], *, truncates_double: bool = False
 ) -> Recipe:
     """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
 
-    `modules` is the digest of its module paths, which are not in the text, and which lowering copies to its output.
+    `modules` is the digest of its module paths, which are not in the text, and which lowering copies to its output. The
+    patterns of `precisions` are compared with these paths.
     `truncates_double` is whether float64 is computed in float32."""
     return _step(
         "lower",
         ("graph", graph),
         ("modules", modules),
-        ("precision", precision),
+        ("precision", precisions.to_key()),
         ("versions", dict(versions)),
         *truncated_part(truncates_double),
     )

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.spec import PartitionSettings, Precision, Target
+from trtbuild.core.model.precisions import Precisions
+from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.driver.in_program.arguments import checked
-from trtbuild.driver.in_program.settings import builder_of, partition_of, precision_of
+from trtbuild.driver.in_program.settings import builder_of, partition_of, precisions_of
 from trtbuild.driver.in_program.targets import target_of
 from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import UsageError
@@ -23,7 +24,7 @@ class Options:
 
     target: Target
     device: Any
-    precision: Precision
+    precisions: Precisions
     partition: PartitionSettings
     builder: BuilderSettings
     reference: bool
@@ -59,7 +60,7 @@ def options_of(
     * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
-      manifest.
+      manifest. `precision` may be a mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
     * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
       `truncate_long_and_double` is another name of this option; int64 values are never truncated.
     * `reference`: whether the package also runs without engines. The default is True if `device` is the CPU.
@@ -91,7 +92,7 @@ def options_of(
             target, device=device, toolchain=toolchain, version=toolchain_version, compatibility=compatibility_policy
         ),
         device=device,
-        precision=precision_of(precision, enabled_precisions),
+        precisions=precisions_of(precision, enabled_precisions),
         partition=partition_of(
             torch_executed_ops,
             min_block_size,

@@ -5,12 +5,14 @@ The names of a manifest and of Torch-TensorRT (`ALIASES`) are accepted. Any othe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.spec import PartitionSettings, Precision
+from trtbuild.core.model.precisions import Precision, Precisions, is_precision, module_precisions
+from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.arguments.inputs import DTYPE_ALIASES, dtype_name
@@ -47,8 +49,40 @@ SUPERFLUOUS_SETTINGS: Mapping[str, str] = {
 _BUILDER_NAMES = tuple(entry.name for entry in fields(BuilderSettings))
 
 
-def precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
-    """Return the precision. `enabled_precisions` may contain float32 and one other precision. Raises UsageError."""
+def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precisions:
+    """Return the precision of the module, and those of its submodules if `precision` is a mapping as in a manifest.
+
+    The keys of the mapping and its default may be names or torch's dtypes. Raises UsageError."""
+    if not isinstance(precision, Mapping):
+        return Precisions(_precision_of(precision, enabled_precisions))
+    default: Any = None
+    patterns: dict[Precision, list[str]] = {}
+    for key, value in precision.items():
+        if key == "default":
+            default = value
+            continue
+        name = _precision_name(key, "each key of precision, except default,")
+        if not is_precision(name):
+            raise checked.wrong_value("each key of precision", '"default", "float32", "float16" or "bfloat16"', key)
+        listed = [value] if isinstance(value, str) else checked.items(f"precision[{name!r}]", value, '["*.norm"]')
+        if not all(isinstance(pattern, str) for pattern in listed):
+            raise checked.wrong_value(f"precision[{name!r}]", "a list of module paths", value)
+        patterns.setdefault(name, []).extend(listed)
+    chosen = _precision_of(default, enabled_precisions)
+    if any(patterns.values()) and not any(listed for name, listed in patterns.items() if name != chosen):
+        raise UsageError(
+            f"precision lists modules under {chosen} only, and {chosen} is its default anyway",
+            hint='give the precision of the other modules as default: precision={"default": torch.half, …}',
+        )
+    entries = module_precisions(patterns)
+    repeated = [pattern for pattern, count in Counter(entry.pattern for entry in entries).items() if count > 1]
+    if repeated:
+        raise UsageError(f"precision lists {repeated[0]!r} twice", hint="a module computes in one precision")
+    return Precisions(chosen, entries)
+
+
+def _precision_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> Precision:
+    """Return the precision of the whole module. `enabled_precisions` may contain float32 and one other precision."""
     enabled_list = (
         () if enabled_precisions is None else checked.items("enabled_precisions", enabled_precisions, "{torch.half}")
     )

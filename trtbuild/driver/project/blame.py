@@ -22,7 +22,9 @@ def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
     """Set the place of `error`, raised by a step of `model`, to a line of the manifest. An existing place is kept."""
     if error.file is not None or not isinstance(error, SourceError | ConversionRefused | ToolchainError):
         return
-    if isinstance(error, SourceError) and error.code in _FIELD_OF_ERROR:
+    if isinstance(error, SourceError) and error.field is not None:
+        origin = _origin(model, error.field)
+    elif isinstance(error, SourceError) and error.code in _FIELD_OF_ERROR:
         origin = _origin(model, _FIELD_OF_ERROR[error.code])
     elif isinstance(error, ConversionRefused) and step.stage == "partition":
         origin = _origin(model, "partition.require_full_compilation")

@@ -210,7 +210,7 @@ def check_releases(model: Model, facts: Facts) -> None:
     """Raise EnvironmentFault if a target's toolchain, installed or not, lacks a feature that the model needs."""
     for target, toolchain in facts.toolchains.items():
         try:
-            table.check_release(target, model.builder, toolchain.version, model.precision)
+            table.check_release(target, model.builder, toolchain.version, model.precisions.names)
         except EnvironmentFault as error:
             place_of_target(error, model, target)
             raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.engines.binding import weights_to_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.recipes.ports import Store
@@ -123,9 +123,11 @@ def lower(job: LowerJob, context: Context) -> Result:
         )
     store = context.store
     traced = guard.read_program(store.get_bytes(job.program))
-    program = run.lower(traced, job.precision, decomposition_table(), job.points, truncates_double=job.truncates_double)
+    program = run.lower(
+        traced, job.precisions, decomposition_table(), job.points, truncates_double=job.truncates_double
+    )
     if job.comparison is not None:
-        compare_lowered(job.comparison, job.precision, traced, program, store)
+        compare_lowered(job.comparison, job.precisions, traced, program, store)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
@@ -134,7 +136,7 @@ def lower(job: LowerJob, context: Context) -> Result:
     return Result(outputs)
 
 
-def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, lowered: Any, store: Store) -> None:
+def compare_lowered(comparison: Comparison, precisions: Precisions, traced: Any, lowered: Any, store: Store) -> None:
     """Run a traced and a lowered program on random inputs, and compare the outputs.
 
     Raises InconsistentShapes or SourceError if they differ too much.
@@ -157,7 +159,18 @@ def compare_lowered(comparison: Comparison, precision: Precision, traced: Any, l
             comparison.ranges,
         )
         compared = ComparisonPoint(point.name, points_of(traced, [point.numbers])[0], inputs)
-        refuse_another_model(traced, lowered, weights, compared, precision)
+        refuse_another_model(traced, lowered, weights, compared, precisions)
+
+
+def explain(job: LowerJob, context: Context) -> Result:
+    """Say in which type each operator of a traced program is computed, if it is lowered by `job`."""
+    from trtbuild.stages.lower import explaining
+    from trtbuild.stages.program import guard
+    from trtbuild.stages.program.translations import decomposition_table
+
+    traced = guard.read_program(context.store.get_bytes(job.program))
+    computed = explaining.explain(traced, job.precisions, decomposition_table(), truncates_double=job.truncates_double)
+    return Result(computed=tuple(computed))
 
 
 def partition(job: PartitionJob, context: Context) -> Result:

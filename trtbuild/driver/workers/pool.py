@@ -274,7 +274,7 @@ def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
         error: TrtbuildError = kind(text, hint=fields.get("hint"))
         error.file, error.line = fields.get("file"), fields.get("line")  # not all constructors take a place
         if isinstance(error, errors.SourceError):
-            error.code = str(fields.get("code", "source"))
+            error.code, error.field = str(fields.get("code", "source")), fields.get("field")
         if isinstance(error, ToolchainError):
             error.log = tuple(log.splitlines())
             error.nodes = tuple(map(str, fields.get("nodes", ())))

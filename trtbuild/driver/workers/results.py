@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.model.comparisons import Report
+from trtbuild.core.model.precisions import ComputedOperator
 from trtbuild.core.recipes.record import Output
 from trtbuild.store.local.local import LocalStore
 
@@ -45,7 +46,8 @@ class Result:
 
     `observations` are the dependencies that a trace observed, as pairs: the recipe part of the dependency, and the observed
     value. `uncacheable` is the reason why a trace must not be reused. `conversions` maps keys to the conversions that a
-    partition step made. `statistics` come from an engine's compiler, and `report` from a verification.
+    partition step made. `statistics` come from an engine's compiler, and `report` from a verification. `computed` are the
+    types in which operators compute.
     """
 
     outputs: Mapping[str, Output] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Result:
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
     statistics: Mapping[str, Any] | None = None
     report: Report | None = None
+    computed: tuple[ComputedOperator, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,6 +149,7 @@ def error_to_json(error: TrtbuildError) -> dict[str, Any]:
     }
     if isinstance(error, SourceError):
         fields["code"] = error.code
+        fields["field"] = error.field
     if isinstance(error, ToolchainError):
         fields["nodes"] = list(error.nodes)
     return fields

@@ -6,13 +6,14 @@ Other modules check rules that need more than one entry or the file system: `dec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from trtbuild.core.model.source_kinds import CALLABLE_KINDS, SOURCE_KINDS, SourceKind
 from trtbuild.core.model.spec import PartitionSettings
-from trtbuild.manifest.format import kinds
+from trtbuild.manifest.format import kinds, precision_forms
 from trtbuild.manifest.format.builder_fields import builder_fields
 from trtbuild.manifest.format.kinds import Allowed, Identifier, Name, PathText, invalid_value
 from trtbuild.manifest.format.value_ranges import RangeEnds
@@ -26,14 +27,18 @@ class Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _add_shorthand(schema: dict[str, Any]) -> None:
-    """Add the shorthand to the schema of a dim: the places of the dim alone."""
-    mapping = dict(schema)
-    schema.clear()
-    schema["anyOf"] = [
-        {key: part for key, part in mapping["properties"]["at"].items() if key != "description"},
-        mapping,
-    ]
+def _shorthand(field: str) -> Callable[[dict[str, Any]], None]:
+    """The function that adds a shorthand to the schema of a mapping: the value of `field` alone."""
+
+    def add(schema: dict[str, Any]) -> None:
+        mapping = dict(schema)
+        schema.clear()
+        alone = {
+            key: part for key, part in mapping["properties"][field].items() if key not in ("description", "default")
+        }
+        schema["anyOf"] = [alone, mapping]
+
+    return add
 
 
 class TargetFields(Fields):
@@ -103,7 +108,7 @@ class InputFields(Fields):
 class DimFields(Fields):
     """A named dimension. Its range comes from the profiles. `batch: image.0` is short for `batch: {at: [image.0]}`."""
 
-    model_config = ConfigDict(json_schema_extra=_add_shorthand)
+    model_config = ConfigDict(json_schema_extra=_shorthand("at"))
 
     at: kinds.Places = Field(description="The axes that have this size: one or several.")
     multiple_of: kinds.Count = Field(1, description="Every size of this dim is a multiple of this number.")
@@ -112,6 +117,33 @@ class DimFields(Fields):
     @classmethod
     def _expand_shorthand(cls, value: Any) -> Any:
         return {"at": value} if isinstance(value, str | list) else value
+
+
+class PrecisionFields(Fields):
+    """The floating-point type of a model, and other types for some of its modules. `precision: float16` is short for
+    `precision: {default: float16}`. [Precision](precision.md) has the rules."""
+
+    model_config = ConfigDict(json_schema_extra=_shorthand("default"))
+
+    default: kinds.Precision = Field("float32", description="The type of all modules that no list contains.")
+    float32: kinds.ModulePatterns = Field([], description="Modules that compute in float32.")
+    float16: kinds.ModulePatterns = Field([], description="Modules that compute in float16.")
+    bfloat16: kinds.ModulePatterns = Field([], description="Modules that compute in bfloat16.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_shorthand(cls, value: Any) -> Any:
+        return precision_forms.expand(value)
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> PrecisionFields:
+        precision_forms.check_effect(self.default, self.patterns)
+        return self
+
+    @property
+    def patterns(self) -> dict[kinds.Precision, list[str]]:
+        """The patterns of modules by precision."""
+        return {"float32": self.float32, "float16": self.float16, "bfloat16": self.bfloat16}
 
 
 def _source_field(kind: SourceKind) -> Any:
@@ -279,7 +311,11 @@ class DefaultsFields(Fields):
         [], description="The names of the model's profiles. Each engine has all of them, in this order."
     )
     targets: _NameList = Field([], description="The names of the targets that the model is built for.")
-    precision: kinds.Precision = Field("float32", description="The floating-point type in which the model computes.")
+    precision: PrecisionFields = Field(
+        PrecisionFields.model_validate("float32"),
+        description="The floating-point type in which the model computes, or one type for each list of modules.",
+        json_schema_extra={"default": "float32"},
+    )
     quantize: QuantizeFields | None = Field(None, description="The types that the layers of the model are rounded to.")
     reference: bool = Field(
         False,

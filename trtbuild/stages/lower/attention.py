@@ -6,9 +6,9 @@ Rules
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
-4. With `precision: float16` or `bfloat16`, attention without a mask is written out, too, because the translation would
-   compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products in
-   half.
+4. In modules with the precision float16 or bfloat16, attention without a mask is written out, too, because the translation
+   would compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products
+   in half.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
    often.
 6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from trtbuild.stages.lower.modules import set_stack, stack_of
+from trtbuild.stages.lower.modules import path_of, set_stack, stack_of
 from trtbuild.stages.lower.propagate import propagate, refresh
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
@@ -52,12 +52,16 @@ def write_out_attention(program: Program, request: Request) -> Program:
     """Return `program` with masked attention written out, in half precision also attention without a mask. Nested graphs do
     not change."""
     graph = program.graph
+
+    def is_half(node: torch.fx.Node) -> bool:
+        return request.precisions.of(path_of(node)) != "float32"
+
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             attention = _read_arguments(node)
-            if _can_write_out(attention) and (attention.attn_mask is not None or request.precision != "float32"):
+            if _can_write_out(attention) and (attention.attn_mask is not None or is_half(node)):
                 with graph.inserting_before(node):
                     written = _Writer(node).write(attention)
                 node.replace_all_uses_with(written)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.precisions import Precisions
 
 
 @dataclass(frozen=True)
 class Request:
-    """The precision to compute in, and a decomposition for each operator that has no ONNX translation. With
+    """The precisions to compute in, and a decomposition for each operator that has no ONNX translation. With
     `truncates_double`, float64 operations are computed in float32."""
 
-    precision: Precision
+    precisions: Precisions
     decompositions: Mapping[Any, Callable[..., Any]]
     truncates_double: bool = False

@@ -14,35 +14,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.precisions import Precision, Precisions
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.guard import refuse_changes, signature
+from trtbuild.stages.program.text import module_paths
 
 
 def lower(
     program: Program,
-    precision: Precision,
+    precision: Precision | Precisions,
     decompositions: Mapping[Any, Callable[..., Any]],
     points: Sequence[Sequence[int]] = (),
     *,
     truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`, which the partition step splits. It computes in `precision`. With
-    `truncates_double`, it computes float64 operations in float32.
+    """Return the lowered form of `program`, which the partition step splits. It computes in `precision`, or each module in
+    its own precision. With `truncates_double`, it computes float64 operations in float32.
 
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
     ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
 
-    Raises SourceError (code ``mutated-input``) for a program that writes to one of its inputs, and InconsistentShapes
-    (rule 4).
+    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``) and for a pattern of a
+    precision that does not fit the modules of the program (``precision-pattern``), and InconsistentShapes (rule 4).
     """
+    precisions = precision if isinstance(precision, Precisions) else Precisions(precision)
+    check_modules(program, precisions)
     traced = signature(program)
-    lowered = run_passes(program, Request(precision, decompositions, truncates_double), PASSES)
+    lowered = run_passes(program, Request(precisions, decompositions, truncates_double), PASSES)
     refuse_changes(lowered, traced, "lower", points)
     return lowered
+
+
+def check_modules(program: Program, precisions: Precisions) -> None:
+    """Raise SourceError if a pattern covers no module of `program`, or if two precisions are wanted for one module."""
+    if precisions.modules:
+        paths = list(dict.fromkeys(path for path, _, _ in module_paths(program)))
+        precisions.check(paths)
+        for path in paths:
+            precisions.of(path)
 
 
 def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:

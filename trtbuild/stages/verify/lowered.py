@@ -6,8 +6,9 @@ Rules
    smaller differences. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
    another type, and does the same in the traced program, the error is about the model. Otherwise a pass is wrong.
-3. In half precision, such a difference is an error of the model, because half cannot represent a number of the model. The
-   message names the other precisions.
+3. The tolerance of an output follows from the types of the values that it is computed from, in either program. In half
+   precision, such a difference is an error of the model, because half cannot represent a number of the model. The message
+   names the other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
    own kernels for them are several times slower.
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.verification import coarsest_precision, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
 from trtbuild.stages.program.functional import Program
@@ -56,12 +57,13 @@ def refuse_another_model(
     lowered: Program,
     weights: Sequence[torch.Tensor],
     comparison: ComparisonPoint,
-    precision: Precision,
+    precisions: Precisions,
 ) -> None:
     """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
-    If `precision` is not float32, raises SourceError with the code ``precision`` instead (rule 3). For an operator whose
-    declared type is wrong, raises SourceError with the code ``wrong-type``.
+    `precisions` are those of the lowered program. For an output that is computed in half precision because of them, raises
+    SourceError with the code ``precision`` instead (rule 3). For an operator whose declared type is wrong, raises
+    SourceError with the code ``wrong-type``.
     """
     try:
         expected = TorchReference.run_program(traced, weights, comparison.inputs)
@@ -78,10 +80,8 @@ def refuse_another_model(
             hint="use another operator: PyTorch declares a wrong type or wrong sizes for the result of this one",
         ) from error
     tolerance_of = tolerances("onnxruntime")
-    allowed = [
-        tolerance_of[coarsest_precision([precision, output_precision])]
-        for output_precision in output_precisions(traced)
-    ]
+    before, after = output_precisions(traced), output_precisions(lowered)
+    allowed = [tolerance_of[coarsest_precision(pair)] for pair in zip(before, after, strict=True)]
     perturbed_runs = PerturbedRuns(
         lambda inputs, weights: TorchReference.run_program(traced, weights, inputs), comparison.inputs, weights
     )
@@ -89,16 +89,24 @@ def refuse_another_model(
         if deviation.error <= MAX_TOLERANCES * allowed[number]:
             continue
         difference = deviation.text or f"a relative difference of {deviation.error:.1e}"
-        if precision != "float32":
-            range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
+        if after[number] != "float32" and precisions.names != ("float32",):
             raise SourceError(
-                f"output {number} of the model is different in {precision}: {difference}, at {comparison.name}",
+                f"output {number} of the model is different in {after[number]}: {difference}, at {comparison.name}",
                 code="precision",
-                hint=f"set precision: {range_}float32",
+                hint=_advice(precisions, after[number]),
             )
         raise InconsistentShapes(
             f"the lowered program gives other results: output {number} has {difference} at {comparison.name}"
         )
+
+
+def _advice(precisions: Precisions, precision: str) -> str:
+    range_ = "bfloat16, which has the range of float32, or " if precision == "float16" else ""
+    if not precisions.modules:
+        return f"set precision: {range_}float32"
+    return (
+        f"compute more modules in {range_}float32: `trtbuild inspect --precision` shows what is computed in which type"
+    )
 
 
 def _returns_wrong_type(

@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings
@@ -175,7 +175,9 @@ def check_target(
     _check_settings(target, settings, flavour, bool(devices))
 
 
-def check_release(target: Target, settings: BuilderSettings, version: str, precision: Precision = "float32") -> None:
+def check_release(
+    target: Target, settings: BuilderSettings, version: str, precisions: Sequence[Precision] = ()
+) -> None:
     """Check that `version` of a target's toolchain, which need not be installed, supports the target, the settings and
     the precision. Raises TargetUnsupported."""
     label, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
@@ -205,9 +207,12 @@ def check_release(target: Target, settings: BuilderSettings, version: str, preci
             raise TargetUnsupported(
                 f"{label}: {name} has no tactic source {source}", hint=f"it has {', '.join(properties.tactic_sources)}"
             )
-    if precision not in properties.dtypes:
-        allowed = " or ".join(kind for kind in ("float32", "float16", "bfloat16") if kind in properties.dtypes)
-        raise TargetUnsupported(f"{label}: {name} does not compute in {precision}", hint=f"set precision: {allowed}")
+    for precision in precisions:
+        if precision not in properties.dtypes:
+            allowed = " or ".join(kind for kind in ("float32", "float16", "bfloat16") if kind in properties.dtypes)
+            raise TargetUnsupported(
+                f"{label}: {name} does not compute in {precision}", hint=f"set precision: {allowed}"
+            )
 
 
 def _check_sm(target: Target, flavour: Flavour, devices: tuple[int, ...]) -> None:

@@ -14,7 +14,7 @@ from trtbuild.stages.lower.modules import path_of
 from trtbuild.stages.program.functional import Program
 
 
-def _layer(program: Program, prefix: str) -> list[str]:
+def layer_text(program: Program, prefix: str) -> list[str]:
     """A text for each node of a module: operator, dtypes, and operands. An operand from outside is its dtype only."""
     inside = [
         node
@@ -45,9 +45,9 @@ def test_equal_layers_stay_equal_including_the_first_and_the_last(
     lowered: Any, name: str, prefix: str, count: int
 ) -> None:
     program = lowered(name, "float16")
-    layers = [_layer(program, f"{prefix}.{index}") for index in range(count)]
+    layers = [layer_text(program, f"{prefix}.{index}") for index in range(count)]
     if not layers[0]:  # the name differs between versions of transformers
-        layers = [_layer(program, f"layers.{index}") for index in range(count)]
+        layers = [layer_text(program, f"layers.{index}") for index in range(count)]
     assert layers[0] and all(layer == layers[0] for layer in layers)
 
 
@@ -131,7 +131,7 @@ def test_a_mask_that_is_an_input_stays_float32_up_to_the_softmax(lower_module: A
     value, expected = traced.run(program)[0], traced.eager()[0]
     assert not value.isnan().any()
     assert (value - expected).abs().max() / expected.abs().max() < 5e-3
-    assert _layer(program, "layers.0") == _layer(program, "layers.1")
+    assert layer_text(program, "layers.0") == layer_text(program, "layers.1")
 
 
 def test_a_repeated_module_is_the_innermost_module_with_a_number() -> None:

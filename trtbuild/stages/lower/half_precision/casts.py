@@ -5,7 +5,9 @@ Rules
    number in its path, such as ``layers.3``.)
 2. A cast to half belongs to the module that computes the value, and all readers share it. Some casts belong to the module
    that reads the value: casts to float32, and casts to half of weights, constants and values that are `WIDE` or wider. So
-   repeated modules exchange values in half, and equal layers have equal casts.
+   repeated modules exchange values in half, and equal layers have equal casts. A cast between float16 and bfloat16 belongs
+   to the reader, or to the module that computes the value if the reader has the precision of the model itself. So layers
+   with this precision stay equal beside a layer with another one.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
 4. Only float32 values are cast, never integers, booleans and other floating types.
 5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
@@ -29,11 +31,10 @@ _TO_COPY = torch.ops.aten._to_copy.default
 
 
 class CastInserter:
-    """Inserts the casts into one graph, as `dtypes` decided. `half` is the half-precision dtype."""
+    """Inserts the casts into one graph, as `dtypes` decided."""
 
-    def __init__(self, graph: torch.fx.Graph, half: torch.dtype, dtypes: Dtypes) -> None:
+    def __init__(self, graph: torch.fx.Graph, dtypes: Dtypes) -> None:
         self._graph = graph
-        self._half = half
         self._dtypes = dtypes
         # inserting casts changes dtypes, so the nodes that are float32 before are stored here
         self._float32_nodes = {node for node in graph.nodes if is_float32(node)}
@@ -52,7 +53,7 @@ class CastInserter:
             if node in self._shape_nodes:
                 self._set_float32(node)
                 continue
-            dtype = self._half if node in self._dtypes.half else torch.float32
+            dtype = self._dtypes.dtype_of(node)
             for source in self._inputs_to_cast(node):
                 converted = self._cast_to(source, dtype, node) if source in self._float32_nodes else source
                 if converted is not source:
@@ -67,32 +68,39 @@ class CastInserter:
         return list(node.all_input_nodes)
 
     def _cast_to(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        is_half = source in self._dtypes.half
-        crosses_in_half = self._dtypes.crosses_in_half(source, reader)
-        if dtype is torch.float32 and not is_half and not crosses_in_half:
+        if source in self._dtypes.half:
+            if self._dtypes.half[source] is dtype:
+                return source
+            is_shared = dtype is self._dtypes.default is not torch.float32
+            return self._share_cast(source, dtype, reader) if is_shared else self._insert_cast(source, dtype, reader)
+        if dtype is not torch.float32:
+            return self._cast_to_half(source, dtype, reader)
+        crossing = self._dtypes.crossing(source, reader)
+        if crossing is None:
             return source
-        half_value = source if is_half else self._cast_to_half(source, reader)
-        return half_value if dtype is self._half else self._insert_cast(source, half_value, torch.float32, reader)
+        return self._insert_cast(self._cast_to_half(source, crossing, reader), torch.float32, reader)
 
-    def _cast_to_half(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
-        if source in self._dtypes.weights_and_constants or self._dtypes.ranges[source] >= Range.WIDE:
-            return self._insert_cast(source, source, self._half, reader)
-        key = (source, self._half, "")
+    def _cast_to_half(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+        if source in self._dtypes.weights_and_constants or self._dtypes.ranges[half][source] >= Range.WIDE:
+            return self._insert_cast(source, half, reader)
+        return self._share_cast(source, half, reader)
+
+    def _share_cast(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+        """Insert a cast of `source` in the module that computes it, for all readers."""
+        key = (source, half, "")
         if key not in self._casts:
             is_call = source.op == "call_function"
             with self._graph.inserting_after(source) if is_call else self._graph.inserting_before(reader):
-                self._casts[key] = self._call_cast(source, self._half)
+                self._casts[key] = self._call_cast(source, half)
             set_stack(self._casts[key], stack_of(source))
         return self._casts[key]
 
-    def _insert_cast(
-        self, value: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node
-    ) -> torch.fx.Node:
-        """Insert a cast of `source`, which is `value` or its cast to half, for the readers in one repeated module.
+    def _insert_cast(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+        """Insert a cast of `source` for the readers in one repeated module.
 
         The cast stands before its first reader, and belongs to the innermost module call that encloses all its readers.
         """
-        key = (value, dtype, repeat_of(reader))
+        key = (source, dtype, repeat_of(reader))
         if key in self._casts:
             set_stack(self._casts[key], common_stack([stack_of(self._casts[key]), stack_of(reader)]))
             return self._casts[key]
@@ -115,7 +123,7 @@ class CastInserter:
         were_float32 = [tensor.dtype is torch.float32 for tensor in tensors(node)]
         if not refresh(node, self._changed):
             return
-        dtype = self._half if node in self._dtypes.half else torch.float32
+        dtype = self._dtypes.dtype_of(node)
         for tensor, was_float32 in zip(tensors(node), were_float32, strict=True):
             if was_float32 and tensor.dtype is not dtype:
                 raise TypeError(

@@ -1,6 +1,7 @@
 """Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
 
-`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (module `ranges`).
+`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (module `ranges`). "Half" is float16 or bfloat16, as the
+module of the node wants. "Float32" in rules 1 to 4 is about nodes that want half.
 
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
@@ -16,10 +17,15 @@ Rules
    may be a mask, and half turns ``finfo.min`` into -inf. So comparisons, and float32 arithmetic that ends in exponentials,
    read such a value without a cast.
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
+6. All nodes of a module that wants float32 are float32. They read and return float32 values without a cast to half, also
+   across repeated modules.
+7. A value in float16 that a bfloat16 node reads is cast to bfloat16, and the reverse. Data movement and comparisons in one
+   of the two types do not count values in the other type as half.
 """
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -59,66 +65,117 @@ def role_of(node: torch.fx.Node) -> Role:
     return role
 
 
+class Rule(enum.Enum):
+    """Why a node is float32. The value is the name of the rule in documents."""
+
+    MODULE = "module"
+    OPERATOR = "operator"
+    RANGE = "range"
+    READERS = "readers"
+    MASK = "mask"
+    MODEL_INPUT = "model input"
+
+
 @dataclass(frozen=True)
 class Dtypes:
-    """The decisions for one graph. `half` contains the call nodes that compute in half. All other calls keep their dtype.
+    """The decisions for one graph. `half` maps each call node that computes in half to its type. All other calls keep their
+    dtype.
 
-    `without_cast` contains the nodes that read an `UNSEEN` value without a cast. `ranges` are the ranges of all nodes.
+    `default` is the dtype that the model itself wants, and `wanted` has the dtype that the module of each call node wants.
+    `rules` has the reasons of nodes that are float32;
+    data movement with such a reason is float32 only if its input is. `without_cast` contains the nodes that read an
+    `UNSEEN` value without a cast. `ranges` are the ranges of all nodes, for each half type.
     """
 
-    half: Set[torch.fx.Node]
+    half: Mapping[torch.fx.Node, torch.dtype]
+    default: torch.dtype
+    wanted: Mapping[torch.fx.Node, torch.dtype]
+    rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
     without_cast: Set[torch.fx.Node]
-    ranges: Ranges
+    ranges: Mapping[torch.dtype, Ranges]
 
-    def crosses_in_half(self, source: torch.fx.Node, reader: torch.fx.Node) -> bool:
-        """Whether `reader` reads `source` from another repeated module, in half (rule 4)."""
+    def dtype_of(self, node: torch.fx.Node) -> torch.dtype:
+        """The dtype of the values of `node` that were float32."""
+        return self.half.get(node, torch.float32)
+
+    def crossing(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
+        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6), or None.
+        It is the type that the reader wants; for an output of the model, the type that the source wants."""
         if source in self.weights_and_constants or repeat_of(source) == repeat_of(reader):
-            return False
-        source_range = self.ranges[source]
-        return source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
+            return None
+        wanted = [self.wanted[node] for node in (source, reader) if node in self.wanted]
+        if torch.float32 in wanted or not wanted:
+            return None
+        half = wanted[-1]
+        source_range = self.ranges[half][source]
+        crosses = source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
+        return half if crosses else None
+
+    def arrival(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
+        """The half type in which `reader` gets `source`; None for float32."""
+        return self.half.get(source) or self.crossing(source, reader)
 
 
-def decide_dtypes(graph: torch.fx.Graph, weights_and_constants: Set[torch.fx.Node], ranges: Ranges) -> Dtypes:
-    """Decide the dtypes of all nodes of `graph`. `ranges` is the result of
-    `trtbuild.stages.lower.half_precision.ranges.find_ranges`."""
-    in_float32, without_cast = _find_float32_nodes(graph, ranges)
-    half: set[torch.fx.Node] = set()
-    dtypes = Dtypes(half, weights_and_constants, without_cast, ranges)
+def decide_dtypes(
+    graph: torch.fx.Graph,
+    weights_and_constants: Set[torch.fx.Node],
+    default: torch.dtype,
+    wanted: Mapping[torch.fx.Node, torch.dtype],
+    ranges: Mapping[torch.dtype, Ranges],
+) -> Dtypes:
+    """Decide the dtypes of all nodes of `graph`. The model itself wants `default`. `wanted` has the dtype that the module
+    of each call node wants. `ranges` has the result of `trtbuild.stages.lower.half_precision.ranges.find_ranges` for each
+    half type in `wanted`."""
+    rules, without_cast = _find_float32_nodes(graph, wanted, ranges)
+    half: dict[torch.fx.Node, torch.dtype] = {}
+    dtypes = Dtypes(half, default, wanted, rules, weights_and_constants, without_cast, ranges)
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         sources = [source for source in node.all_input_nodes if is_float32(source)]
-        arrives_in_half = [source in half or dtypes.crosses_in_half(source, node) for source in sources]
-        role = role_of(node)
         if node.target is operator.getitem:
-            is_half = sources != [] and sources[0] in half
-        elif role is Role.COMPARE:
+            if sources and sources[0] in half:
+                half[node] = half[sources[0]]
+            continue
+        dtype = wanted[node]
+        if dtype is torch.float32:
+            continue
+        arrives_in_half = [dtypes.arrival(source, node) is dtype for source in sources]
+        role = role_of(node)
+        if role is Role.COMPARE:
             is_half = bool(sources) and all(arrives_in_half)
         elif not sources or not is_float32(node):
             is_half = False
         elif role is Role.MOVE:
-            is_half = ranges[node] < Range.WIDE and (any(arrives_in_half) or node not in in_float32)
+            is_half = ranges[dtype][node] < Range.WIDE and (any(arrives_in_half) or node not in rules)
         else:
-            is_half = role in _COMPUTING_ROLES and node not in in_float32
+            is_half = role in _COMPUTING_ROLES and node not in rules
         if is_half:
-            half.add(node)
+            half[node] = dtype
     return dtypes
 
 
-def _find_float32_nodes(graph: torch.fx.Graph, ranges: Ranges) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """Return two sets: the nodes whose value is needed in float32, and the nodes that read their input without a cast.
+def _find_float32_nodes(
+    graph: torch.fx.Graph, wanted: Mapping[torch.fx.Node, torch.dtype], ranges_by_dtype: Mapping[torch.dtype, Ranges]
+) -> tuple[dict[torch.fx.Node, Rule], set[torch.fx.Node]]:
+    """Return the nodes whose value is needed in float32, with the rule, and the nodes that read their input without a cast.
 
-    Data movement in the first set is float32 only if its input is float32.
+    Data movement among the first nodes is float32 only if its input is float32.
     """
-    in_float32: set[torch.fx.Node] = set()
+    in_float32: dict[torch.fx.Node, Rule] = {}
     without_cast: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function":
             continue
         role = role_of(node)
+        if wanted[node] is torch.float32:
+            in_float32[node] = Rule.MODULE
+            without_cast.add(node)
+            continue
+        ranges = ranges_by_dtype[wanted[node]]
         if role in (Role.KEEP, Role.COMPARE):
-            in_float32.add(node)
+            in_float32[node] = Rule.OPERATOR
             if role is Role.COMPARE or getattr(node.target, "_opname", "") in EXPONENTIAL_OPERATORS:
                 without_cast.add(node)
         if role is Role.KEEP or not is_float32(node):
@@ -126,19 +183,26 @@ def _find_float32_nodes(graph: torch.fx.Graph, ranges: Ranges) -> tuple[set[torc
         readers = [user for user in node.users if user.op == "output" or role_of(user) is not Role.SHAPE]
         local_readers = [user for user in readers if repeat_of(user) == repeat_of(node)]
         float32_readers = [user for user in local_readers if user.op == "output" or user in in_float32]
-        is_read_without_cast = ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers)
+        rule = None
+        if ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers):
+            rule = Rule.MASK
+        is_read_without_cast = rule is Rule.MASK
         if role is Role.CONTRACTION:
-            needs_float32 = widest_input(node, ranges) is Range.BEYOND
+            rule = Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
         elif role in (Role.ELEMENTWISE, Role.SCALING):
-            all_in_float32 = bool(readers) and len(float32_readers) == len(readers)
-            reads_model_input = role is Role.SCALING and ranges[node.all_input_nodes[0]] is Range.UNSEEN
-            is_wide = max(widest_input(node, ranges), ranges[node]) >= Range.WIDE
-            needs_float32 = is_wide or reads_model_input or all_in_float32 or is_read_without_cast
-        else:
-            needs_float32 = ranges[node] >= Range.WIDE or bool(float32_readers) or is_read_without_cast
-        if needs_float32:
-            in_float32.add(node)
-        if is_read_without_cast or (needs_float32 and any(user in without_cast for user in local_readers)):
+            if max(widest_input(node, ranges), ranges[node]) >= Range.WIDE:
+                rule = Rule.RANGE
+            elif role is Role.SCALING and ranges[node.all_input_nodes[0]] is Range.UNSEEN:
+                rule = Rule.MODEL_INPUT
+            elif readers and len(float32_readers) == len(readers):
+                rule = Rule.READERS
+        elif ranges[node] >= Range.WIDE:
+            rule = Rule.RANGE
+        elif float32_readers:
+            rule = Rule.READERS
+        if rule is not None:
+            in_float32.setdefault(node, rule)
+        if is_read_without_cast or (rule is not None and any(user in without_cast for user in local_readers)):
             without_cast.add(node)
     return in_float32, without_cast
 

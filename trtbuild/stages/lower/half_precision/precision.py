@@ -7,38 +7,50 @@ step chooses the dtypes, in three modules:
 2. `dtypes` decides which operators compute in half, by the table of `operators`. It begins with the readers of a value.
 3. `casts` inserts the casts.
 
-Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the dtype in which they are stored, so a
-program's weights table is the same in every precision. Nested graphs (``torch.cond``) stay in float32, with casts of
-their inputs and outputs. ``float32`` changes nothing.
+A model may have several precisions: each operator has the precision of its module. Operators that the rules keep in float32
+stay in float32 in every module. Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the dtype in
+which they are stored, so a program's weights table is the same in every precision. Nested graphs (``torch.cond``) stay in
+float32, with casts of their inputs and outputs. ``float32`` alone changes nothing.
 """
 
 from __future__ import annotations
 
 import torch
 
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.stages.lower.half_precision.casts import CastInserter
-from trtbuild.stages.lower.half_precision.dtypes import decide_dtypes
+from trtbuild.stages.lower.half_precision.dtypes import Dtypes, decide_dtypes
 from trtbuild.stages.lower.half_precision.ranges import find_ranges
+from trtbuild.stages.lower.modules import path_of
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
-_HALF_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def apply_precision(program: Program, request: Request) -> Program:
-    """Change `program` in place to compute in the precision of `request`."""
-    half = _HALF_DTYPES.get(request.precision)
-    if half is None:
+    """Change `program` in place to compute in the precisions of `request`."""
+    if request.precisions.names == ("float32",):
         return program
+    CastInserter(program.graph, decide(program, request.precisions)).insert()
+    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = node.name
+    program.exported.graph_module.recompile()
+    return program
+
+
+def decide(program: Program, precisions: Precisions) -> Dtypes:
+    """Decide in which dtype each node of `program` computes."""
     constants = program.constants
     weights_and_constants = {
         *program.weight_nodes,
         *(node for node in program.placeholders if node.name in constants),
     }
     weights_and_constants |= {node for node in program.graph.nodes if node.op == "get_attr"}
-    value_ranges = find_ranges(program.graph, constants, half)
-    CastInserter(program.graph, half, decide_dtypes(program.graph, weights_and_constants, value_ranges)).insert()
-    for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = node.name
-    program.exported.graph_module.recompile()
-    return program
+    wanted = {node: _DTYPES[precisions.of(path_of(node))] for node in program.graph.nodes if node.op == "call_function"}
+    ranges = {
+        _DTYPES[name]: find_ranges(program.graph, constants, _DTYPES[name])
+        for name in precisions.names
+        if name != "float32"
+    }
+    return decide_dtypes(program.graph, weights_and_constants, _DTYPES[precisions.default], wanted, ranges)

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from trtbuild.core.model.quantization import FORMATS
-from trtbuild.core.values.nearest import nearest
+from trtbuild.core.values.module_paths import advice_for_unmatched, covering_module
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 
@@ -56,20 +55,20 @@ def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
     """The paths of the layers that the format rounds. Raises SourceError if no layer fits, or if a pattern of `exclude`
     matches nothing."""
     quantization = job.quantization
-    excluded = _excluded_paths(module, quantization.exclude, job)
+    _check_patterns(module, quantization.exclude, job)
     kept_weights = _shared_weights(module) if quantization.method in CHANGING_METHODS else frozenset()
     layers = [
         path
         for path, layer in module.named_modules()
         if _fits(layer, quantization.format)
         and id(layer.weight) not in kept_weights
-        and not any(_is_inside(path, outer) for outer in excluded)
+        and all(covering_module(pattern, path) is None for pattern in quantization.exclude)
     ]
     if not layers:
         kinds = "linear layer" if quantization.format in _BLOCK_FORMATS else "linear layer or convolution"
         raise SourceError(
             f"the model has no {kinds} for the format {quantization.format}"
-            + (" that is not excluded" * bool(excluded)),
+            + (" that is not excluded" * bool(quantization.exclude)),
             code="quantization",
             hint="remove `quantize:`, or exclude less",
             **job.model.place("quantize.format", "quantize"),
@@ -114,22 +113,13 @@ def _fits(layer: nn.Module, format_name: str) -> bool:
     return isinstance(layer, _CONVOLUTIONS) or (isinstance(layer, _TRANSPOSED) and layer.groups == 1)
 
 
-def _excluded_paths(module: nn.Module, patterns: Sequence[str], job: CalibrateJob) -> list[str]:
+def _check_patterns(module: nn.Module, patterns: Sequence[str], job: CalibrateJob) -> None:
     paths = [path for path, _ in module.named_modules() if path]
-    excluded: list[str] = []
     for pattern in patterns:
-        matching = [path for path in paths if fnmatchcase(path, pattern)]
-        if not matching:
-            similar = nearest(pattern, paths)
+        if all(covering_module(pattern, path) is None for path in paths):
             raise SourceError(
                 f"no module of the model matches {pattern!r} in `exclude`",
                 code="quantization",
-                hint=f"did you mean {similar!r}?" if similar else "it is compared with whole module paths",
+                hint=advice_for_unmatched(pattern, paths),
                 **job.model.place("quantize.exclude", "quantize"),
             )
-        excluded += matching
-    return excluded
-
-
-def _is_inside(path: str, outer: str) -> bool:
-    return path == outer or path.startswith(f"{outer}.")

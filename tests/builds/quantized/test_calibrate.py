@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import safetensors.torch
-import torch
 
 from tests.conftest import CommandLine, ran
 
@@ -62,32 +60,6 @@ def write(project: CommandLine, manifest: str, nets: str = NETS, data: str = DAT
     (project.project / "nets.py").write_text(nets)
     (project.project / "data.py").write_text(data)
     (project.project / "trtbuild.yaml").write_text(manifest)
-
-
-FORMATS = {
-    "int8": INT8,
-    "entropy": '{format: int8, method: entropy, calibration: {python: "data:batches"}}',
-    "smooth": '{format: int8, method: smoothquant, calibration: {python: "data:batches", samples: 2}}',
-    "fp8": "{format: fp8, calibration: {safetensors: data.safetensors}}",
-    "int8_weights": "{format: int8_weight_only}",
-    "int4": "{format: int4_weight_only}",
-    "awq": '{format: int4_weight_only, method: awq, exclude: head, calibration: {python: "data:batches"}}',
-    "nvfp4": "{format: nvfp4}",
-}
-
-
-def test_every_format_and_method_builds_and_is_right(command_line: CommandLine) -> None:
-    models = "".join(
-        f'  {name}:\n    source: {{python: "nets:build"}}\n    quantize: {text}\n'
-        + ("    targets: [blackwell]\n" if name == "nvfp4" else "")
-        for name, text in FORMATS.items()
-    )
-    write(command_line, MANIFEST + models)
-    torch.manual_seed(1)
-    safetensors.torch.save_file({"x": torch.randn(3, 2, 256)}, command_line.project / "data.safetensors")
-    command_line("build")
-    verified = {model["model"]: model["status"] for model in command_line("verify")["models"]}
-    assert verified == dict.fromkeys(FORMATS, "right")
 
 
 def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:

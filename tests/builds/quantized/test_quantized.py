@@ -1,7 +1,9 @@
-"""Quantized models: programs and modules of PT2E, ``torch.fake_quantize``, and ONNX files of onnxruntime."""
+"""Quantized models: what stays in PyTorch, what is refused, and what an edit runs."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,66 @@ import pytest
 import torch
 
 import trtbuild
+from tests.builds.quantized.conftest import EXAMPLES
 from tests.conftest import CommandLine, ran
-from tests.projects.quantized import NETS, pt2e
+
+NETS = '''
+import torch
+from torch import nn
+
+from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
+
+STEP = 0.02
+
+
+class Fake(nn.Module):
+    """A linear layer as quantization-aware training leaves it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 8)
+        self.register_buffer("scales", torch.full((8,), 0.01))
+        self.register_buffer("zero_points", torch.zeros(8, dtype=torch.int32))
+
+    def forward(self, x):
+        x = torch.fake_quantize_per_tensor_affine(x, STEP, 0, -128, 127)
+        weight = torch.fake_quantize_per_channel_affine(self.linear.weight, self.scales, self.zero_points, 0, -127, 127)
+        return nn.functional.linear(x, weight, self.linear.bias)
+
+
+class ZeroPoints(nn.Module):
+    def forward(self, x):
+        return torch.fake_quantize_per_tensor_affine(x, STEP, 3, -128, 127) * 2
+
+
+class Rounded(nn.Module):
+    """Inputs that are rounded to a type."""
+
+    def __init__(self, layout):
+        super().__init__()
+        self.round = Quantizer(layout, torch.tensor(0.01))
+        self.linear = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.linear(self.round(x))
+
+
+def fake_quantized():
+    torch.manual_seed(0)
+    return Fake().eval()
+
+
+def with_zero_points():
+    return ZeroPoints().eval()
+
+
+def fp8():
+    return Rounded(QuantizerLayout("float8e4m3fn", None, 0)).eval()
+
+
+def nvfp4_inputs():
+    return Rounded(QuantizerLayout("float4e2m1", None, 0, 16)).eval()
+'''
 
 MANIFEST = """
 version: 1
@@ -22,10 +82,7 @@ targets: {ada: {sm: 89}}
 profiles: {rows: {x: {min: [1, 16], opt: [4, 16], max: [8, 16]}}}
 defaults: {inputs: {x: {}}, dims: {batch: x.0}, profiles: [rows], targets: [ada]}
 models:
-  program: {source: {exported_program: program.pt2}}
-  module: {source: {python: "nets:quantized_by_pt2e"}}
   fake: {source: {python: "nets:fake_quantized"}, reference: true}
-  file: {source: {onnx: file.onnx}}
   uneven: {source: {python: "nets:with_zero_points"}, reference: true}
 """
 
@@ -70,35 +127,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     folder.mkdir()
     (folder / "trtbuild.yaml").write_text(MANIFEST)
     (folder / "nets.py").write_text(NETS)
-    onnx.save(quantized_file(), folder / "file.onnx")
-    module, example = pt2e()
-    sizes = ({0: torch.export.Dim("batch", min=1, max=8)},)
-    torch.export.save(torch.export.export(module, (example,), dynamic_shapes=sizes), folder / "program.pt2")
     command = CommandLine(folder, root / "cache")
     command("build")
     return command
-
-
-@pytest.mark.parametrize("model", ["program", "module", "fake", "file"])
-def test_a_quantized_model_is_one_engine_with_quantizers(project: CommandLine, model: str) -> None:
-    document = project("inspect", model, "--onnx", str(project.project / "written" / model))
-    assert [engine["partition"] for engine in document["engines"]] == ["model"]
-    assert {part["kind"] for part in document["index"]["targets"]["ada"]["partitions"]["partitions"]} == {"tensorrt"}
-    graph = onnx.load(project.project / "written" / model / "ada" / "model.onnx").graph
-    kinds = [node.op_type for node in graph.node]
-    assert "QuantizeLinear" in kinds and kinds.count("DequantizeLinear") >= 2
-    integers = [tensor for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8 and tensor.dims]
-    # an int8 weight stays an int8 weight; with fake_quantize, TensorRT quantizes the float weight
-    assert any(list(tensor.dims)[1:] for tensor in integers) == (model != "fake")
-
-
-def test_quantized_models_are_right(project: CommandLine) -> None:
-    document = project("verify")
-    statuses = {model["model"]: model["status"] for model in document["models"]}
-    # without a GPU, nothing is compared for an ONNX file, or for a model that PyTorch runs entirely
-    assert statuses == {
-        "program": "right", "module": "right", "fake": "right", "file": "unchecked", "uneven": "unchecked"
-    }  # fmt: skip
 
 
 def test_a_zero_point_keeps_a_quantizer_in_pytorch(project: CommandLine) -> None:
@@ -152,19 +183,37 @@ def test_another_scale_builds_the_engine_again(project: CommandLine) -> None:
 def test_an_asymmetric_file_is_refused_with_the_options_of_onnxruntime(
     command_line: CommandLine, changes: dict[str, Any], problem: str
 ) -> None:
-    lines = [line for line in MANIFEST.splitlines() if "python:" not in line and "program" not in line]
-    (command_line.project / "trtbuild.yaml").write_text("\n".join(lines))
+    lines = [line for line in MANIFEST.splitlines() if "python:" not in line]
+    manifest = "\n".join([*lines, "  file: {source: {onnx: file.onnx}}"])
+    (command_line.project / "trtbuild.yaml").write_text(manifest)
     onnx.save(quantized_file(**changes), command_line.project / "file.onnx")
     document = command_line("build", "file", expect=1)
     (error,) = document["errors"]
     assert error["text"] == problem and "ActivationSymmetric" in error["hint"]
 
 
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("fp8", "to float8e4m3fn, which begins with SM 89"),
+        ("nvfp4_inputs", "quantizes a value to NVFP4 that is not a weight"),
+    ],
+)
+def test_a_format_that_cannot_be_built_is_refused(command_line: CommandLine, model: str, problem: str) -> None:
+    manifest, _, _ = MANIFEST.replace("89", "86" if model == "fp8" else "120").partition("  fake:")
+    (command_line.project / "trtbuild.yaml").write_text(f'{manifest}  m: {{source: {{python: "nets:{model}"}}}}\n')
+    (command_line.project / "nets.py").write_text(NETS)
+    (error,) = command_line("build", expect=1)["errors"]
+    assert problem in error["text"]
+
+
 def test_a_program_compiles_the_result_of_pt2e(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
-    module, example = pt2e()
-    compiled = trtbuild.compile(
-        module, [trtbuild.Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(8, 16))], target=89, device="cpu"
-    )
+    monkeypatch.syspath_prepend(EXAMPLES)
+    nets = importlib.import_module("nets")
+    monkeypatch.delitem(sys.modules, "nets")
+    module = nets.quantized_by_pt2e()
+    sizes = {"min_shape": (1, 1, 16, 16), "opt_shape": (4, 1, 16, 16), "max_shape": (8, 1, 16, 16)}
+    compiled = trtbuild.compile(module, [trtbuild.Input(**sizes)], target=89, device="cpu")
     assert module.training and sum(compiled.report["totals"]["engine"].values()) == 1
-    assert compiled(example).shape == (4, 8)
+    assert compiled(nets.images(1)[0]).shape == (4, 10)

@@ -1,0 +1,13 @@
+"""Calibration data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+
+def batches(count: int = 8) -> Iterator[dict[str, torch.Tensor]]:
+    """Samples: each is the input of one call of the model."""
+    for _ in range(count):
+        yield {"image": torch.randn(4, 1, 16, 16)}

@@ -1,0 +1,29 @@
+"""The quantized examples, built once in a test run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandLine
+
+EXAMPLES = Path(__file__).parents[3] / "manifests" / "quantized"
+
+
+@pytest.fixture(scope="session")
+def quantized_examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """A built copy of manifests/quantized, once for all processes of a test run. Tests must not change its files."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    project = base / "quantized-examples"
+    command = CommandLine(project, base / "quantized-cache")
+    with open(base / "quantized-examples.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not project.exists():
+            shutil.copytree(EXAMPLES, project, ignore=shutil.ignore_patterns("__pycache__", "dist", ".trtbuild"))
+        command("build", timeout_s=600)
+    return command

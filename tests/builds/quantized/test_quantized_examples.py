@@ -1,0 +1,107 @@
+"""The examples of manifests/quantized: each kind of quantized model and each format, for each GPU that has it."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import onnx
+import pytest
+import torch
+
+import trtbuild
+from tests.builds.quantized.conftest import EXAMPLES
+from tests.conftest import CommandLine
+
+INT8, FP8, INT4 = {"INT8": 1}, {"FLOAT8E4M3FN": 1}, {"INT4": 0.5}
+#: The scales of NVFP4 are float8: one for 16 numbers.
+NVFP4 = {"FLOAT4E2M1": 0.5, "FLOAT8E4M3FN": 1 / 16}
+#: TensorRT rounds these weights itself: they are floats in the ONNX model, beside their quantizer.
+FLOATS: dict[str, float] = {}
+
+#: Model → the types of the stored weights of its middle layer, with the number of bytes of each weight.
+STORED: dict[str, dict[str, float]] = {
+    "fake_quantized": FLOATS,
+    "trained_with_qat": FLOATS,
+    "pt2e": INT8,
+    "pt2e_program": INT8,
+    "modelopt_int8": FLOATS,
+    "modelopt_fp8": FP8,
+    "modelopt_int4": INT4,
+    "modelopt_nvfp4": NVFP4,
+    "onnxruntime_int8": INT8,
+    "modelopt_fp8_file": FLOATS,
+    "int4_file": INT4,
+    "fp4_file": NVFP4,
+    "int8": FLOATS,
+    "int8_entropy": FLOATS,
+    "int8_smoothquant": FLOATS,
+    "fp8": FP8,
+    "int8_weight_only": INT8,
+    "int4_weight_only": INT4,
+    "int4_awq": INT4,
+    "nvfp4": NVFP4,
+}
+FILES = ("onnxruntime_int8", "modelopt_fp8_file", "int4_file", "fp4_file")
+#: The middle layer.
+SHAPES = ([64, 256], [256, 64], [64, 16], [16, 64])
+
+
+@pytest.fixture(scope="module")
+def nets() -> Any:
+    """The module of the examples' functions."""
+    specification = importlib.util.spec_from_file_location("quantized_nets", EXAMPLES / "nets.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("model", STORED)
+def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, model: str) -> None:
+    written = quantized_examples.project / "written" / model
+    document = quantized_examples("inspect", model, "--onnx", str(written))
+    index = document["index"]
+    assert [engine["partition"] for engine in document["engines"]] == ["model"] * len(index["targets"])
+    assert "blackwell" in index["targets"] and index["quantized"]
+    for target, entry in index["targets"].items():
+        assert [part["kind"] for part in entry["partitions"]["partitions"]] == ["tensorrt"]
+        graph = onnx.load(written / target / "model.onnx").graph
+        assert {node.domain for node in graph.node} == {""}
+        assert "DequantizeLinear" in {node.op_type for node in graph.node}
+        stored = {
+            onnx.TensorProto.DataType.Name(tensor.data_type): len(tensor.raw_data) / (64 * 256)
+            for tensor in graph.initializer
+            if list(tensor.dims) in SHAPES and tensor.data_type != onnx.TensorProto.FLOAT
+        }
+        assert stored == STORED[model]
+
+
+def test_all_models_are_right(quantized_examples: CommandLine) -> None:
+    document = quantized_examples("verify")
+    statuses = {model["model"]: model["status"] for model in document["models"]}
+    # without a GPU, nothing is compared for an ONNX file
+    assert statuses == {model: "unchecked" if model in FILES else "right" for model in STORED}
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("model", ["fake_quantized", "trained_with_qat"])
+def test_a_package_computes_what_the_quantized_module_does(
+    quantized_examples: CommandLine, nets: Any, model: str
+) -> None:
+    package = trtbuild.load(quantized_examples.project / "dist" / model, device="cpu")
+    image = nets.images(1)[0]
+    with torch.no_grad():
+        torch.testing.assert_close(package.module()(image), getattr(nets, model)()(image), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model", [name for name in STORED if name not in ("fake_quantized", "trained_with_qat", *FILES)]
+)
+def test_a_quantized_model_is_close_to_the_float_model(quantized_examples: CommandLine, nets: Any, model: str) -> None:
+    package = trtbuild.load(quantized_examples.project / "dist" / model, device="cpu")
+    image = nets.images(1)[0]
+    with torch.no_grad():
+        expected = nets.classifier()(image)
+        error = (package.module()(image) - expected).abs().max() / expected.abs().max()
+    assert 1e-4 < error < 0.3

@@ -168,3 +168,25 @@ def test_a_program_compiles_the_result_of_pt2e(tmp_path: Any, monkeypatch: pytes
     )
     assert module.training and sum(compiled.report["totals"]["engine"].values()) == 1
     assert compiled(example).shape == (4, 8)
+
+
+def test_the_error_against_the_float_model_is_reported_and_can_be_limited(project: CommandLine) -> None:
+    (model,) = project("verify", "fake")["models"]
+    (cut,) = model["cuts"]
+    (output,) = cut["float_error"]["outputs"]
+    assert output["output"] == 0 and 0 < output["mean"] < output["largest"] < 0.2
+    assert cut["float_error"]["unknown"] == "" and "exceeds" not in model
+    shown = project.run("verify", "fake", "--max-error", str(output["largest"] * 2))
+    assert shown.returncode == 0 and f"output 0: {output['largest']:.1e} at most" in shown.stdout
+    limit = output["largest"] / 2
+    (model,) = project("verify", "fake", "--max-error", str(limit), expect=1)["models"]
+    assert (model["ok"], model["status"], model["cuts"][0]["verdict"]) == (False, "right", "hit")
+    assert model["exceeds"].endswith(f"--max-error allows {limit:.1e}")
+
+
+def test_an_unknown_error_exceeds_every_limit(project: CommandLine) -> None:
+    (model,) = project("verify", "module", "--max-error", "1", expect=1)["models"]
+    assert "unknown for weights, which are stored as int8 without their floats" in model["exceeds"]
+    assert 0 < model["cuts"][0]["float_error"]["outputs"][0]["largest"] < 1
+    (file,) = project("verify", "file", "--max-error", "1", expect=1)["models"]
+    assert (file["status"], file["cuts"]) == ("unchecked", []) and "nothing was compared" in file["exceeds"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtbuild.core.model import verification
-from trtbuild.core.model.verified import ModelEntry, PackageEntry
+from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
 
@@ -18,13 +18,26 @@ class Options:
     """The options of a verification: the number of random points per profile, and their seed.
 
     `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
-    of all points.
+    of all points. `max_error` is the largest allowed error against the float model, for quantized models.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS
     seed: int = verification.DEFAULT_SEED
     tolerance: float | None = None
     replay: str | None = None
+    max_error: float | None = None
+
+    def excess(self, cuts: Sequence[CutEntry], *, quantized: bool) -> str | None:
+        """The reason why the cuts of a model are not known to have at most `max_error`; None if they are.
+
+        A model without quantizers has no such error. `quantized` is whether the model may have quantizers, if `cuts` does
+        not say it."""
+        if self.max_error is None:
+            return None
+        errors = [cut.float_error for cut in cuts if cut.float_error is not None]
+        if quantized and not errors:
+            return "the error against the float model is unknown: nothing was compared"
+        return next(filter(None, (error.excess(self.max_error) for error in errors)), None)
 
 
 def verification_document(

@@ -25,6 +25,7 @@ class PartitioningJob:
     """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
 
     `program_graph` is the SHA-256 of the traced program's text. `toolchain` is its name and version, for documents.
+    `quantized` is whether the model calls quantizers or dequantizers.
     """
 
     targets: tuple[str, ...]
@@ -33,6 +34,7 @@ class PartitioningJob:
     program_graph: str
     partitions: Partitions
     plans: Mapping[str, Mapping[str, str]]
+    quantized: bool
 
     def blobs(self) -> Iterator[str]:
         """Yield the SHA-256 of every blob that a worker reads."""
@@ -59,6 +61,7 @@ def partitioning_jobs(
     if contents is None:
         return []
     trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
+    quantized = b"quantize" in workspace.lookups.blob(lower.outputs["modules"].sha256).lower()
     jobs = []
     for partition_step, targets in _targets_by_partitioning(plan).items():
         record = _record_of(plan.steps[partition_step])
@@ -89,7 +92,13 @@ def partitioning_jobs(
         graph = trace.outputs["graph"].sha256
         jobs.append(
             PartitioningJob(
-                targets, ", ".join(sorted(toolchains)), job, graph, partitions, _plans_by_target(plan, targets)
+                targets,
+                ", ".join(sorted(toolchains)),
+                job,
+                graph,
+                partitions,
+                _plans_by_target(plan, targets),
+                quantized,
             )
         )
     return jobs

@@ -131,6 +131,7 @@ class _ModelVerification:
         self._labels = records.Labels(profiles, dims, workspace.project)
         #: Targets whose engines did not run, with the reason.
         self._not_run: list[NotRun] = []
+        self._is_quantized = False
 
     def verify(self) -> ModelEntry:
         """Verify the model, write its provenance, and return its entry of the document."""
@@ -152,13 +153,15 @@ class _ModelVerification:
             provenance_file.remove_of(self._workspace.project, self._plan)
         elif self._replay is None:
             provenance_file.write(self._workspace.project, self._plan, cuts)
+        exceeds = self._options.excess(cuts, quantized=self._is_quantized)
         return ModelEntry(
             model=self._name,
-            ok=status != "wrong",
+            ok=status != "wrong" and exceeds is None,
             status=status,
             cuts=cuts,
             not_run=self._not_run,
             precision=precision,
+            exceeds=exceeds,
         )
 
     def _entry(self, comparison: _Comparison) -> CutEntry | None:
@@ -191,6 +194,7 @@ class _ModelVerification:
         for number, partitioning in enumerate(
             partitioning_jobs(self._workspace, self._plan, self._points, replay=replay)
         ):
+            self._is_quantized = partitioning.quantized
             if not partitioning.job.by_onnx:
                 onnxruntime_job = self._job_of_runner(partitioning, "onnxruntime", number, unique_points(self._points))
                 machine = {"platform": self._platform}
@@ -241,6 +245,7 @@ class _ModelVerification:
             versions,
             machine,
             job.ranges,
+            quantized=partitioning.quantized,
         )
 
     def _fetch_blobs(self, partitioning: PartitioningJob) -> None:

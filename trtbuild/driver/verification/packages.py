@@ -115,13 +115,15 @@ class _PackageVerification:
             provenance_file.remove(self._package)
         elif cuts and self._replay is None:
             provenance_file.add(self._package, cuts)
+        exceeds = self._options.excess(cuts, quantized=bool(index.quantized))
         return PackageEntry(
             model=index.model,
-            ok=status == "right",
+            ok=status == "right" and exceeds is None,
             status=status,
             precision=index.precision,
             cuts=cuts,
             not_run=not_run,
+            exceeds=exceeds,
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:

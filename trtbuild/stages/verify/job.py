@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification import Point, RoundedType
 from trtbuild.core.values.value_ranges import ValueRange
 
 
@@ -34,7 +33,7 @@ class VerifyJob:
     inputs: tuple[tuple[str, str], ...]
     points: tuple[Point, ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...]
-    tolerances: Mapping[Precision, float]
+    tolerances: Mapping[RoundedType, float]
     #: The ranges of input values, by input name, as far as known.
     ranges: Mapping[str, ValueRange] = field(default_factory=dict)
     by_onnx: bool = False

@@ -86,8 +86,23 @@ def test_every_format_and_method_builds_and_is_right(command_line: CommandLine) 
     torch.manual_seed(1)
     safetensors.torch.save_file({"x": torch.randn(3, 2, 256)}, command_line.project / "data.safetensors")
     command_line("build")
-    verified = {model["model"]: model["status"] for model in command_line("verify")["models"]}
-    assert verified == dict.fromkeys(FORMATS, "right")
+    models_verified = command_line("verify")["models"]
+    assert {model["model"]: model["status"] for model in models_verified} == dict.fromkeys(FORMATS, "right")
+
+    # verify also compares with the model without `quantize:`
+    errors = {model["model"]: model["cuts"][0]["float_error"] for model in models_verified}
+    assert {error["unknown"] for error in errors.values()} == {""}
+    largest = {name: error["outputs"][0]["largest"] for name, error in errors.items()}
+    assert 1e-3 < largest["int8_weights"] < 0.05 and largest["int8_weights"] < largest["int4"] < largest["nvfp4"] < 0.5
+    assert 1e-3 < largest["int8"] < largest["fp8"] < 0.3
+    limit = (largest["int8_weights"] + largest["int4"]) / 2
+    names = ("int8_weights", "int4")
+    right, wrong = command_line("verify", *names, "--max-error", str(limit), expect=1)["models"]
+    assert (right["ok"], right["cuts"][0]["verdict"], right.get("exceeds")) == (True, "hit", None)
+    assert (
+        wrong["exceeds"]
+        == f"the error against the float model is {largest['int4']:.1e}, but --max-error allows {limit:.1e}"
+    )
 
 
 def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:

@@ -12,10 +12,14 @@ import torch
 from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
+from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.comparisons import FloatError, OutputError
+from trtbuild.core.model.quantized_types import is_rounded_weight
 from trtbuild.stages.program.quantized import register_operators
 from trtbuild.stages.program.unquantized import is_quantizer, quantizer_type, without_quantizers
 from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
+from trtbuild.stages.verify.float_errors import FloatErrors, FloatModel
+from trtbuild.stages.verify.job import FloatProgram
 from trtbuild.stages.verify.onnx_precisions import onnx_precisions
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import TorchReference
@@ -155,8 +159,64 @@ def test_the_error_of_stored_weights_is_unknown() -> None:
     report = verify(cut.job, cut.read)
     assert report.whole.precision == "float32" and report.status == "right"
     assert report.float_error == FloatError(
-        outputs=[], unknown="unknown for weights, which are stored as int4 without their floats"
+        outputs=[], unknown="unknown for weights, whose floats trtbuild does not have (int4)"
     )
+
+
+def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> None:
+    cut = _with_stored_weights(_stored)
+    linear = nn.Linear(32, 8, bias=False)
+    source = cut_of(Calls(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
+    cut.blobs.update(source.blobs)
+    float_program = FloatProgram(source.job.program, "", source.job.weights)
+    error = error_of(replace_job(cut, float_program=float_program))
+    assert error.unknown == ""
+
+    numbers, scales = cut.job.weights
+    weight = torch.ops.trtbuild.dequantize(_tensor(cut, numbers), _tensor(cut, scales), "int4", 1, 16)
+    torch.manual_seed(1)
+    x = torch.randn(1000, 32)
+    expected = ((x @ weight.T) - linear(x)).abs() / linear(x).abs().max()
+    (output,) = error.outputs
+    assert 0.3 < output.largest / float(expected.max()) < 3
+
+
+def _tensor(cut: Cut, weight: Weight) -> torch.Tensor:
+    return torch.frombuffer(bytearray(cut.read(weight.sha256)), dtype=getattr(torch, weight.dtype)).reshape(
+        weight.shape
+    )
+
+
+def test_weights_that_the_trace_has_rounded_are_unknown() -> None:
+    for inputs in (identity, int8):
+        error = error_of(replace_job(model(inputs, identity), has_rounded_weights=True))
+        assert "does not have (rounded floats)" in error.unknown and bool(error.outputs) == (inputs is int8)
+    assert is_rounded_weight("a.weight:rounded") and is_rounded_weight("a.weight:rounded2")
+    assert not is_rounded_weight("a.rounded") and not is_rounded_weight("a.weight:scales")
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected", "problem"),
+    [
+        ([float("nan"), 1.0], [1.0, 1.0], "NaN or infinite"),
+        ([1.0], [1.0, 1.0], "has the shape"),
+        ([1.0, 0.0], [0.0, 0.0], "is not zero"),
+        ([1.0, 1.0], [1.0, float("inf")], ""),
+        ([0.0, 0.0], [0.0, 0.0], ""),
+    ],
+)
+def test_an_output_that_cannot_be_compared_is_unknown(ours: list[float], expected: list[float], problem: str) -> None:
+    errors = FloatErrors(FloatModel(lambda _: [torch.tensor(expected)], ""))
+    errors.add([torch.tensor(ours)], [])
+    found = errors.result()
+    assert problem in found.unknown and bool(found.unknown) == bool(problem)
+    assert (found.excess(0.5) is None) == (not problem)
+
+
+def test_a_float_model_with_other_outputs_is_unknown() -> None:
+    errors = FloatErrors(FloatModel(lambda _: [], ""))
+    errors.add([torch.zeros(1)], [])
+    assert "has 0 outputs instead of 1" in errors.result().unknown
 
 
 def test_the_error_of_inputs_is_known_beside_stored_weights() -> None:

@@ -7,7 +7,7 @@ results in the form of the documents, with the names of profiles and dims.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trtbuild.core.model.verification import Point, RoundedType, Runner
@@ -107,13 +107,19 @@ class FloatError:
     def largest(self) -> float | None:
         return max((entry.largest for entry in self.outputs), default=None)
 
-    def excess(self, limit: float) -> str | None:
-        """The reason why the error is not known to be at most `limit`; None if it is."""
+    def explained(self, reason: str) -> FloatError:
+        """The same error, with a reason for its unknown part."""
+        return replace(self, unknown=self.unknown + reason) if self.unknown else self
+
+    def excess(self, limit: float, advice: str = "") -> str | None:
+        """The reason why the error is not known to be at most `limit`; None if it is. `advice` says what to do if it is
+        unknown."""
         largest = self.largest
         if largest is not None and not largest <= limit:
             return f"the error against the float model is {largest:.1e}, but --max-error allows {limit:.1e}"
         if self.unknown or largest is None:
-            return f"the error against the float model is {self.unknown or 'unknown: no output could be compared'}"
+            unknown = self.unknown or "unknown: no output could be compared"
+            return f"the error against the float model is {unknown}" + (f"; {advice}" if advice else "")
         return None
 
 

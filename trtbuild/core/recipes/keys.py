@@ -281,6 +281,8 @@ def verification(
     ranges: Mapping[str, ValueRange] | None = None,
     *,
     quantized: bool = False,
+    float_model: tuple[str, Sequence[Weight]] | None = None,
+    has_rounded_weights: bool = False,
 ) -> Recipe:
     """The recipe of a verification, which shows that partitions compute the same values as PyTorch.
 
@@ -288,6 +290,8 @@ def verification(
     document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
     type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
     name. Only the recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
+    `float_model` has the text and the weights of the model without ``quantize:``; None for a model that has no such trace.
+    `has_rounded_weights` is whether floats among the weights were rounded by the trace.
     """
     return _step(
         "verify",
@@ -302,7 +306,13 @@ def verification(
         ("machine", dict(machine)),
         *((("ranges", {name: list(ends) for name, ends in ranges.items()}),) if ranges else ()),
         *((("quantized", {type_: tolerances[type_] for type_ in QUANTIZER_TYPES}),) if quantized else ()),
+        *((_float_part(*float_model),) if float_model is not None else ()),
+        *((("rounded weights", True),) if has_rounded_weights else ()),
     )
+
+
+def _float_part(graph: str, weights: Sequence[Weight]) -> tuple[str, Value]:
+    return "float model", {"graph": graph, "weights": [fields_of(weight) for weight in weights]}
 
 
 def exported_file(index: str, torch: str | None) -> Recipe:

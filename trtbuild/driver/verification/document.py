@@ -8,9 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtbuild.core.model import verification
+from trtbuild.core.model.comparisons import FloatError
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
+
+#: What to do if the error against the float model is unknown, for each kind of model.
+ADVICE_FOR_PYTORCH = "to know it, return the float model, and let `quantize:` round it"
+ADVICE_FOR_ONNX = "an ONNX file does not have the float model, so leave out --max-error"
+ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may be known"
 
 
 @dataclass(frozen=True)
@@ -27,17 +33,17 @@ class Options:
     replay: str | None = None
     max_error: float | None = None
 
-    def excess(self, cuts: Sequence[CutEntry], *, quantized: bool) -> str | None:
+    def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
         """The reason why the cuts of a model are not known to have at most `max_error`; None if they are.
 
-        A model without quantizers has no such error. `quantized` is whether the model may have quantizers, if `cuts` does
-        not say it."""
+        A model without quantizers has no such error. `advice` says what to do if the error is unknown. `quantized` is
+        whether the model may have quantizers, if `cuts` does not say it."""
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]
         if quantized and not errors:
-            return "the error against the float model is unknown: nothing was compared"
-        return next(filter(None, (error.excess(self.max_error) for error in errors)), None)
+            errors = [FloatError(outputs=[], unknown="unknown: nothing was compared")]
+        return next(filter(None, (error.excess(self.max_error, advice) for error in errors)), None)
 
 
 def verification_document(

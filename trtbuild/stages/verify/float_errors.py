@@ -1,12 +1,14 @@
-"""Measure the error of a quantized model against the float model, which is the same program without quantizers.
+"""Measure the error of a quantized model against the float model.
 
 Rules
-1. The float model is the traced program without quantizers. A package has no traced program, so there it is the programs of
-   the partitions without quantizers, which compute in the precision of the model.
-2. Weights that are stored as quantized numbers have no floats in the program. Then the float model has the rounded weights,
-   and the report says that their error is not known. If the model has no other quantizers, nothing is measured.
+1. The float model of a model with ``quantize:`` is the trace of the model without ``quantize:``. Of other models it is the
+   traced program without quantizers. A package has neither trace, so there it is the programs of the partitions without
+   quantizers, which compute in the precision of the model.
+2. Weights that are stored as quantized numbers have no floats in the program. Then a program without quantizers has the
+   rounded weights, and the report says that their error is not known. If it had no other quantizers, nothing is measured.
 3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
-   Only numbers of floating types that are finite in both are compared.
+   Only outputs of floating types are compared, at the places where b is finite.
+4. An output that cannot be compared at some point has an unknown error, so it exceeds every limit.
 """
 
 from __future__ import annotations
@@ -31,11 +33,14 @@ class FloatModel:
     unknown: str
 
 
-def unknown_part(programs: Sequence[Unquantized]) -> str:
-    """The part of the error that the programs without quantizers do not show."""
+def unknown_part(programs: Sequence[Unquantized], *, has_rounded_weights: bool = False) -> str:
+    """The part of the error that the programs without quantizers do not show.
+
+    `has_rounded_weights` is whether the trace has rounded weights that it stores as floats."""
     stored = dict.fromkeys(type_ for program in programs for type_ in program.stored)
     left = dict.fromkeys(name for program in programs for name in program.left)
-    texts = [f"unknown for weights, which are stored as {' and '.join(stored)} without their floats"] if stored else []
+    stored |= {"rounded floats": None} if has_rounded_weights else {}
+    texts = [f"unknown for weights, whose floats trtbuild does not have ({', '.join(stored)})"] if stored else []
     texts += [f"unknown for {', '.join(left)}, which cannot be removed"] if left else []
     return "; ".join(texts)
 
@@ -59,17 +64,32 @@ class FloatErrors:
             first_line = (str(error).splitlines() or [""])[0]
             self._unknown = f"unknown, because the float model fails: {type(error).__name__}: {first_line}"
             return
+        if len(ours) != len(expected):
+            self._unknown = f"unknown, because the float model has {len(expected)} outputs instead of {len(ours)}"
+            return
         for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
-            if not b.is_floating_point() or a.shape != b.shape or not b.numel():
-                continue
-            a, b = a.double(), b.double()
-            finite = torch.isfinite(a) & torch.isfinite(b)
-            a, b = a[finite], b[finite]
-            scale = largest_magnitude(b, a == b) if b.numel() else 0.0
-            if scale:
-                errors = (a - b).abs() / scale
-                self._largest[number] = max(self._largest.get(number, 0.0), float(errors.max()))
-                self._means.setdefault(number, []).append((float(errors.mean()), errors.numel()))
+            if b.is_floating_point() and (problem := self._add_output(number, a, b)) is not None:
+                self._unknown = f"unknown for output {number}, which {problem}"
+
+    def _add_output(self, number: int, a: torch.Tensor, b: torch.Tensor) -> str | None:
+        """Compare an output `a` with that of the float model. Returns the reason if they cannot be compared."""
+        if a.shape != b.shape:
+            return f"has the shape {list(a.shape)}, and {list(b.shape)} in the float model"
+        finite = torch.isfinite(b)
+        a, b = a[finite].double(), b[finite].double()
+        if not bool(torch.isfinite(a).all()):
+            return "is NaN or infinite where that of the float model is finite"
+        if not b.numel() or torch.equal(a, b):
+            scale = 1.0
+        else:
+            scale = largest_magnitude(b, a == b)
+        if not scale:
+            return "is not zero where that of the float model is zero"
+        errors = (a - b).abs() / scale
+        if errors.numel():
+            self._largest[number] = max(self._largest.get(number, 0.0), float(errors.max()))
+            self._means.setdefault(number, []).append((float(errors.mean()), errors.numel()))
+        return None
 
     def result(self) -> FloatError:
         """The errors over all points."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -56,9 +57,7 @@ class Reference:
         if self._program is None:
             return None
         try:
-            return TorchReference.run_program(
-                self._program, [self._weights[k] for k in range(len(self._weights))], inputs
-            )
+            return _run_whole(self._program, self._weights, inputs)
         except Exception as error:
             raise PartFailed(_first_line(error)) from error
 
@@ -133,19 +132,29 @@ class Reference:
         if self._onnx is not None:
             is_quantized = any(b"QuantizeLinear" in self._read(sha256) for sha256 in self._job.onnx.values())
             return FloatModel(None, "unknown for a model that comes as ONNX") if is_quantized else None
+        if self._job.float_program is not None:
+            traced = without_quantizers(Program.from_bytes(self._read(self._job.float_program.program)))
+            float_weights = Weights(self._job.float_program.weights, self._read)
+            return FloatModel(partial(_run_whole, traced.program, float_weights), unknown_part([traced]))
         if self._program is not None:
-            if not has_quantizers(self._program):
+            if not (has_quantizers(self._program) or self._job.has_rounded_weights):
                 return None
             traced = without_quantizers(Program.from_bytes(self._read(self._job.program)))
-            weights = [self._weights[k] for k in range(len(self._weights))]
-            return _float_model([traced], lambda inputs: TorchReference.run_program(traced.program, weights, inputs))
-        if not any(has_quantizers(self.torch.program(part)) for part in self._partitions.partitions):
+            return self._float_model([traced], partial(_run_whole, traced.program, self._weights))
+        are_quantized = (has_quantizers(self.torch.program(part)) for part in self._partitions.partitions)
+        if not (self._job.has_rounded_weights or any(are_quantized)):
             return None
         programs = {
             part.graph: without_quantizers(Program.from_bytes(self._read(self._job.programs[part.graph])))
             for part in self._partitions.partitions
         }
-        return _float_model([*programs.values()], lambda inputs: self._run_float_parts(programs, inputs))
+        return self._float_model([*programs.values()], lambda inputs: self._run_float_parts(programs, inputs))
+
+    def _float_model(
+        self, programs: Sequence[Unquantized], run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    ) -> FloatModel:
+        unknown = unknown_part(programs, has_rounded_weights=self._job.has_rounded_weights)
+        return FloatModel(run if any(program.removed for program in programs) else None, unknown)
 
     def _run_float_parts(
         self, programs: Mapping[str, Unquantized], inputs: Sequence[torch.Tensor]
@@ -204,10 +213,9 @@ class Reference:
         return onnx_precisions(self._read(self._job.onnx[part.graph]), inputs, len(part.outputs))
 
 
-def _float_model(
-    programs: Sequence[Unquantized], run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-) -> FloatModel:
-    return FloatModel(run if any(program.removed for program in programs) else None, unknown_part(programs))
+def _run_whole(program: Program, weights: Weights, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a program that reads all weights of a model."""
+    return TorchReference.run_program(program, [weights[slot] for slot in range(len(weights))], inputs)
 
 
 def _precision_of_type(type_: TensorType) -> RoundedType:

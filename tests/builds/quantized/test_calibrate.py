@@ -86,6 +86,10 @@ def test_every_format_and_method_builds_and_is_right(command_line: CommandLine) 
     torch.manual_seed(1)
     safetensors.torch.save_file({"x": torch.randn(3, 2, 256)}, command_line.project / "data.safetensors")
     command_line("build")
+    # with --frozen, the float model is not traced
+    (frozen,) = command_line("build", "int4", "--verify", "--frozen")["verification"]["models"]
+    assert frozen["cuts"][0]["float_error"]["unknown"].endswith("--frozen is set, and the cache does not have it")
+
     models_verified = command_line("verify")["models"]
     assert {model["model"]: model["status"] for model in models_verified} == dict.fromkeys(FORMATS, "right")
 

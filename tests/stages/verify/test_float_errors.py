@@ -165,7 +165,7 @@ def test_the_error_of_stored_weights_is_unknown() -> None:
 
 def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> None:
     cut = _with_stored_weights(_stored)
-    linear = nn.Linear(32, 8, bias=False)
+    linear = nn.Linear(32, 8, bias=False).requires_grad_(requires_grad=False)
     source = cut_of(Calls(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
     cut.blobs.update(source.blobs)
     float_program = FloatProgram(source.job.program, "", source.job.weights)

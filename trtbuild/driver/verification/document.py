@@ -13,7 +13,7 @@ from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
 
-#: What to do if the error against the float model is unknown, for each kind of model.
+#: Advice for an unknown error against the float model, for each kind of model.
 ADVICE_FOR_PYTORCH = "to know it, return the float model, and let `quantize:` round it"
 ADVICE_FOR_ONNX = "an ONNX file does not have the float model, so leave out --max-error"
 ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may be known"

@@ -217,3 +217,17 @@ def test_a_program_compiles_the_result_of_pt2e(tmp_path: Any, monkeypatch: pytes
     compiled = trtbuild.compile(module, [trtbuild.Input(**sizes)], target=89, device="cpu")
     assert module.training and sum(compiled.report["totals"]["engine"].values()) == 1
     assert compiled(nets.images(1)[0]).shape == (4, 10)
+
+
+def test_the_error_against_the_float_model_is_reported_and_can_be_limited(project: CommandLine) -> None:
+    (model,) = project("verify", "fake")["models"]
+    (cut,) = model["cuts"]
+    (output,) = cut["float_error"]["outputs"]
+    assert output["output"] == 0 and 0 < output["mean"] < output["largest"] < 0.2
+    assert cut["float_error"]["unknown"] == "" and "exceeds" not in model
+    shown = project.run("verify", "fake", "--max-error", str(output["largest"] * 2))
+    assert shown.returncode == 0 and f"output 0: {output['largest']:.1e} at most" in shown.stdout
+    limit = output["largest"] / 2
+    (model,) = project("verify", "fake", "--max-error", str(limit), expect=1)["models"]
+    assert (model["ok"], model["status"], model["cuts"][0]["verdict"]) == (False, "right", "hit")
+    assert model["exceeds"].endswith(f"--max-error allows {limit:.1e}")

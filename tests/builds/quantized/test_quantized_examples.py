@@ -77,11 +77,46 @@ def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, 
         assert stored == STORED[model]
 
 
-def test_all_models_are_right(quantized_examples: CommandLine) -> None:
-    document = quantized_examples("verify")
-    statuses = {model["model"]: model["status"] for model in document["models"]}
+def test_all_models_are_right_and_near_the_float_model(quantized_examples: CommandLine) -> None:
+    # with --frozen, the float model is not traced
+    (frozen,) = quantized_examples("build", "int4_weight_only", "--verify", "--frozen")["verification"]["models"]
+    assert frozen["cuts"][0]["float_error"]["unknown"].endswith("--frozen is set, and the cache does not have it")
+
+    models = {model["model"]: model for model in quantized_examples("verify")["models"]}
+    statuses = {name: model["status"] for name, model in models.items()}
     # without a GPU, nothing is compared for an ONNX file
-    assert statuses == {model: "unchecked" if model in FILES else "right" for model in STORED}
+    assert statuses == {name: "unchecked" if name in FILES else "right" for name in STORED}
+
+    # verify also compares with the model without `quantize:`
+    quantized_here = list(STORED)[-8:]
+    errors = {name: models[name]["cuts"][0]["float_error"] for name in quantized_here}
+    assert {error["unknown"] for error in errors.values()} == {""}
+    largest = {name: error["outputs"][0]["largest"] for name, error in errors.items()}
+    assert 1e-3 < largest["int8_weight_only"] < largest["int4_weight_only"] < largest["nvfp4"] < 0.5
+    assert 1e-3 < largest["int8"] < largest["fp8"] < 0.3
+
+
+def test_a_limit_of_the_error_against_the_float_model(quantized_examples: CommandLine) -> None:
+    names = ("int8_weight_only", "int4_weight_only")
+    errors = [
+        model["cuts"][0]["float_error"]["outputs"][0]["largest"]
+        for model in quantized_examples("verify", *names)["models"]
+    ]
+    limit = sum(errors) / 2
+    right, wrong = quantized_examples("verify", *names, "--max-error", str(limit), expect=1)["models"]
+    assert (right["ok"], right["cuts"][0]["verdict"], right.get("exceeds")) == (True, "hit", None)
+    assert wrong["exceeds"] == (
+        f"the error against the float model is {errors[1]:.1e}, but --max-error allows {limit:.1e}"
+    )
+
+
+def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -> None:
+    (model,) = quantized_examples("verify", "pt2e", "--max-error", "1", expect=1)["models"]
+    assert "unknown for weights, whose floats trtbuild does not have (int8); to know it" in model["exceeds"]
+    assert 0 < model["cuts"][0]["float_error"]["outputs"][0]["largest"] < 1
+    (file,) = quantized_examples("verify", "int4_file", "--max-error", "1", expect=1)["models"]
+    assert (file["status"], file["cuts"]) == ("unchecked", [])
+    assert "nothing was compared; an ONNX file" in file["exceeds"]
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")

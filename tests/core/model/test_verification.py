@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
+
+import numpy as np
+import pytest
 
 from tests.core.recipe_values import MODEL
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import symbol_values
 from trtbuild.core.model.spec import Input, Model, NamedDim, Profile, ShapeRange
 from trtbuild.core.model.verification import (
-    PRECISIONS_BY_COARSENESS,
     TOLERANCES,
+    TYPES_BY_COARSENESS,
     Point,
+    RoundedType,
     coarsest_precision,
     points,
     tolerances,
@@ -93,12 +98,52 @@ def test_the_golden_points() -> None:
 
 def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
     for precision, tolerance in TOLERANCES["onnxruntime"].items():
-        assert tolerance < TOLERANCES["engine"][precision]
+        assert tolerance <= TOLERANCES["engine"][precision]
+        assert tolerance < TOLERANCES["engine"][precision] or precision in ("float4e2m1", "int4")
+
+
+def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
+    """`values` rounded to the numbers of a type. The largest number stands for the largest value of each block, or for 4
+    standard deviations without blocks."""
+    blocks = values.reshape(-1, block or values.size)
+    largest = np.abs(blocks).max(1, keepdims=True) if block else 4
+    steps = numbers / numbers.max()
+    scaled = np.clip(blocks / largest, -1, 1)
+    above = np.clip(np.searchsorted(steps, scaled), 1, len(steps) - 1)
+    nearest = np.where(scaled - steps[above - 1] < steps[above] - scaled, steps[above - 1], steps[above])
+    return (nearest * largest).reshape(-1)
+
+
+def floats(exponents: range, mantissa_bits: int, largest: float) -> np.ndarray:
+    """The numbers of a small floating type; the first exponent is that of subnormal numbers, too."""
+    steps = 1 << mantissa_bits
+    positive = {(1 + k / steps) * 2.0**exponent for exponent in exponents for k in range(steps)}
+    positive |= {k / steps * 2.0 ** exponents[0] for k in range(steps)}
+    return np.array(sorted({sign * number for number in positive if number <= largest for sign in (-1, 1)}))
+
+
+@pytest.mark.parametrize(
+    ("type_", "numbers", "block"),
+    [
+        ("int8", np.arange(-127, 128), 0),
+        ("float8e4m3fn", floats(range(-6, 9), 3, 448), 0),
+        ("float8e5m2", floats(range(-14, 16), 2, 57344), 0),
+        ("float4e2m1", floats(range(3), 1, 6), 16),
+        ("int4", np.arange(-7, 8), 128),
+    ],
+)
+def test_the_tolerance_of_a_quantizer_is_three_standard_deviations_of_two_roundings(
+    type_: RoundedType, numbers: np.ndarray, block: int
+) -> None:
+    """The derivation in docs/quantization.md."""
+    values = np.random.default_rng(0).standard_normal(1 << 18)
+    one_rounding = np.sqrt(np.mean((rounded(values, numbers, block) - values) ** 2))
+    assert TOLERANCES["onnxruntime"][type_] == pytest.approx(3 * math.sqrt(2) * one_rounding, rel=0.05)
 
 
 def test_tolerances_are_larger_for_coarser_types() -> None:
     for by_precision in TOLERANCES.values():
-        assert list(by_precision) == list(PRECISIONS_BY_COARSENESS)
+        assert list(by_precision) == list(TYPES_BY_COARSENESS)
         assert sorted(by_precision.values()) == list(by_precision.values())
     assert coarsest_precision([]) == coarsest_precision(["float32"]) == "float32"
     assert coarsest_precision(["float32", "bfloat16", "float16"]) == "bfloat16"

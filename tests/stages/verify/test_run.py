@@ -20,13 +20,15 @@ from trtbuild.core.model.verification import TOLERANCES, Point, Runner, toleranc
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.errors import SourceError
 from trtbuild.stages.verify import inputs
-from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.stages.verify.job import FloatProgram, VerifyJob
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReference, Weights
 
 
 def test_a_job_decoded_from_json_equals_the_original(mlp: Cut) -> None:
-    assert VerifyJob.from_json(json.loads(json.dumps(mlp.job.to_json()))) == mlp.job
+    float_program = FloatProgram("program", "graph", mlp.job.weights)
+    for job in (mlp.job, replace(mlp.job, float_program=float_program, has_rounded_weights=True)):
+        assert VerifyJob.from_json(json.loads(json.dumps(job.to_json()))) == job
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])

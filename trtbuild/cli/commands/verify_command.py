@@ -18,6 +18,7 @@ from trtbuild.errors import UsageError
         "trtbuild build && trtbuild verify",
         "trtbuild verify vit --points 20 --seed 7",
         "trtbuild verify dist/vit              # on a machine with a GPU, without the project",
+        "trtbuild verify vit --max-error 0.05    # a limit for a quantized model",
         "trtbuild verify vit --replay .trtbuild/verify/vit.safetensors    # the worst inputs again",
     )
 )
@@ -45,6 +46,12 @@ from trtbuild.errors import UsageError
     help="The largest allowed error. The default depends on the precision.",
 )
 @click.option(
+    "--max-error",
+    type=click.FloatRange(min=0),
+    metavar="X",
+    help="Fail if the error of a quantized model against the float model is larger.",
+)
+@click.option(
     "--replay",
     metavar="FILE",
     shell_complete=completing.file,
@@ -56,6 +63,7 @@ def verify(
     points: int,
     seed: int,
     tolerance: float | None,
+    max_error: float | None,
     replay: str | None,
     flags: dict[str, Any],
 ) -> int:
@@ -72,7 +80,7 @@ def verify(
     from trtbuild.driver.verification import packages as package_verification
     from trtbuild.driver.verification.document import Options
 
-    options = Options(points, seed, tolerance, replay)
+    options = Options(points, seed, tolerance, replay, max_error)
     requested = request(flags, models)
     packages = [path for path in (directory_of(requested.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):

@@ -10,6 +10,9 @@ from trtbuild.core.model.verification_messages import advice_lines, error_text, 
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry, PartitionEntry, WholeEntry
 from trtbuild.driver.answers.documents import Verification
 
+#: The largest number of outputs whose errors against the float model are listed.
+MOST_OUTPUTS = 4
+
 _BY = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
@@ -38,10 +41,10 @@ def _model(model: ModelEntry | PackageEntry) -> Iterator[tuple[tuple[str, ...], 
     elif not model.cuts:
         failed = model.status == "failed"
         word = terminal.red("failed") if failed else terminal.yellow("nothing was compared")
-        yield (name, word), _not_run(model)
+        yield (name, word), _excess(model) + _not_run(model)
     for number, cut in enumerate(model.cuts, start=1):
         row, notes = _cut(name, cut)
-        yield row, [*notes, *(_not_run(model) if number == len(model.cuts) else [])]
+        yield row, [*notes, *(_excess(model) + _not_run(model) if number == len(model.cuts) else [])]
 
 
 def _cut(name: str, cut: CutEntry) -> tuple[tuple[str, ...], list[str]]:
@@ -57,10 +60,28 @@ def _cut(name: str, cut: CutEntry) -> tuple[tuple[str, ...], list[str]]:
         _by(cut),
         "from the cache" if cut.verdict == "hit" else "",
     )
-    notes = [*_notes(cut)]
+    notes = [*_notes(cut), *_float_error(cut)]
     if cut.status == "wrong" and cut.worst_input:
         notes.append(f"    worst inputs: {cut.worst_input}")
     return row, notes
+
+
+def _float_error(cut: CutEntry) -> Iterator[str]:
+    """The errors of a quantized model against the float model: ``output 0: 1.2e-02 at most, 2.1e-03 on average``."""
+    if cut.float_error is None:
+        return
+    outputs = sorted(cut.float_error.outputs, key=lambda entry: -entry.largest)
+    texts = [
+        f"output {entry.output}: {entry.largest:.1e} at most, {entry.mean:.1e} on average"
+        for entry in outputs[:MOST_OUTPUTS]
+    ]
+    texts += [f"and {len(outputs) - MOST_OUTPUTS} more outputs"] if len(outputs) > MOST_OUTPUTS else []
+    texts += [cut.float_error.unknown] if cut.float_error.unknown else []
+    yield from (terminal.dim(f"    error against the float model: {text}") for text in texts)
+
+
+def _excess(model: ModelEntry | PackageEntry) -> list[str]:
+    return [f"    {terminal.red('too large')}: {model.exceeds}"] if model.exceeds else []
 
 
 def _not_run(model: ModelEntry | PackageEntry) -> list[str]:

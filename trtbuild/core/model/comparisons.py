@@ -7,11 +7,11 @@ results in the form of the documents, with the names of profiles and dims.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, Runner
+from trtbuild.core.model.verification import Point, RoundedType, Runner
+from trtbuild.core.values.codec import optional
 
 #: The result of one comparison. `unchecked`: the values could not be compared, and `text` is the reason.
 Status = Literal["right", "wrong", "unchecked"]
@@ -61,7 +61,7 @@ class Compared:
     status: Status
     error: float | None
     tolerance: float
-    precision: Precision
+    precision: RoundedType
     text: str
     output: int
     #: The point with the worst result. Subclasses say in which form.
@@ -84,13 +84,54 @@ class PartitionComparison(Comparison, PartitionIdentity):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputError:
+    """The error of one output of a quantized model against the float model, relative to the largest value of the float
+    model's output. `largest` is the largest error over all points, and `mean` the mean over all values and points."""
+
+    output: int
+    largest: float
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatError:
+    """The error of a quantized model against the float model, which is the same program without quantizers.
+
+    `outputs` has the outputs of floating types that could be compared. `unknown` continues "the error is": it says which
+    part of the error is not known. It is empty if all is known."""
+
+    outputs: Sequence[OutputError]
+    unknown: str
+
+    @property
+    def largest(self) -> float | None:
+        return max((entry.largest for entry in self.outputs), default=None)
+
+    def explained(self, reason: str) -> FloatError:
+        """The same error, with a reason for its unknown part."""
+        return replace(self, unknown=self.unknown + reason) if self.unknown else self
+
+    def excess(self, limit: float, advice: str = "") -> str | None:
+        """The reason why the error is not known to be at most `limit`; None if it is. `advice` says what to do if it is
+        unknown."""
+        largest = self.largest
+        if largest is not None and not largest <= limit:
+            return f"the error against the float model is {largest:.1e}, but --max-error allows {limit:.1e}"
+        if self.unknown or largest is None:
+            unknown = self.unknown or "unknown: no output could be compared"
+            return f"the error against the float model is {unknown}" + (f"; {advice}" if advice else "")
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """The comparison of the partitions of a model for one toolchain.
 
     `runner` is the library that ran the partitions: onnxruntime, or TensorRT (``engine``). `against` is the library that
     computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole` compares the whole model, run by
     `runner`. `lowered` compares the lowered program, run by PyTorch. `worst_input` is the file with the inputs of the worst
-    point, or None. `versions` are the versions of the libraries that ran.
+    point, or None. `versions` are the versions of the libraries that ran. `float_error` is the error of `whole` against the
+    float model. It is None for a model without quantizers.
     """
 
     runner: Runner
@@ -102,6 +143,7 @@ class Report:
     lowered: Comparison
     worst_input: str | None
     versions: Mapping[str, str]
+    float_error: FloatError | None = optional()
 
     @property
     def status(self) -> Status:

@@ -31,6 +31,9 @@ _TYPES: Mapping[str, Mapping[ToolchainName, _Row]] = {
 #: All types of the table, by ONNX's names.
 QUANTIZED_TYPES = tuple(_TYPES)
 
+#: The last part of the name of a weight that the trace rounds and stores as floats (``linear.weight:rounded``).
+ROUNDED = "rounded"
+
 
 def unsupported_reason(type_: str, toolchain: ToolchainName, version: str | None, sm: int) -> str | None:
     """The reason why `version` of a toolchain does not build a type for a GPU; None if it builds it. The text continues a
@@ -50,3 +53,8 @@ def unsupported_reason(type_: str, toolchain: ToolchainName, version: str | None
 def types_of(toolchain: ToolchainName, version: str | None, sm: int) -> tuple[str, ...]:
     """The quantized types that `version` of a toolchain builds for a GPU."""
     return tuple(type_ for type_ in _TYPES if unsupported_reason(type_, toolchain, version, sm) is None)
+
+
+def is_rounded_weight(name: str) -> bool:
+    """Whether the name of a weight says that the trace has rounded it and stores it as floats."""
+    return name.rstrip("0123456789").endswith(f":{ROUNDED}")

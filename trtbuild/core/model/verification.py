@@ -7,9 +7,9 @@ Rules
    (``atan2``), and random values are almost never zero.
 3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal, unless
    rounding decides them (`trtbuild.stages.verify.rounding`).
-4. The tolerance of an output follows from the coarsest floating type among the values that it is computed from, with inputs
-   and weights (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, or from a
-   module with float16 weights.
+4. The tolerance of an output follows from the coarsest type among the values that it is computed from, with inputs and
+   weights (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module with
+   float16 weights, or from a quantizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Precision
@@ -27,19 +27,48 @@ from trtbuild.core.model.spec import Model, Precision
 #: The library that runs the partitions: onnxruntime on the CPU, or TensorRT (`engine`) on a GPU.
 Runner = Literal["onnxruntime", "engine"]
 
+#: The types that values are rounded to: floating types, and the types of quantizers.
+RoundedType = Precision | Literal["int8", "float8e4m3fn", "float8e5m2", "float4e2m1", "int4"]
+
 #: The largest allowed error, by runner and by the type that an output was computed in.
 #:
 #: float32: onnxruntime and PyTorch differ only in the order of sums. On a GPU, TF32 keeps 11 bits of each factor of a
 #: product. Rounding loses up to 2**-11 of a factor and truncation up to 2**-10, so a product loses up to 2**-9. On an H200,
 #: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. float16 has 11 bits everywhere. bfloat16 has 8 bits. So the
 #: steps between its numbers are eight times the steps of float16, and its tolerance is also eight times that of float16.
-TOLERANCES: Mapping[Runner, Mapping[Precision, float]] = {
-    "onnxruntime": {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2},
-    "engine": {"float32": 2e-3, "float16": 1e-2, "bfloat16": 8e-2},
+#:
+#: Quantizers: a value that lies between two steps becomes one of them in one result, and the other in the other result. At
+#: worst, the two roundings are independent. The table has three standard deviations of the difference of two roundings of
+#: normally distributed values. The derivation is in docs/quantization.md, and a test computes these numbers. For engines,
+#: the tolerances of int8 and float8 are doubled, like those of floats, but not above 0.4. Those of 4 bits are not doubled,
+#: because an error of the whole value would then be allowed.
+TOLERANCES: Mapping[Runner, Mapping[RoundedType, float]] = {
+    "onnxruntime": {
+        "float32": 1e-5,
+        "float16": 5e-3,
+        "bfloat16": 4e-2,
+        "int8": 4e-2,
+        "float8e4m3fn": 1.1e-1,
+        "float8e5m2": 2.2e-1,
+        "float4e2m1": 4e-1,
+        "int4": 5e-1,
+    },
+    "engine": {
+        "float32": 2e-3,
+        "float16": 1e-2,
+        "bfloat16": 8e-2,
+        "int8": 8e-2,
+        "float8e4m3fn": 2.2e-1,
+        "float8e5m2": 4e-1,
+        "float4e2m1": 4e-1,
+        "int4": 5e-1,
+    },
 }
 
-#: Floating types from the finest to the coarsest.
-PRECISIONS_BY_COARSENESS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
+#: All types, from the finest to the coarsest.
+TYPES_BY_COARSENESS: tuple[RoundedType, ...] = tuple(TOLERANCES["onnxruntime"])
+#: The types of quantizers.
+QUANTIZER_TYPES = tuple(type_ for type_ in TYPES_BY_COARSENESS if type_ not in get_args(Precision))
 
 #: The defaults for the number of random points of each profile, and for the seed.
 DEFAULT_RANDOM_POINTS = 2
@@ -96,14 +125,14 @@ def _seed_of_point(seed: int, profile: int, which: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{profile}/{which}".encode()).digest()[:6], "big")
 
 
-def tolerances(runner: Runner, chosen: float | None = None) -> dict[Precision, float]:
+def tolerances(runner: Runner, chosen: float | None = None) -> dict[RoundedType, float]:
     """The largest allowed error, by the type that an output was computed in. A user's `chosen` error replaces them all."""
     return {precision: default if chosen is None else chosen for precision, default in TOLERANCES[runner].items()}
 
 
-def coarsest_precision(precisions: Iterable[Precision]) -> Precision:
+def coarsest_precision(precisions: Iterable[RoundedType]) -> RoundedType:
     """The coarsest of `precisions`; float32 if there are no precisions."""
-    return PRECISIONS_BY_COARSENESS[max(map(PRECISIONS_BY_COARSENESS.index, precisions), default=0)]
+    return TYPES_BY_COARSENESS[max(map(TYPES_BY_COARSENESS.index, precisions), default=0)]
 
 
 def relative_to_tolerance(error: float, tolerance: float) -> float:

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trtbuild.core.model.comparisons import Compared, Comparison, PartitionComparison, PartitionIdentity, Place, Status
+from trtbuild.core.model.comparisons import (
+    Compared,
+    Comparison,
+    FloatError,
+    PartitionComparison,
+    PartitionIdentity,
+    Place,
+    Status,
+)
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import Runner
 from trtbuild.core.values.codec import members, optional
@@ -85,7 +93,8 @@ class CutEntry:
     """The comparison of all partitions of a model by one runner, for one cut.
 
     A cut is one way to divide the model into partitions. Each toolchain has its own cut. `targets` are the targets that
-    share this cut. `against`: the library that computed the reference. `worst_input`: the file with the inputs of the worst
+    share this cut. `against`: the library that computed the reference. `float_error`: the error against the model without
+    quantizers, left out if the model has no quantizers. `worst_input`: the file with the inputs of the worst
     point, relative to the project. `finished` and `builder`: when and where the comparison ran, null if that was not
     recorded. `key`: the key of the record. `verdict`: ``hit`` if the result is from a record.
     """
@@ -107,6 +116,7 @@ class CutEntry:
     verdict: Literal["hit", "run"]
     key: str | None
     machine: Mapping[str, str]
+    float_error: FloatError | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +132,7 @@ class ModelEntry:
     """The verification of a model of a project.
 
     `missing`: the steps without a result, if `status` is ``missing``. `precision` is left out if `status` is ``failed``.
+    `exceeds`: the reason why `ok` is false because of ``--max-error``, otherwise left out.
     """
 
     model: str
@@ -131,11 +142,12 @@ class ModelEntry:
     cuts: Sequence[CutEntry] = ()
     not_run: Sequence[NotRun] = ()
     precision: Precision | None = optional()
+    exceeds: str | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageEntry:
-    """The verification of a package without its project. `missing` is always empty."""
+    """The verification of a package without its project. `missing` is always empty. `exceeds` is as in `ModelEntry`."""
 
     model: str
     ok: bool
@@ -144,3 +156,4 @@ class PackageEntry:
     missing: Sequence[str] = ()
     cuts: Sequence[CutEntry]
     not_run: Sequence[NotRun]
+    exceeds: str | None = optional()

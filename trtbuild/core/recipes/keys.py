@@ -27,11 +27,11 @@ from functools import lru_cache
 from typing import Literal
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.precisions import Precision, Precisions
+from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
 from trtbuild.core.model.spec import Model, PartitionSettings, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
-from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification import QUANTIZER_TYPES, Point, RoundedType
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.key_fields import fields_of, settings_of
 from trtbuild.core.recipes.recipe import Recipe
@@ -277,17 +277,23 @@ def verification(
     made_of: Mapping[str, str],
     weights: Sequence[Weight],
     points: Sequence[Point],
-    tolerances: Mapping[Precision, float],
+    tolerances: Mapping[RoundedType, float],
     versions: Mapping[str, str],
     machine: Mapping[str, str],
     ranges: Mapping[str, ValueRange] | None = None,
+    *,
+    quantized: bool = False,
+    float_model: tuple[str, Sequence[Weight]] | None = None,
+    has_rounded_weights: bool = False,
 ) -> Recipe:
     """The recipe of a verification, which shows that partitions compute the same values as PyTorch.
 
     `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
     document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
     type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
-    name.
+    name. Only the recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
+    `float_model` has the text and the weights of the model without ``quantize:``; None for a model that has no such trace.
+    `has_rounded_weights` is whether floats among the weights were rounded by the trace.
     """
     return _step(
         "verify",
@@ -297,11 +303,18 @@ def verification(
         ("made of", dict(made_of)),
         ("weights", [fields_of(weight) for weight in weights]),
         ("points", [fields_of(point) for point in points]),
-        ("tolerance", {str(precision): value for precision, value in tolerances.items()}),
+        ("tolerance", {type_: value for type_, value in tolerances.items() if type_ not in QUANTIZER_TYPES}),
         ("versions", dict(versions)),
         ("machine", dict(machine)),
         *((("ranges", {name: list(ends) for name, ends in ranges.items()}),) if ranges else ()),
+        *((("quantized", {type_: tolerances[type_] for type_ in QUANTIZER_TYPES}),) if quantized else ()),
+        *((_float_part(*float_model),) if float_model is not None else ()),
+        *((("rounded weights", True),) if has_rounded_weights else ()),
     )
+
+
+def _float_part(graph: str, weights: Sequence[Weight]) -> tuple[str, Value]:
+    return "float model", {"graph": graph, "weights": [fields_of(weight) for weight in weights]}
 
 
 def exported_file(index: str, torch: str | None) -> Recipe:

@@ -8,9 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtbuild.core.model import verification
-from trtbuild.core.model.verified import ModelEntry, PackageEntry
+from trtbuild.core.model.comparisons import FloatError
+from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
+
+#: Advice for an unknown error against the float model, for each kind of model.
+ADVICE_FOR_PYTORCH = "to know it, return the float model, and let `quantize:` round it"
+ADVICE_FOR_ONNX = "an ONNX file does not have the float model, so leave out --max-error"
+ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may be known"
 
 
 @dataclass(frozen=True)
@@ -18,13 +24,26 @@ class Options:
     """The options of a verification: the number of random points per profile, and their seed.
 
     `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
-    of all points.
+    of all points. `max_error` is the largest allowed error against the float model, for quantized models.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS
     seed: int = verification.DEFAULT_SEED
     tolerance: float | None = None
     replay: str | None = None
+    max_error: float | None = None
+
+    def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
+        """The reason why the cuts of a model are not known to have at most `max_error`; None if they are.
+
+        A model without quantizers has no such error. `advice` says what to do if the error is unknown. `quantized` is
+        whether the model may have quantizers, if `cuts` does not say it."""
+        if self.max_error is None:
+            return None
+        errors = [cut.float_error for cut in cuts if cut.float_error is not None]
+        if quantized and not errors:
+            errors = [FloatError(outputs=[], unknown="unknown: nothing was compared")]
+        return next(filter(None, (error.excess(self.max_error, advice) for error in errors)), None)
 
 
 def verification_document(

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from trtbuild.core.engines.binding import Interface
+from trtbuild.core.model.quantized_types import is_rounded_weight
 from trtbuild.core.model.verification import Point, tolerances
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project.workspace import Workspace
-from trtbuild.stages.verify.job import VerifyJob
+from trtbuild.stages.verify.job import FloatProgram, VerifyJob
 
 #: The stages whose results a verification needs.
 NEEDED_STAGES = ("trace", "lower", "partition", "convert")
@@ -25,6 +27,7 @@ class PartitioningJob:
     """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
 
     `program_graph` is the SHA-256 of the traced program's text. `toolchain` is its name and version, for documents.
+    `quantized` is whether the model calls quantizers or dequantizers.
     """
 
     targets: tuple[str, ...]
@@ -33,6 +36,7 @@ class PartitioningJob:
     program_graph: str
     partitions: Partitions
     plans: Mapping[str, Mapping[str, str]]
+    quantized: bool
 
     def blobs(self) -> Iterator[str]:
         """Yield the SHA-256 of every blob that a worker reads."""
@@ -40,6 +44,8 @@ class PartitioningJob:
         for group in (self.job.programs, self.job.onnx, self.job.origins):
             yield from group.values()
         yield from (weight.sha256 for weight in self.job.weights)
+        if self.job.float_program is not None:
+            yield from self.job.float_program.blobs()
 
 
 def missing_steps(plan: ModelPlan) -> list[Step]:
@@ -52,13 +58,22 @@ def missing_steps(plan: ModelPlan) -> list[Step]:
 
 
 def partitioning_jobs(
-    workspace: Workspace, plan: ModelPlan, points: tuple[Point, ...], *, replay: str | None
+    workspace: Workspace,
+    plan: ModelPlan,
+    points: tuple[Point, ...],
+    *,
+    replay: str | None,
+    float_program: FloatProgram | None = None,
 ) -> list[PartitioningJob]:
     """Return the jobs of a model. All steps of its `NEEDED_STAGES` stages must have records."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
     trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
+    interface = Interface.from_bytes(workspace.lookups.blob(trace.outputs["interface"].sha256))
+    has_rounded_weights = any(is_rounded_weight(slot.name) for slot in interface.slots)
+    calls = workspace.lookups.blob(lower.outputs["modules"].sha256)
+    quantized = has_rounded_weights or b"quantize" in calls.lower()
     jobs = []
     for partition_step, targets in _targets_by_partitioning(plan).items():
         record = _record_of(plan.steps[partition_step])
@@ -85,11 +100,19 @@ def partitioning_jobs(
             ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
             by_onnx=by_onnx,
             replay=replay,
+            float_program=float_program,
+            has_rounded_weights=has_rounded_weights,
         )
         graph = trace.outputs["graph"].sha256
         jobs.append(
             PartitioningJob(
-                targets, ", ".join(sorted(toolchains)), job, graph, partitions, _plans_by_target(plan, targets)
+                targets,
+                ", ".join(sorted(toolchains)),
+                job,
+                graph,
+                partitions,
+                _plans_by_target(plan, targets),
+                quantized,
             )
         )
     return jobs

@@ -13,12 +13,10 @@ Rules
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 from trtbuild.core.model import verification
@@ -36,19 +34,26 @@ from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
-from trtbuild.driver.verification.document import NotCompared, Options, internal_error, verification_document
+from trtbuild.driver.verification.document import (
+    ADVICE_FOR_ONNX,
+    ADVICE_FOR_PYTORCH,
+    NotCompared,
+    Options,
+    internal_error,
+    verification_document,
+)
+from trtbuild.driver.verification.float_traces import NoFloatTrace, float_program
 from trtbuild.driver.verification.jobs import PartitioningJob, missing_steps, partitioning_jobs, unique_points
 from trtbuild.driver.verification.replay import replayed_point
+from trtbuild.driver.verification.versions import installed_versions
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.tasks import call
-from trtbuild.errors import ToolchainMissing, TrtbuildError, UsageError
+from trtbuild.errors import TrtbuildError, UsageError
 from trtbuild.runtime.packages.package import Package
+from trtbuild.stages.verify.job import FloatProgram
 
 #: The folder for the inputs with the largest errors, relative to the project.
 WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
-
-#: The distributions that may provide the module onnxruntime.
-_ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
@@ -62,7 +67,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
     workspace = Workspace(replace(request, force=False))
     if options.replay is not None and len(workspace.models) != 1:
         raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
-    versions = _installed_versions()
+    versions = installed_versions()
     models: list[ModelEntry] = []
     errors: list[ErrorEntry] = []
     pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
@@ -131,6 +136,9 @@ class _ModelVerification:
         self._labels = records.Labels(profiles, dims, workspace.project)
         #: Targets whose engines did not run, with the reason.
         self._not_run: list[NotRun] = []
+        self._is_quantized = False
+        #: The reason why a model with ``quantize:`` has no float model; empty if it has one.
+        self._no_float_trace = ""
 
     def verify(self) -> ModelEntry:
         """Verify the model, write its provenance, and return its entry of the document."""
@@ -152,13 +160,16 @@ class _ModelVerification:
             provenance_file.remove_of(self._workspace.project, self._plan)
         elif self._replay is None:
             provenance_file.write(self._workspace.project, self._plan, cuts)
+        advice = ADVICE_FOR_ONNX if source.graph.reference == "onnxruntime" else ADVICE_FOR_PYTORCH
+        exceeds = self._options.excess(cuts, "" if self._no_float_trace else advice, quantized=self._is_quantized)
         return ModelEntry(
             model=self._name,
-            ok=status != "wrong",
+            ok=status != "wrong" and exceeds is None,
             status=status,
             cuts=cuts,
             not_run=self._not_run,
             precision=precision,
+            exceeds=exceeds,
         )
 
     def _entry(self, comparison: _Comparison) -> CutEntry | None:
@@ -174,6 +185,8 @@ class _ModelVerification:
                 return None
             if self._replay is None and report.status != "wrong":
                 record = records.store_record(store, comparison.recipe, report)
+        if self._no_float_trace and report.float_error is not None:
+            report = replace(report, float_error=report.float_error.explained(self._no_float_trace))
         return records.comparison_entry(
             report,
             self._labels,
@@ -188,9 +201,11 @@ class _ModelVerification:
 
     def _comparisons(self) -> Iterator[_Comparison]:
         replay = None if self._replay is None else str(self._replay)
-        for number, partitioning in enumerate(
-            partitioning_jobs(self._workspace, self._plan, self._points, replay=replay)
-        ):
+        partitionings = partitioning_jobs(
+            self._workspace, self._plan, self._points, replay=replay, float_program=self._float_program()
+        )
+        for number, partitioning in enumerate(partitionings):
+            self._is_quantized = partitioning.quantized
             if not partitioning.job.by_onnx:
                 onnxruntime_job = self._job_of_runner(partitioning, "onnxruntime", number, unique_points(self._points))
                 machine = {"platform": self._platform}
@@ -199,6 +214,16 @@ class _ModelVerification:
                     "onnxruntime", onnxruntime_job, recipe, machine, partial(self._run_in_worker, onnxruntime_job)
                 )
             yield from self._engine_comparisons(partitioning, number)
+
+    def _float_program(self) -> FloatProgram | None:
+        """Return the float model of a model with ``quantize:``; None for other models, or if it cannot be traced."""
+        if self._plan.model.quantization is None:
+            return None
+        try:
+            return float_program(self._workspace, self._plan, self._pool)
+        except NoFloatTrace as error:
+            self._no_float_trace = f"; there is no trace of the model without `quantize:`: {error}"
+            return None
 
     def _job_of_runner(
         self,
@@ -241,6 +266,9 @@ class _ModelVerification:
             versions,
             machine,
             job.ranges,
+            quantized=partitioning.quantized,
+            float_model=None if job.float_program is None else (job.float_program.graph, job.float_program.weights),
+            has_rounded_weights=job.has_rounded_weights,
         )
 
     def _fetch_blobs(self, partitioning: PartitioningJob) -> None:
@@ -297,21 +325,3 @@ class _ModelVerification:
 
 def _failed_entry(name: str) -> ModelEntry:
     return ModelEntry(model=name, ok=False, status="failed")
-
-
-def _installed_versions() -> dict[str, str]:
-    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
-    versions = {}
-    for name, candidates in {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",), "onnx": ("onnx",)}.items():
-        for candidate in candidates:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                versions[name] = metadata.version(candidate)
-                break
-        else:
-            raise ToolchainMissing(
-                f"verify runs the model with {name}, which is not installed",
-                hint="pip install 'trtbuild[verify]'"
-                if name == "onnxruntime"
-                else "pip install 'trtbuild[torch,verify]'",
-            )
-    return versions

@@ -19,6 +19,7 @@ from typing import Any
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model import verification
 from trtbuild.core.model.comparisons import Status
+from trtbuild.core.model.quantized_types import is_rounded_weight
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.model.verification import Point
@@ -30,7 +31,13 @@ from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
-from trtbuild.driver.verification.document import NotCompared, Options, internal_error, verification_document
+from trtbuild.driver.verification.document import (
+    ADVICE_FOR_PACKAGE,
+    NotCompared,
+    Options,
+    internal_error,
+    verification_document,
+)
 from trtbuild.driver.verification.replay import replayed_point
 from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
 from trtbuild.runtime.packages.choice import ADD_REFERENCE_HINT
@@ -115,13 +122,15 @@ class _PackageVerification:
             provenance_file.remove(self._package)
         elif cuts and self._replay is None:
             provenance_file.add(self._package, cuts)
+        exceeds = self._options.excess(cuts, ADVICE_FOR_PACKAGE, quantized=bool(index.quantized))
         return PackageEntry(
             model=index.model,
-            ok=status == "right",
+            ok=status == "right" and exceeds is None,
             status=status,
             precision=index.precision,
             cuts=cuts,
             not_run=not_run,
+            exceeds=exceeds,
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
@@ -176,6 +185,7 @@ class _PackageVerification:
             by_onnx=blobs.has_onnx,
             worst=None,
             replay=None if self._replay is None else str(self._replay),
+            has_rounded_weights=any(is_rounded_weight(weight.name) for weight in self._package.index.weights.values()),
         )
 
 

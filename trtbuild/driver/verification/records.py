@@ -140,6 +140,7 @@ def comparison_entry(
         verdict="hit" if recorded else "run",
         key=key,
         machine=dict(machine),
+        float_error=report.float_error,
     )
 
 

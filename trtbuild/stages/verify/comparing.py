@@ -80,14 +80,14 @@ def _compare(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
         return NOT_COMPARED if bool(torch.isnan(theirs).all()) else EQUAL
     wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
     a, b = ours[finite].to(wide_dtype), theirs[finite].to(wide_dtype)
-    largest = _largest_magnitude(b, same[finite])
+    largest = largest_magnitude(b, same[finite])
     largest_difference = float((a - b).abs().max())
     if not largest:
         return _infinite_deviation(f"up to {largest_difference:.2g} where all values should be zero")
     return Deviation(largest_difference / largest)
 
 
-def _largest_magnitude(b: torch.Tensor, same: torch.Tensor) -> float:
+def largest_magnitude(b: torch.Tensor, same: torch.Tensor) -> float:
     """max|b| without fill values. `same` is True where both tensors are equal."""
     magnitudes = b.abs()
     is_fill = same & (magnitudes >= SMALLEST_FILL_VALUE)

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point
+from trtbuild.core.model.verification import Point, RoundedType
 from trtbuild.core.values.value_ranges import ValueRange
+
+
+@dataclass(frozen=True)
+class FloatProgram:
+    """The traced program of a model without its ``quantize:``, and its weights by slot.
+
+    `program` and `graph` are the SHA-256 of the program and of its canonical text."""
+
+    program: str
+    graph: str
+    weights: tuple[Weight, ...]
+
+    def blobs(self) -> Iterator[str]:
+        """Yield the SHA-256 of every blob that a comparison reads."""
+        yield self.program
+        yield from (weight.sha256 for weight in self.weights)
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,7 @@ class VerifyJob:
     inputs: tuple[tuple[str, str], ...]
     points: tuple[Point, ...]
     shapes: tuple[tuple[tuple[int, ...], ...], ...]
-    tolerances: Mapping[Precision, float]
+    tolerances: Mapping[RoundedType, float]
     #: The ranges of input values, by input name, as far as known.
     ranges: Mapping[str, ValueRange] = field(default_factory=dict)
     by_onnx: bool = False
@@ -42,6 +57,10 @@ class VerifyJob:
     worst: str | None = None
     #: A file of inputs that replace the random inputs.
     replay: str | None = None
+    #: The float model of a model with ``quantize:``. None: the float model is the program without quantizers.
+    float_program: FloatProgram | None = None
+    #: Whether the trace has rounded weights that it stores as floats. No operator of the programs shows this.
+    has_rounded_weights: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "points": [point.to_json() for point in self.points]}
@@ -50,9 +69,16 @@ class VerifyJob:
     def from_json(cls, data: Mapping[str, Any]) -> VerifyJob:
         """The inverse of `to_json`, after JSON encoding. Raises KeyError or TypeError on anything else."""
         plain = {name: data[name] for name in cls.__dataclass_fields__}
-        plain["weights"] = tuple(Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in data["weights"])
+        plain["weights"] = _weights(data["weights"])
         plain["inputs"] = tuple((name, dtype) for name, dtype in data["inputs"])
         plain["ranges"] = {name: (ends[0], ends[1]) for name, ends in data["ranges"].items()}
         plain["points"] = tuple(Point.from_json(point) for point in data["points"])
         plain["shapes"] = tuple(tuple(tuple(shape) for shape in point) for point in data["shapes"])
+        if data["float_program"] is not None:
+            fields = data["float_program"]
+            plain["float_program"] = FloatProgram(fields["program"], fields["graph"], _weights(fields["weights"]))
         return cls(**plain)
+
+
+def _weights(data: Sequence[Mapping[str, Any]]) -> tuple[Weight, ...]:
+    return tuple(Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"]) for entry in data)

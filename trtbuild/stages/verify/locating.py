@@ -20,7 +20,7 @@ import onnx
 import torch
 
 from trtbuild.core.model.comparisons import Operator, Place
-from trtbuild.core.model.spec import Precision
+from trtbuild.core.model.verification import RoundedType
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
@@ -45,7 +45,7 @@ class FaultSearch:
         model: bytes,
         origins: Sequence[tuple[str, int]],
         modules: Sequence[Sequence[str]],
-        tolerances: Mapping[Precision, float],
+        tolerances: Mapping[RoundedType, float],
     ) -> None:
         self._part = part
         self._program = program

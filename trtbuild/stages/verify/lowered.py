@@ -40,6 +40,9 @@ _PRODUCTS = frozenset(
 ) | frozenset(
     (_aten.matmul.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default, _aten.convolution.default)
 )
+#: One library runs the quantizers of both programs. So their results differ less than those of two libraries.
+#: `MAX_TOLERANCES` times this number is half of the largest value.
+_LARGEST_TOLERANCE = 5e-2
 _HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
@@ -81,7 +84,9 @@ def refuse_another_model(
         ) from error
     tolerance_of = tolerances("onnxruntime")
     before, after = output_precisions(traced), output_precisions(lowered)
-    allowed = [tolerance_of[coarsest_precision(pair)] for pair in zip(before, after, strict=True)]
+    allowed = [
+        min(tolerance_of[coarsest_precision(pair)], _LARGEST_TOLERANCE) for pair in zip(before, after, strict=True)
+    ]
     perturbed_runs = PerturbedRuns(
         lambda inputs, weights: TorchReference.run_program(traced, weights, inputs), comparison.inputs, weights
     )

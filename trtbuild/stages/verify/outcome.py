@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trtbuild.core.model.comparisons import Comparison, Status
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest_precision, relative_to_tolerance
+from trtbuild.core.model.verification import Point, RoundedType, coarsest_precision, relative_to_tolerance
 from trtbuild.stages.verify.comparing import Deviation
 
 
@@ -20,8 +19,8 @@ class Outcome:
     worst output has the largest error relative to its tolerance.
     """
 
-    precisions: Sequence[Precision]
-    tolerances: Mapping[Precision, float]
+    precisions: Sequence[RoundedType]
+    tolerances: Mapping[RoundedType, float]
     worst: Deviation = field(default_factory=lambda: Deviation(-1.0))
     #: The worst error divided by its tolerance.
     relative_error: float = -1.0
@@ -45,7 +44,7 @@ class Outcome:
         return max(self.tolerances[self.precision], self.worst.allowed_error)
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> RoundedType:
         return coarsest_precision(self.precisions) if self.point is None else self.precisions[self.output]
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:

@@ -10,9 +10,10 @@ Rules
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
 5. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
-6. The result of a quantizer counts as bfloat16. A quantizer to 8 bits has steps of 1/127 of the largest value, and
-   bfloat16 has steps of 1/128 of a value. So a difference of one bit of float32 may become a step of that size. (A
-   dequantizer alone rounds nothing: its input has the same numbers in both results.)
+6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
+   alone rounds nothing: its input has the same numbers in both results.)
+7. The result of a quantizer of weights counts as int8 at most, because both results round the same weights. Only a weight
+   between two steps differs, about one of a million (docs/quantization.md).
 """
 
 from __future__ import annotations
@@ -23,35 +24,42 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import coarsest_precision
+from trtbuild.core.model.verification import TYPES_BY_COARSENESS, RoundedType, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
+from trtbuild.stages.program.unquantized import is_quantizer, quantizer_type
 
-_COARSE_DTYPES: Mapping[str, Precision] = {"float16": "float16", "complex32": "float16", "bfloat16": "bfloat16"}
+_COARSER_THAN_INT8 = TYPES_BY_COARSENESS[TYPES_BY_COARSENESS.index("int8") + 1 :]
+_COARSE_DTYPES: Mapping[str, RoundedType] = {"float16": "float16", "complex32": "float16", "bfloat16": "bfloat16"}
 
 #: A function: (partition, precisions of its inputs) → precisions of its outputs.
-PartPrecisions = Callable[[Partition, Sequence[Precision]], Sequence[Precision]]
+PartPrecisions = Callable[[Partition, Sequence[RoundedType]], Sequence[RoundedType]]
 
 
-def precision_of_dtype(name: str) -> Precision:
+def precision_of_dtype(name: str) -> RoundedType:
     """The precision of a type by torch's name; float32 for finer types and types that are not floating."""
     return "bfloat16" if name.startswith("float8") else _COARSE_DTYPES.get(name, "float32")
 
 
-def node_precisions(program: Program, inputs: Sequence[Precision] | None = None) -> dict[torch.fx.Node, Precision]:
+def node_precisions(program: Program, inputs: Sequence[RoundedType] | None = None) -> dict[torch.fx.Node, RoundedType]:
     """The precision of each node's value. `inputs` are the precisions of the program's inputs, if they are coarser than
     the inputs' types."""
     coarser = dict(zip(program.input_nodes, inputs, strict=True)) if inputs is not None else {}
-    results: dict[torch.fx.Node, Precision] = {}
+    results: dict[torch.fx.Node, RoundedType] = {}
+    variables = set(program.input_nodes)  # values that depend on inputs
     for node in program.graph.nodes:
+        if not variables.isdisjoint(node.all_input_nodes):
+            variables.add(node)
         input_precisions = [] if _is_size(node) else [results[source] for source in node.all_input_nodes]
-        results[node] = coarsest_precision([_own_precision(node), coarser.get(node, "float32"), *input_precisions])
+        own_precision = _own_precision(node)
+        if is_quantizer(node) and node not in variables and own_precision in _COARSER_THAN_INT8:
+            own_precision = "int8"
+        results[node] = coarsest_precision([own_precision, coarser.get(node, "float32"), *input_precisions])
     return results
 
 
-def output_precisions(program: Program, inputs: Sequence[Precision] | None = None) -> list[Precision]:
+def output_precisions(program: Program, inputs: Sequence[RoundedType] | None = None) -> list[RoundedType]:
     """The precision of every output, in order."""
     results = node_precisions(program, inputs)
     return [results[node] for node in program.output_nodes]
@@ -69,8 +77,11 @@ def _is_from_sizes(node: torch.fx.Node) -> bool:
 
 
 def model_precisions(
-    partitions: Partitions, inputs: Sequence[Precision], weights: Sequence[Precision], part_precisions: PartPrecisions
-) -> list[Precision]:
+    partitions: Partitions,
+    inputs: Sequence[RoundedType],
+    weights: Sequence[RoundedType],
+    part_precisions: PartPrecisions,
+) -> list[RoundedType]:
     """The precision of every output of a model, computed from its inputs through all partitions."""
     results = {f"input:{k}": value for k, value in enumerate(inputs)}
     results |= {f"weight:{k}": value for k, value in enumerate(weights)}
@@ -80,9 +91,9 @@ def model_precisions(
     return [results[source] for source in partitions.outputs]
 
 
-def _own_precision(node: torch.fx.Node) -> Precision:
+def _own_precision(node: torch.fx.Node) -> RoundedType:
     """The precision of a node's own value, or of its nested graph."""
-    precision = "bfloat16" if _is_quantizer(node) else _precision_of_value(node.meta.get("val"))
+    precision = quantizer_type(node) if is_quantizer(node) else _precision_of_value(node.meta.get("val"))
     if node.op != "get_attr":
         return precision
     attribute: Any = node.graph.owning_module
@@ -93,12 +104,7 @@ def _own_precision(node: torch.fx.Node) -> Precision:
     return coarsest_precision([precision, _precision_of_value(attribute)])
 
 
-def _is_quantizer(node: torch.fx.Node) -> bool:
-    name = target_name(node.target) if node.op == "call_function" else ""
-    return name.startswith(("quantized_decomposed.quantize", "aten.fake_quantize", "trtbuild.fake_quantize"))
-
-
-def _precision_of_value(value: Any) -> Precision:
+def _precision_of_value(value: Any) -> RoundedType:
     if isinstance(value, torch.Tensor):
         return precision_of_dtype(str(value.dtype).removeprefix("torch."))
     return coarsest_precision(map(_precision_of_value, value)) if isinstance(value, list | tuple) else "float32"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest_precision
+from trtbuild.core.model.verification import Point, RoundedType, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.values.value_ranges import is_index_error
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.unquantized import Unquantized, has_quantizers, without_quantizers
 from trtbuild.stages.verify import blame, precisions
 from trtbuild.stages.verify import inputs as verification_inputs
+from trtbuild.stages.verify.float_errors import FloatModel, unknown_part
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.rounding import PerturbedRuns
 from trtbuild.stages.verify.running import PartFailed, PartRunner, ReadBlob, TorchReference, Values, Weights
@@ -55,9 +57,7 @@ class Reference:
         if self._program is None:
             return None
         try:
-            return TorchReference.run_program(
-                self._program, [self._weights[k] for k in range(len(self._weights))], inputs
-            )
+            return _run_whole(self._program, self._weights, inputs)
         except Exception as error:
             raise PartFailed(_first_line(error)) from error
 
@@ -125,6 +125,48 @@ class Reference:
             values.put(index, part, results)
         return ()
 
+    # -- the float model
+
+    def float_model(self) -> FloatModel | None:
+        """The model without its quantizers; None if it has no quantizers."""
+        if self._onnx is not None:
+            is_quantized = any(b"QuantizeLinear" in self._read(sha256) for sha256 in self._job.onnx.values())
+            return FloatModel(None, "unknown for a model that comes as ONNX") if is_quantized else None
+        if self._job.float_program is not None:
+            traced = without_quantizers(Program.from_bytes(self._read(self._job.float_program.program)))
+            float_weights = Weights(self._job.float_program.weights, self._read)
+            return FloatModel(partial(_run_whole, traced.program, float_weights), unknown_part([traced]))
+        if self._program is not None:
+            if not (has_quantizers(self._program) or self._job.has_rounded_weights):
+                return None
+            traced = without_quantizers(Program.from_bytes(self._read(self._job.program)))
+            return self._float_model([traced], partial(_run_whole, traced.program, self._weights))
+        are_quantized = (has_quantizers(self.torch.program(part)) for part in self._partitions.partitions)
+        if not (self._job.has_rounded_weights or any(are_quantized)):
+            return None
+        programs = {
+            part.graph: without_quantizers(Program.from_bytes(self._read(self._job.programs[part.graph])))
+            for part in self._partitions.partitions
+        }
+        return self._float_model([*programs.values()], lambda inputs: self._run_float_parts(programs, inputs))
+
+    def _float_model(
+        self, programs: Sequence[Unquantized], run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    ) -> FloatModel:
+        unknown = unknown_part(programs, has_rounded_weights=self._job.has_rounded_weights)
+        return FloatModel(run if any(program.removed for program in programs) else None, unknown)
+
+    def _run_float_parts(
+        self, programs: Mapping[str, Unquantized], inputs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        values = Values(self._partitions, self._weights, inputs)
+        for index, part in enumerate(self._partitions.partitions):
+            program = programs[part.graph].program
+            values.put(
+                index, part, TorchReference.run_program(program, self.torch.weights(part), values.inputs_of(part))
+            )
+        return [values[source] for source in self._partitions.outputs]
+
     # -- properties of values
 
     def integer_ends(self) -> list[int]:
@@ -145,11 +187,11 @@ class Reference:
                     ends[number] = min(end, ends[number] or end)
         return [max(2, end) for end in ends]
 
-    def part_precisions(self, part: Partition) -> Sequence[Precision]:
+    def part_precisions(self, part: Partition) -> Sequence[RoundedType]:
         """The precisions of a partition's outputs."""
         return self._compute_part_precisions(part, [_precision_of_type(type_) for _, type_ in part.inputs])
 
-    def model_precisions(self) -> Sequence[Precision]:
+    def model_precisions(self) -> Sequence[RoundedType]:
         """The precisions of the model's outputs: the coarser one of the precisions in the traced program and in the
         partitions."""
         inputs = [precisions.precision_of_dtype(dtype) for _, dtype in self._job.inputs]
@@ -163,7 +205,7 @@ class Reference:
         package computes such floats with the program that they are compared with."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
-    def _compute_part_precisions(self, part: Partition, inputs: Sequence[Precision]) -> Sequence[Precision]:
+    def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:
         if self._onnx is None:
             return precisions.output_precisions(self.torch.program(part), inputs)
         from trtbuild.stages.verify.onnx_precisions import onnx_precisions  # it loads onnx
@@ -171,7 +213,12 @@ class Reference:
         return onnx_precisions(self._read(self._job.onnx[part.graph]), inputs, len(part.outputs))
 
 
-def _precision_of_type(type_: TensorType) -> Precision:
+def _run_whole(program: Program, weights: Weights, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of a program that reads all weights of a model."""
+    return TorchReference.run_program(program, [weights[slot] for slot in range(len(weights))], inputs)
+
+
+def _precision_of_type(type_: TensorType) -> RoundedType:
     return precisions.precision_of_dtype(type_.dtype)
 
 

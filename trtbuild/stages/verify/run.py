@@ -10,6 +10,7 @@ Rules
    (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
+6. The whole model is also compared with the model without its quantizers (`float_errors`). This error is only reported.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pathlib import Path
 import torch
 
 from trtbuild.core.model.comparisons import PartitionComparison, Place, Report
-from trtbuild.core.model.spec import Precision
-from trtbuild.core.model.verification import Point, coarsest_precision
+from trtbuild.core.model.verification import Point, RoundedType, coarsest_precision
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.stages.verify import inputs as verification_inputs
 from trtbuild.stages.verify.comparing import Deviation, exact_deviation
+from trtbuild.stages.verify.float_errors import FloatErrors
 from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.stages.verify.outcome import Outcome
 from trtbuild.stages.verify.reference import Reference
@@ -71,6 +72,8 @@ class _Verification:
         }
         model_precisions = self._reference.model_precisions()
         self._exact_outputs = self._reference.exact_outputs()
+        float_model = self._reference.float_model()
+        self._float_errors = None if float_model is None else FloatErrors(float_model)
         self._whole_outcome, self._lowered_outcome = (
             Outcome(model_precisions, job.tolerances),
             Outcome(model_precisions, job.tolerances),
@@ -90,6 +93,7 @@ class _Verification:
             lowered=self._lowered_outcome.comparison(self._points),
             worst_input=worst,
             versions=_versions(),
+            float_error=None if self._float_errors is None else self._float_errors.result(),
         )
 
     # -- the comparison
@@ -140,13 +144,10 @@ class _Verification:
         if failure_text is not None:
             self._whole_outcome.add(number, [Deviation(math.inf, failure_text)], self._size)
         else:
-            self._add_outputs(
-                self._whole_outcome,
-                number,
-                [own_values[source] for source in self._partitions.outputs],
-                expected,
-                perturbed_runs,
-            )
+            results = [own_values[source] for source in self._partitions.outputs]
+            self._add_outputs(self._whole_outcome, number, results, expected, perturbed_runs)
+            if self._float_errors is not None:
+                self._float_errors.add(results, inputs)
 
     def _add_outputs(
         self,
@@ -164,7 +165,7 @@ class _Verification:
                 results[position] = exact_deviation(ours[position], theirs[position])
         outcome.add(number, results, self._size)
 
-    def _precisions(self) -> Iterator[Precision]:
+    def _precisions(self) -> Iterator[RoundedType]:
         """The precisions of all outputs, of the partitions and of the whole model."""
         for outcome in (*self._outcomes.values(), self._whole_outcome):
             yield from outcome.precisions

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 
+from trtbuild.core.model.quantized_types import ROUNDED
 from trtbuild.quantized_operators import FLOAT4, FLOAT8, block_scales, quantize
 from trtbuild.stages.program.quantized import register_operators
 from trtbuild.stages.trace.quantization.weight_limits import COPIES
@@ -91,7 +92,7 @@ class _Storing:
         if block_size:
             scales = scales.reshape([*weight.shape[:-1], -1])
             if not _has_whole_blocks(weight, block_size):
-                self._replace(node, self._new(node, "rounded", node.target(weight, scales, *node.args[2:])))
+                self._replace(node, self._new(node, ROUNDED, node.target(weight, scales, *node.args[2:])))
                 return
             scale = self._new(node, "scales", scales)
             axis = weight.dim() - 1
@@ -104,7 +105,7 @@ class _Storing:
         if weight is None or scales is None:
             return
         if not _has_whole_blocks(weight, block_size):
-            self._replace(node, self._new(node, "rounded", node.target(weight, scales, block_size)))
+            self._replace(node, self._new(node, ROUNDED, node.target(weight, scales, block_size)))
             return
         scales_of_blocks = block_scales(weight, scales, block_size)
         first_level = self._call(node, self._new(node, "scales", scales_of_blocks), scale, FLOAT8, 0, 0)

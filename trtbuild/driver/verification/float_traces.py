@@ -1,0 +1,60 @@
+"""Find the float model of a model with ``quantize:``: the trace of the same model without ``quantize:``.
+
+Rules
+1. The trace of a quantized model stores many weights as quantized numbers only. So the model is traced a second time,
+   without the calibration. This trace has the key of the model without ``quantize:``, and later commands find its record.
+   Its weights are in the store, and never in a package.
+2. It runs when a verification needs it, not in a build. With ``--frozen`` it does not run.
+3. If it fails, the model is verified without it, and a warning has the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
+from trtbuild.core.planning.graph import ModelPlan, step_id
+from trtbuild.core.planning.model_plan import plan_model
+from trtbuild.core.planning.verdicts import EVICTED
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.building.steps import run_step
+from trtbuild.driver.project.workspace import Workspace
+from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.errors import TrtbuildError
+from trtbuild.stages.verify.job import FloatProgram
+
+
+class NoFloatTrace(Exception):
+    """There is no trace of the float model. The text is the reason."""
+
+
+def float_program(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> FloatProgram:
+    """The traced float model of a model with ``quantize:``. Its trace runs if there is no usable record.
+
+    Raises NoFloatTrace."""
+    model = replace(plan.model, name=f"{plan.model.name} (float)", quantization=None)
+    facts = workspace.facts[plan.model.name]
+    float_plan = plan_model(model, plan.declared_shapes, facts, workspace.lookups, lambda *_: False)
+    step = float_plan.steps[step_id(model.name, "trace")]
+    try:
+        if step.verdict == "hit" and step.record is not None:
+            found = _program(workspace, step.record)
+            if all(workspace.lookups.has_blob(sha256) for sha256 in found.blobs()):
+                return found
+            step = float_plan.run_again(step, EVICTED)
+        if workspace.request.frozen:
+            raise NoFloatTrace("--frozen is set, and the cache does not have it")
+        with workspace.store.building(step.key or step.id):
+            ran = run_step(step, float_plan, facts, workspace.lookups, workspace.store, pool)
+        return _program(workspace, ran.record)
+    except TrtbuildError as error:
+        raise NoFloatTrace(error.text) from error
+
+
+def _program(workspace: Workspace, record: Record) -> FloatProgram:
+    interface = Interface.from_bytes(workspace.lookups.blob(record.outputs["interface"].sha256))
+    weights = weights_from_json(json.loads(workspace.lookups.blob(record.outputs["weights"].sha256)))
+    return FloatProgram(
+        record.outputs["program"].sha256, record.outputs["graph"].sha256, bind_weights(interface, weights, None)
+    )

@@ -1,0 +1,29 @@
+"""The versions of the libraries that a verification runs."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import metadata
+
+from trtbuild.errors import ToolchainMissing
+
+#: The distributions that may provide the module onnxruntime.
+_ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
+    versions = {}
+    for name, candidates in {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",), "onnx": ("onnx",)}.items():
+        for candidate in candidates:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(candidate)
+                break
+        else:
+            raise ToolchainMissing(
+                f"verify runs the model with {name}, which is not installed",
+                hint="pip install 'trtbuild[verify]'"
+                if name == "onnxruntime"
+                else "pip install 'trtbuild[torch,verify]'",
+            )
+    return versions

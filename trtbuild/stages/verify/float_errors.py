@@ -1,0 +1,105 @@
+"""Measure the error of a quantized model against the float model.
+
+Rules
+1. The float model of a model with ``quantize:`` is the trace of the model without ``quantize:``. For other models, it is
+   the traced program without quantizers. A package has neither trace, so its float model is the programs of the partitions
+   without quantizers, which compute in the precision of the model.
+2. Weights that are stored as quantized numbers have no floats in the program. Then a program without quantizers has the
+   rounded weights, and the report says that their error is not known. If it had no other quantizers, nothing is measured.
+3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
+   Only outputs of floating types are compared, at the places where b is finite.
+4. An output that cannot be compared at some point has an unknown error, so it exceeds every limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from trtbuild.core.model.comparisons import FloatError, OutputError
+from trtbuild.stages.program.unquantized import Unquantized
+from trtbuild.stages.verify.comparing import largest_magnitude
+
+
+@dataclass(frozen=True)
+class FloatModel:
+    """The float model of a quantized model. `run` computes its outputs for inputs; None if nothing can be measured.
+
+    `unknown` continues "the error is": it says which part of the error is not known. It is empty if all is known."""
+
+    run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None
+    unknown: str
+
+
+def unknown_part(programs: Sequence[Unquantized], *, has_rounded_weights: bool = False) -> str:
+    """The part of the error that the programs without quantizers do not show.
+
+    `has_rounded_weights` is whether the trace has rounded weights that it stores as floats."""
+    stored = dict.fromkeys(type_ for program in programs for type_ in program.stored)
+    left = dict.fromkeys(name for program in programs for name in program.left)
+    stored |= {"rounded floats": None} if has_rounded_weights else {}
+    texts = [f"unknown for weights, whose floats trtbuild does not have ({', '.join(stored)})"] if stored else []
+    texts += [f"unknown for {', '.join(left)}, which cannot be removed"] if left else []
+    return "; ".join(texts)
+
+
+class FloatErrors:
+    """Collects the errors of all points."""
+
+    def __init__(self, model: FloatModel) -> None:
+        self._model = model
+        self._unknown = model.unknown
+        self._largest: dict[int, float] = {}
+        self._means: dict[int, list[tuple[float, int]]] = {}
+
+    def add(self, ours: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Compare the results `ours` of the quantized model for `inputs`."""
+        if self._model.run is None:
+            return
+        try:
+            expected = self._model.run(inputs)
+        except Exception as error:  # an operator may raise any error
+            first_line = (str(error).splitlines() or [""])[0]
+            self._unknown = f"unknown, because the float model fails: {type(error).__name__}: {first_line}"
+            return
+        if len(ours) != len(expected):
+            self._unknown = f"unknown, because the float model has {len(expected)} outputs instead of {len(ours)}"
+            return
+        for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
+            if b.is_floating_point() and (problem := self._add_output(number, a, b)) is not None:
+                self._unknown = f"unknown for output {number}, which {problem}"
+
+    def _add_output(self, number: int, a: torch.Tensor, b: torch.Tensor) -> str | None:
+        """Compare an output `a` with that of the float model. Returns the reason if they cannot be compared."""
+        if a.shape != b.shape:
+            return f"has the shape {list(a.shape)}, and {list(b.shape)} in the float model"
+        finite = torch.isfinite(b)
+        a, b = a[finite].double(), b[finite].double()
+        if not bool(torch.isfinite(a).all()):
+            return "is NaN or infinite where that of the float model is finite"
+        if not b.numel() or torch.equal(a, b):
+            scale = 1.0
+        else:
+            scale = largest_magnitude(b, a == b)
+        if not scale:
+            return "is not zero where that of the float model is zero"
+        errors = (a - b).abs() / scale
+        if errors.numel():
+            self._largest[number] = max(self._largest.get(number, 0.0), float(errors.max()))
+            self._means.setdefault(number, []).append((float(errors.mean()), errors.numel()))
+        return None
+
+    def result(self) -> FloatError:
+        """The errors over all points."""
+        outputs = [
+            OutputError(output=number, largest=largest, mean=_weighted_mean(self._means[number]))
+            for number, largest in sorted(self._largest.items())
+        ]
+        return FloatError(outputs=outputs, unknown=self._unknown)
+
+
+def _weighted_mean(means: Sequence[tuple[float, int]]) -> float:
+    """The mean of numbers, from the means of groups and the sizes of the groups."""
+    return sum(mean * count for mean, count in means) / sum(count for _, count in means)
